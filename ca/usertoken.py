@@ -1,8 +1,11 @@
 """User tokens: ES256 JWTs that say who calls, minted by an admin's request and verified on every member.
 
+Tickets are signed by the same keys: one lets whoever has it read one file, as the user that it was made for.
+
 The rules are RFC 8725's and RFC 9068's: one algorithm, keys from a static map, typ, issuer and audience
-strict, every claim required and typed. Time is an argument. Whether `generation` is still the user's is the
-caller's to compare with replicated state, on every request. No I/O here.
+strict, every claim required and typed. typ and audience of a ticket are others than those of a token, so that
+neither passes for the other. Time is an argument. Whether `generation` is still the user's is the caller's to
+compare with replicated state, on every request. No I/O here.
 """
 
 import base64
@@ -10,19 +13,22 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ca.errors import Internal, InvalidRequest, Unauthorized
+from ca.errors import Gone, Internal, InvalidRequest, Unauthorized
 from ca.keys import key_from_pem, key_to_pem, new_key
 
 TTL_SECONDS_DEFAULT: Final = 12 * 3600
 TTL_SECONDS_MAX: Final = 30 * 24 * 3600
+TICKET_TTL_SECONDS_DEFAULT: Final = 300
+TICKET_TTL_SECONDS_MIN: Final = 60
+TICKET_TTL_SECONDS_MAX: Final = 3600
 TOKEN_BYTES_MAX: Final = 4096
 LEEWAY_S: Final = 30
 NAMES_MAX: Final = 64
@@ -31,8 +37,10 @@ NAME_CHARS_MAX: Final = 64
 
 _ALGORITHM: Final = "ES256"
 _TYPE: Final = "at+jwt"  # RFC 9068, 2.1
+_TICKET_TYPE: Final = "filestore-ticket+jwt"
 _HEADERS: Final = frozenset({"alg", "kid", "typ"})  # so no crit, jku, x5u, x5c, jwk, b64, zip
 _CLAIMS: Final = ("iss", "aud", "sub", "iat", "nbf", "exp", "jti", "gen", "roles", "groups")
+_TICKET_CLAIMS: Final = ("iss", "aud", "sub", "iat", "exp", "gen", "file")
 _COORDINATE_BYTES: Final = 32
 _VERIFIED_MAX: Final = 4096  # remembered tokens: a few MB, more callers than a lab has
 _LATELY_MAX: Final = 512  # of those, by text: 2 MiB at most
@@ -42,14 +50,6 @@ _BASE64URL: Final = r"[A-Za-z0-9_-]+"
 # The last of the 86 characters that 64 bytes take has four unused bits; only zeros there are the canonical
 # form, else one signature could be written in sixteen ways.
 _COMPACT: Final = re.compile(rf"{_BASE64URL}\.{_BASE64URL}\.[A-Za-z0-9_-]{{85}}[AQgw]")
-_OPTIONS: Final[jwt.types.Options] = {
-    "require": list(_CLAIMS),
-    "strict_aud": True,
-    # PyJWT compares with the machine's clock; ours is an argument, and the checks below are stricter.
-    "verify_exp": False,
-    "verify_nbf": False,
-    "verify_iat": False,
-}
 _LIBRARY_FAILURES: Final = (
     jwt.PyJWTError,
     UnsupportedAlgorithm,
@@ -60,6 +60,7 @@ _LIBRARY_FAILURES: Final = (
     OverflowError,
     RecursionError,
 )
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,16 @@ class Claims:
     groups: tuple[str, ...]
     token_id: str
     issued_at_ms: int
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a verified ticket says: whom it stands for, and the one file that it is for."""
+
+    subject: str
+    generation: int
+    file_uuid: str
     expires_at_ms: int
 
 
@@ -133,15 +144,37 @@ def mint(
         "roles": list(check_names(roles, "roles")),
         "groups": list(check_names(groups, "groups")),
     }
-    token = jwt.encode(
-        claims,
-        key_from_pem(signing_key.private_pem),
-        algorithm=_ALGORITHM,
-        headers={"kid": signing_key.kid, "typ": _TYPE},
-    )
+    token = _encode(signing_key, _TYPE, claims)
     if len(token) > TOKEN_BYTES_MAX:
         raise InvalidRequest(f"roles, groups: together they make a token over {TOKEN_BYTES_MAX} bytes")
     return token
+
+
+def mint_ticket(
+    signing_key: SigningKey,
+    *,
+    cluster: str,
+    subject: str,
+    generation: int,
+    file_uuid: str,
+    now_ms: int,
+    ttl_seconds: int,
+) -> str:
+    """A signed ticket for one file. Raises InvalidRequest: a life outside 1..60 minutes."""
+    if not TICKET_TTL_SECONDS_MIN <= ttl_seconds <= TICKET_TTL_SECONDS_MAX:
+        bounds = f"{TICKET_TTL_SECONDS_MIN} to {TICKET_TTL_SECONDS_MAX}"
+        raise InvalidRequest(f"ttl_seconds: an integer from {bounds} is required")
+    issued_at_s = now_ms // 1000
+    claims = {
+        "iss": _authority(cluster),
+        "aud": _tickets(_authority(cluster)),
+        "sub": check_user_id(subject),
+        "iat": issued_at_s,
+        "exp": issued_at_s + ttl_seconds,
+        "gen": generation,
+        "file": file_uuid,
+    }
+    return _encode(signing_key, _TICKET_TYPE, claims)
 
 
 class Verifier:
@@ -184,6 +217,27 @@ class Verifier:
         _check_key(signed, now_ms)
         return signed.claims
 
+    def ends_at_ms(self, token: str) -> int:
+        """When a token of ours ends, by itself or with its key. Raises Unauthorized for every other text."""
+        signed = self._signed(token)
+        return int(min(signed.claims.expires_at_ms, signed.key_ends_at_ms))
+
+    def verify_ticket(self, text: str, *, now_ms: int) -> Ticket:
+        """What a good ticket says at `now_ms`; it ends to the second.
+
+        Raises Gone for one that has ended, Unauthorized for every other text, and nothing else.
+        """
+        if not isinstance(text, str) or len(text) > TOKEN_BYTES_MAX or not _COMPACT.fullmatch(text):
+            raise Unauthorized("not a compact JWT of at most 4 KiB")
+        ticket, issued_at_ms, key_ends_at_ms = self._checked(
+            text, _TICKET_TYPE, _tickets(self._authority), _TICKET_CLAIMS, _typed_ticket
+        )
+        if now_ms >= min(ticket.expires_at_ms, key_ends_at_ms):
+            raise Gone("This ticket has ended.")
+        if now_ms < issued_at_ms - LEEWAY_S * 1000:
+            raise Unauthorized("not valid yet")
+        return ticket
+
     def _signed(self, token: str) -> _Signed:
         known = self._lately.get(token) if type(token) is str else None
         if known is not None:
@@ -195,7 +249,7 @@ class Verifier:
         if signed is None:
             if not _COMPACT.fullmatch(token):
                 raise Unauthorized("not a compact JWT of at most 4 KiB")
-            signed = self._check_signature(token)
+            signed = self._checked(token, _TYPE, self._authority, _CLAIMS, _typed_claims)
             if len(self._verified) >= _VERIFIED_MAX:
                 self._verified.clear()
             self._verified[digest] = signed
@@ -204,28 +258,47 @@ class Verifier:
         self._lately[token] = signed
         return signed
 
-    def _check_signature(self, token: str) -> _Signed:
+    def _checked(
+        self,
+        token: str,
+        kind: str,
+        audience: str,
+        claims: Sequence[str],
+        typed: Callable[[Mapping[str, Any], float], _T],
+    ) -> _T:
+        """What `typed` makes of the claims of a token of this typ, and of when its key ends.
+
+        Its signature is good then. Raises Unauthorized.
+        """
+        options: jwt.types.Options = {
+            "require": list(claims),
+            "strict_aud": True,
+            # PyJWT compares with the machine's clock; ours is an argument, and our own checks are stricter.
+            "verify_exp": False,
+            "verify_nbf": False,
+            "verify_iat": False,
+        }
         try:
             header = jwt.get_unverified_header(token)
-            key = self._key_for(header)
+            key = self._key_for(header, kind)
             payload = jwt.decode(
                 token,
                 key,
                 algorithms=[_ALGORITHM],
-                audience=self._authority,
+                audience=audience,
                 issuer=self._authority,
-                options=_OPTIONS,
+                options=options,
             )
-            return _typed_claims(payload, self._ends_at_ms.get(header["kid"], math.inf))
+            return typed(payload, self._ends_at_ms.get(header["kid"], math.inf))
         except InvalidRequest as error:
             raise Unauthorized(f"claim {error.details}") from error
         except _LIBRARY_FAILURES as error:
             raise Unauthorized(f"{type(error).__name__} in the token") from error
 
-    def _key_for(self, header: Mapping[str, Any]) -> ec.EllipticCurvePublicKey:
+    def _key_for(self, header: Mapping[str, Any], kind: str) -> ec.EllipticCurvePublicKey:
         """The key that the header names. A header never brings one, nor anything that would go unread."""
-        if set(header) != _HEADERS or header["alg"] != _ALGORITHM or header["typ"] != _TYPE:
-            raise Unauthorized("the header is not alg ES256, typ at+jwt and kid alone")
+        if set(header) != _HEADERS or header["alg"] != _ALGORITHM or header["typ"] != kind:
+            raise Unauthorized(f"the header is not alg ES256, typ {kind} and kid alone")
         key = self._keys.get(header["kid"])
         if key is None:
             raise Unauthorized("signed with a key that this cluster does not have")
@@ -252,8 +325,36 @@ def check_names(value: object, field: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
+def _encode(signing_key: SigningKey, kind: str, claims: Mapping[str, object]) -> str:
+    return jwt.encode(
+        dict(claims),
+        key_from_pem(signing_key.private_pem),
+        algorithm=_ALGORITHM,
+        headers={"kid": signing_key.kid, "typ": kind},
+    )
+
+
 def _authority(cluster: str) -> str:
     return f"filestore:{cluster}"
+
+
+def _tickets(authority: str) -> str:
+    """The audience of tickets."""
+    return f"{authority}:tickets"
+
+
+def _typed_ticket(payload: Mapping[str, Any], key_ends_at_ms: float) -> tuple[Ticket, int, float]:
+    """The ticket, when it was issued, and when its key ends."""
+    issued_at_s, expires_at_s = (_whole_number(payload[name], name) for name in ("iat", "exp"))
+    if not issued_at_s < expires_at_s <= issued_at_s + TICKET_TTL_SECONDS_MAX:
+        raise InvalidRequest("exp: not within an hour after iat")
+    ticket = Ticket(
+        subject=check_user_id(payload["sub"], "sub"),
+        generation=_whole_number(payload["gen"], "gen"),
+        file_uuid=check_user_id(payload["file"], "file"),
+        expires_at_ms=expires_at_s * 1000,
+    )
+    return ticket, issued_at_s * 1000, key_ends_at_ms
 
 
 def _typed_claims(payload: Mapping[str, Any], key_ends_at_ms: float) -> _Signed:

@@ -48,7 +48,7 @@ class Admission:
         self._started_s = clock_s()
         self._version = -1
         self._nodes: dict[str, NodeRecord] = {}
-        self._told: dict[str, str] = {}  # of each node, the last that was refused and is in our log
+        self._logged: dict[str, str] = {}  # of each node, the last that was refused and is in our log
 
     def check(self, peer: Peer) -> None:
         """Raises Unauthorized unless the peer is a member with a live certificate.
@@ -104,11 +104,11 @@ class Admission:
         node = self._node(peer.identity.id)
         if node is None or self.speaks(peer) or parsed(node.speaker).process == succeeds:
             return
-        heard = self._health.last(node.node_id)
-        since_s = self._started_s if heard is None else heard.at_s
+        last = self._health.last(node.node_id)
+        since_s = self._started_s if last is None else last.at_s
         silent_s = self._clock_s() - since_s
         if silent_s < PLACEABLE_S:
-            if heard is not None:
+            if last is not None:
                 self._refuse(node, peer.instance, "another process speaks for it, and is heard")
             raise Unavailable(f"Another process spoke as the node {node.node_id} {silent_s:.1f} s ago.")
 
@@ -127,8 +127,8 @@ class Admission:
     def _refuse(self, node: NodeRecord, instance: str, why: str) -> None:
         """To be told to operators for a while; logged once for each process."""
         self._health.refuse(node.node_id, why, at_s=self._clock_s())
-        if self._told.get(node.node_id) != instance:
-            self._told[node.node_id] = instance
+        if self._logged.get(node.node_id) != instance:
+            self._logged[node.node_id] = instance
             _log.warning(
                 "a second process claims to be the node %s and is refused: %s",
                 node.node_id,

@@ -68,32 +68,34 @@ class ClusterMetrics(Collector):
 
     def _nodes(self) -> Iterator[Metric]:
         states, disks = list(self._node_states()), list(self._node_disks())
-        yield _counted("filestore_nodes", "Nodes by state, as heard here.", NODE_STATES, states)
+        yield _counted(
+            "filestore_nodes", "Nodes by state, as this coordinator knows it.", NODE_STATES, states
+        )
         yield _counted(
             "filestore_node_disks",
-            "Nodes that are not down by how their disk is, as heard here: ok, low (only the reserve is left),"
-            " full or failed.",
+            "Nodes that are not down, by the state of their disk: ok, low (only the reserve is free), full or"
+            " failed.",
             (DISK_OK, DISK_LOW, DISK_FULL, DISK_FAILED),
             [disk for state, disk in zip(states, disks, strict=True) if state != DOWN],
         )
         yield _gauge(
             "filestore_nodes_taking_files",
-            "Nodes that are healthy and have room, as heard here.",
+            "Healthy nodes whose disk has room for new replicas.",
             sum(each == (HEALTHY, DISK_OK) for each in zip(states, disks, strict=True)),
         )
         yield _gauge(
             "filestore_nodes_failing_copies",
-            "Nodes that fail again and again to make replicas, or to give theirs, as the leader has seen.",
+            "Nodes that repeatedly failed as target or source of replicas, as the leader has seen.",
             len(self._failing_nodes()),
         )
         yield _gauge(
             "filestore_nodes_contested",
-            "Nodes that a second process claimed to be within half a minute, which was refused here.",
+            "Nodes for which a second process was refused here within half a minute.",
             len(self._contested_nodes()),
         )
         yield _gauge(
             "filestore_nodes_emptying",
-            "Nodes that drain and still have replicas or unfinished uploads; none that is down.",
+            "Draining nodes that still hold replicas or unfinished uploads; without those that are down.",
             sum(
                 self._holds(node.node_id)
                 for node in self._view().nodes
@@ -121,24 +123,28 @@ class ClusterMetrics(Collector):
         view = self._view()
         yield _gauge(
             "filestore_blobs_on_few_nodes",
-            "Blobs that fewer nodes hold than shall, those that drain included.",
+            "Blobs with fewer replicas than wanted, those on draining nodes included.",
             counts.few,
         )
         yield _gauge(
             "filestore_blobs_on_last_replica",
-            "Blobs that one node holds which is not down, where more are wanted.",
+            "Blobs with a single replica on a node that is not down, where more are wanted.",
             counts.last,
         )
-        yield _gauge("filestore_replicas_wanted", "Replicas that every blob shall have.", view.replicas)
-        yield _gauge("filestore_write_quorum", "Replicas that end an upload.", view.write_quorum)
+        yield _gauge("filestore_replicas_wanted", "Replicas that each blob should have.", view.replicas)
+        yield _gauge(
+            "filestore_write_quorum",
+            "Replicas that must be durable before an upload is complete.",
+            view.write_quorum,
+        )
         yield _gauge(
             "filestore_blobs_lost",
-            "Blobs of files that no node holds which is not down.",
+            "Blobs of files without a replica on any node that is not down.",
             counts.lost + counts.absent,
         )
         yield _gauge(
             "filestore_blobs_damaged",
-            "Blobs that no node holds whole, and that can be made whole from damaged copies.",
+            "Blobs without a sound replica that can be restored from damaged copies.",
             counts.damaged,
         )
         yield _gauge(
@@ -149,10 +155,14 @@ class ClusterMetrics(Collector):
         yield _gauge(
             "filestore_lost_bytes", "Bytes of blobs that are damaged on every node.", counts.gone_bytes
         )
-        yield _gauge("filestore_blobs_unreferenced", "Blobs that wait for gc.", counts.unreferenced)
+        yield _gauge(
+            "filestore_blobs_unreferenced",
+            "Blobs that no file refers to and that gc will delete.",
+            counts.unreferenced,
+        )
         yield _gauge(
             "filestore_replicas_doomed",
-            "Replicas that their nodes have to delete.",
+            "Replicas marked for deletion, which their nodes have yet to delete.",
             sum(counts.doomed.values()),
         )
 

@@ -45,7 +45,7 @@ class MemberMetrics:
         self._seen: tuple[int, Expiries] | None = None
         expiry = Gauge(
             "filestore_certificate_expiry_timestamp_seconds",
-            "When a certificate that this process uses ends: leaf, intermediate or root.",
+            "When a certificate of this process expires: leaf, intermediate or root.",
             ["certificate"],
             registry=registry,
         )
@@ -54,12 +54,12 @@ class MemberMetrics:
         expiry.labels(ROOT).set_function(lambda: self._expiry_s(ROOT))
         Gauge(
             "filestore_view_age_seconds",
-            "Since a coordinator confirmed what this process knows of the cluster; beyond 5 s it refuses.",
+            "Time since a coordinator confirmed the view of this process; beyond 5 s requests are refused.",
             registry=registry,
         ).set_function(view.age_s)
         Gauge(
             "filestore_clock_offset_seconds",
-            "This clock less the leading coordinator's, with the way of one answer; NaN if unknown.",
+            "Offset of this clock from the leader's, including the time of one answer; NaN if unknown.",
             registry=registry,
         ).set_function(view.clock_offset_s)
 

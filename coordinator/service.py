@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 
 import msgspec
-import uuid_utils
 
 from ca import csr
 from ca.errors import (
@@ -26,7 +25,7 @@ from ca.errors import (
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
 from ca.tls import Peer
-from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
+from ca.usertoken import TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
 from coordinator.admission import Admission
 from coordinator.machine.execution.rules import RULES
@@ -54,12 +53,15 @@ from coordinator.protocol.calls import (
     ReadCall,
     RemoveCoordinatorCall,
     RenewCall,
+    RenewTokenCall,
     RotateKeyCall,
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
     StatusCall,
     StatusReply,
+    TicketCall,
+    TicketReply,
     TransferLeaderCall,
 )
 from coordinator.protocol.commands import (
@@ -84,6 +86,8 @@ from coordinator.protocol.queries import (
     CheckAdmin,
     CheckJoinSecret,
     CheckJoinToken,
+    GetContent,
+    GetUser,
     ListQuery,
 )
 from coordinator.raft.core import NotLeader
@@ -95,6 +99,7 @@ from coordinator.runtime.wording import counted
 from coordinator.statuses import Statuses
 from coordinator.storage.snapshot_store import Chunk, SnapshotStore
 from coordinator.storage.state_store import Store
+from coordinator.user_tokens import UserTokens
 
 SHOWN_MAX = 3  # nodes that are named in a refusal
 _encode = msgspec.msgpack.Encoder().encode
@@ -130,6 +135,7 @@ class Service:
         self._clocks = clocks
         self._statuses = statuses
         self._callers = Callers(view, clocks.now_ms)
+        self._tokens = UserTokens(authority, clocks)
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
@@ -156,6 +162,10 @@ class Service:
                 return _encode(await self._renew(peer, call))
             case MintCall():
                 return _encode(await self._mint(call))
+            case RenewTokenCall():
+                return _encode(await self._renew_token(call))
+            case TicketCall():
+                return _encode(await self._ticket(call))
             case RotateKeyCall():
                 return await self._rotate_key(call)
             case AddCoordinatorCall():
@@ -205,9 +215,9 @@ class Service:
 
         One that says its disk takes no bytes can go on with nothing.
         """
-        heard, at_s = self._health.last(node_id), time.monotonic()
-        since_s = self._started_s if heard is None else heard.at_s
-        if heard is not None and not heard.heartbeat.takes_bytes:
+        last, at_s = self._health.last(node_id), time.monotonic()
+        since_s = self._started_s if last is None else last.at_s
+        if last is not None and not last.heartbeat.takes_bytes:
             return
         if at_s - since_s < PLACEABLE_S and not self._health.is_cut_off(node_id, at_s=at_s):
             raise Refused(Unavailable.code, f"Node {node_id} was heard less than {PLACEABLE_S:.0f} s ago.")
@@ -397,19 +407,19 @@ class Service:
         command = AdmitUser(caller=caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
         reply = await self._change(command, call.session, call.sequence, call.acknowledged_below)
         user = msgspec.msgpack.decode(reply, type=UserRecord)
-        at_ms = self._clocks.now_ms()
-        ttl_seconds = call.ttl_seconds or TTL_SECONDS_DEFAULT
-        token = self._authority.sign_user_token(
-            subject=user.user_id,
-            generation=user.generation,
-            roles=tuple(user.roles),
-            groups=tuple(user.groups),
-            at_ms=at_ms,
-            ttl_seconds=ttl_seconds,
-            token_id=str(uuid_utils.uuid7()),
-        )
-        expires_at_ms = (at_ms // 1000 + ttl_seconds) * 1000
-        return MintReply(token, user.user_id, expires_at_ms, user.roles, user.groups)
+        return self._tokens.token(user, call.ttl_seconds)
+
+    async def _renew_token(self, call: RenewTokenCall) -> MintReply:
+        self._require_leader()
+        # Who was revoked until now is refused; who is while this is signed gets a token of a generation that
+        # has ended.
+        answer = await self._read(GetUser(caller=call.caller))
+        return self._tokens.token(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
+
+    async def _ticket(self, call: TicketCall) -> TicketReply:
+        self._require_leader()
+        await self._read(GetContent(caller=call.caller, file_uuid=call.file_uuid))
+        return self._tokens.ticket(self._callers.proved(call.caller), call.file_uuid, call.ttl_seconds)
 
     async def _rotate_key(self, call: RotateKeyCall) -> bytes:
         await self._require_admin(call.caller)

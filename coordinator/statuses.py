@@ -136,14 +136,14 @@ class Statuses:
     def _nodes(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
         states, failing, correction_ms = [], self.failing_nodes(), self._clocks.correction_ms()
         for node in view.nodes:
-            heard = self._health.last(node.node_id)
-            beat = heard.heartbeat if heard else HeartbeatCall(0, 0, 0)
-            offset_ms = heard.clock_offset_ms if heard else None
+            last = self._health.last(node.node_id)
+            beat = last.heartbeat if last else HeartbeatCall(0, 0, 0)
+            offset_ms = last.clock_offset_ms if last else None
             states.append(
                 NodeStatus(
                     node=node,
                     state=self._health.shown_state(node, at_s=at_s),
-                    heard_ms_ago=int((at_s - heard.at_s) * 1000) if heard else 0,
+                    heard_ms_ago=int((at_s - last.at_s) * 1000) if last else 0,
                     free_bytes=beat.free_bytes,
                     total_bytes=beat.total_bytes,
                     uploads=beat.uploads,

@@ -15,7 +15,7 @@ from typing import Final
 
 from coordinator.admin.findings import Findings, check_credential, check_known, check_private_directory
 from coordinator.runtime.wording import counted
-from coordinator.storage.log_directory import kept_still
+from coordinator.storage.log_directory import while_stopped
 from node.base.config import OTHERS_WRITE, NodeFiles
 from node.base.identifiers import is_sha256, is_uuid
 from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
@@ -55,12 +55,12 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
     if not files.lock.exists():
         findings.fact("this node has never run")
         return findings
-    with kept_still(files.lock):
+    with while_stopped(files.lock):
         for name in ("blobs", "uploads", "quarantine"):
             check_private_directory(findings, files.data / name)
         _check_blobs(findings, files.data / "blobs", deep=deep)
         _check_uploads(findings, files.data / "uploads")
-        _tell_quarantine(findings, files.data / "quarantine")
+        _describe_quarantine(findings, files.data / "quarantine")
     return findings
 
 
@@ -183,7 +183,7 @@ def _check_upload(findings: Findings, path: Path) -> None:
         findings.problem(data, f"has {data_bytes} bytes, {offset} were durable", advice)
 
 
-def _tell_quarantine(findings: Findings, quarantine: Path) -> None:
+def _describe_quarantine(findings: Findings, quarantine: Path) -> None:
     names = [entry.name for entry in _entries(findings, quarantine) if is_sha256(entry.name)]
     if names:
         found = counted(len(names), "blob that was", "blobs that were")

@@ -14,7 +14,7 @@ from coordinator.http.fastpath import DIRECT
 from coordinator.http.listener import Places, listening_socket
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.runtime.metrics import Metrics
-from node.api.health import metrics as tell_metrics
+from node.api.health import metrics as metrics_handler
 from node.api.routes import METADATA, client_routes
 from node.base.config import NodeConfig
 from node.content.fastpath import HotPath
@@ -60,7 +60,7 @@ class Ports:
         """Hear the other workers, if there are any. Raises OSError."""
         if self._is_shared:
             app = _member_application(self._services)
-            app.add_routes([*numbers.routes(), *loss_routes(), web.get("/metrics", tell_metrics)])
+            app.add_routes([*numbers.routes(), *loss_routes(), web.get("/metrics", metrics_handler)])
             listening = self._services.siblings.listening_socket()
             self._local = await serve_on(listening, app, peer=True, metrics=self._metrics)
 

@@ -27,7 +27,7 @@ from coordinator.rpc.roster import read_known
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.view import View
 from coordinator.runtime import logs
-from coordinator.runtime.audit import KEPT_HOUSEKEEPING, AuditLog
+from coordinator.runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
 from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal
 from coordinator.runtime.metrics import Metrics
 from node.api.context import ApiServices
@@ -105,19 +105,19 @@ async def run_node(data: Path, *, http: str | None = None, workers: int = 1) -> 
     await _until_disk_takes_bytes(files)
     config = files.read_config()
     read_secret(files.credential_path)
-    with files.locked() as held, files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
-        start = await asyncio.to_thread(begin, files.instance, config.id, held)
+    with files.locked() as lock_fd, files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
+        start = await asyncio.to_thread(begin, files.instance, config.id, lock_fd)
         await _run(files, config, Siblings(0, workers, files.run), plain, lock=lock, start=start)
     _log.info("stopped")
 
 
 async def _until_disk_takes_bytes(files: NodeFiles) -> None:
     """A process that ended instead would be started again and again, and tell nobody more."""
-    told = ""
-    while trouble := await asyncio.to_thread(_trouble, files, is_waiting=bool(told)):
-        if trouble != told:
-            _log.error("the disk takes no bytes: the node starts when it does", extra={"reason": trouble})
-        told = trouble
+    logged = ""
+    while trouble := await asyncio.to_thread(_trouble, files, is_waiting=bool(logged)):
+        if trouble != logged:
+            _log.error("the disk is not writable: the node starts when it is", extra={"reason": trouble})
+        logged = trouble
         await asyncio.sleep(DISK_RETRY_S)
 
 
@@ -150,8 +150,12 @@ async def _run(
         await ports.open_local(node.numbers)
         peer_port = await ports.open_peer()
         plain = await ports.open_clients(plain)
-        told = ["--data", str(files.data), *([] if plain is None else ["--http", f"{plain[0]}:{plain[1]}"])]
-        processes = WorkerProcesses(siblings.workers, told, lock=lock, registry=metrics.registry)
+        options = [
+            "--data",
+            str(files.data),
+            *([] if plain is None else ["--http", f"{plain[0]}:{plain[1]}"]),
+        ]
+        processes = WorkerProcesses(siblings.workers, options, lock=lock, registry=metrics.registry)
         async with asyncio.TaskGroup() as group:
             works = [*node.works(), *_works_of_the_first(config, contexts, node, processes, start)]
             owned = [group.create_task(work, name=name) for name, work in works]
@@ -261,9 +265,11 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
-    means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
-    custody = Custody(means, files.scrub) if is_first else None
-    _tell_of(watch, custody, counts, numbers, reach)
+    custody_context = CustodyContext(
+        config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget
+    )
+    custody = Custody(custody_context, files.scrub) if is_first else None
+    _set_heartbeat_sources(watch, custody, counts, numbers, reach)
     exposition = numbers.exposition if siblings.workers > 1 else None
     ready = partial(_readiness, config, view, watch, numbers, start)
     api = _api_services(config, metadata, view, audit, exposition, ready)
@@ -289,11 +295,11 @@ async def open_node(
     try:
         yield OpenNode(services, watch, numbers, reach)
     finally:
-        await _close(services, means)
+        await _close(services, custody_context)
 
 
 def _housekeeping(files: NodeFiles) -> AuditLog:
-    return AuditLog(files.housekeeping, kept=KEPT_HOUSEKEEPING)
+    return AuditLog(files.housekeeping, rotated=ROTATED_HOUSEKEEPING)
 
 
 def _api_services(
@@ -314,7 +320,7 @@ def _api_services(
     )
 
 
-def _tell_of(
+def _set_heartbeat_sources(
     watch: DiskWatch, custody: Custody | None, counts: NodeMetrics, numbers: WorkerNumbers, reach: Reach
 ) -> None:
     """What heartbeats say beside how the disk is."""
@@ -324,7 +330,7 @@ def _tell_of(
     watch.unreachable = reach.unreachable
 
 
-async def _close(services: NodeServices, means: CustodyContext) -> None:
+async def _close(services: NodeServices, custody_context: CustodyContext) -> None:
     await services.pulls.close()
     await services.copies.close()
     await services.fetches.close()
@@ -335,7 +341,7 @@ async def _close(services: NodeServices, means: CustodyContext) -> None:
     services.uploads.close()
     services.blobs.close()
     services.api.audit.close()
-    means.housekeeping.close()
+    custody_context.housekeeping.close()
 
 
 def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs: BlobStore) -> NodeMetrics:
@@ -345,7 +351,7 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs:
     counts.disk_size_bytes.set_function(lambda: watch.total_bytes)
     counts.disk_writable.set_function(watch.is_writable)
     counts.poison_items.set_function(lambda: len(blobs.poison))
-    counts.withdrawn_blobs.set_function(lambda: len(blobs.withdrawn))
+    counts.withdrawn_blobs.set_function(lambda: len(blobs.out_of_service))
     return counts
 
 
@@ -365,7 +371,7 @@ async def _readiness(
         raise Unavailable("Another process speaks for this node: see `filestore status`.")
     if not watch.is_writable() and not watch.is_full():
         raise Unavailable("The disk of this node takes no bytes.")
-    if not numbers.has_heard_all():
+    if not numbers.has_received_all():
         raise Unavailable("Some worker processes of this node have not started yet.")
     return "disk_full" if watch.is_full() else "ready"
 
@@ -395,7 +401,7 @@ async def _announce(config: NodeConfig, services: NodeServices, start: Start) ->
         instance=start.instance,
         succeeds=start.succeeds,
     )
-    view, told = services.api.view, ""
+    view, logged = services.api.view, ""
     while True:
         pause_s = ANNOUNCE_RETRY_S
         await view.wait_until_fresh()
@@ -404,9 +410,9 @@ async def _announce(config: NodeConfig, services: NodeServices, start: Start) ->
             try:
                 record = await services.api.metadata.propose(command, NodeRecord)
             except FilestoreError as error:
-                if error.details != told:
-                    told = error.details
-                    _log.warning("the cluster does not take this node's address", extra={"reason": told})
+                if error.details != logged:
+                    logged = error.details
+                    _log.warning("the cluster does not take this node's address", extra={"reason": logged})
             else:
                 # By older rules nobody keeps who speaks: they may be raised later.
                 pause_s = ANNOUNCED_S if record.speaker == start.instance else UNKEPT_S

@@ -24,7 +24,7 @@ from coordinator.runtime.metrics import Metrics
 from node.base.config import NodeFiles
 from node.base.instance import beside
 from node.listeners import Ports
-from node.peerapi.losses import keep_told
+from node.peerapi.losses import keep_reporting
 from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node, use_certificate
 from node.workers.siblings import Siblings
 from node.workers.supervisor import DRAIN, DRAINED, RELOAD
@@ -74,9 +74,9 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
         Ports(config, contexts, node.services, metrics) as ports,
         asyncio.TaskGroup() as group,
     ):
-        works = [*node.works(), ("orders", orders.receive()), ("losses", keep_told(node.services))]
+        works = [*node.works(), ("orders", orders.receive()), ("losses", keep_reporting(node.services))]
         owned = [group.create_task(work, name=name) for name, work in works]
-        await _until_known_or_told(node.services.api.view.wait_until_fresh(), orders)
+        await _until_known_or_draining(node.services.api.view.wait_until_fresh(), orders)
         if not orders.drain.is_set():
             await ports.open_local(node.numbers)
             await ports.open_clients(plain)
@@ -90,7 +90,7 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
             task.cancel()
 
 
-async def _until_known_or_told(known: Coroutine[None, None, None], orders: SupervisorOrders) -> None:
+async def _until_known_or_draining(known: Coroutine[None, None, None], orders: SupervisorOrders) -> None:
     """Requests that come before the cluster is known would be refused here; others serve or wait."""
     async with asyncio.TaskGroup() as group:
         waits = {group.create_task(known), group.create_task(orders.drain.wait())}
@@ -116,14 +116,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--http")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal: worker 0 hears them and tells us
         signal.signal(number, signal.SIG_IGN)
-    logs.setup(f"node-worker-{told.worker}")
+    logs.setup(f"node-worker-{options.worker}")
     raise_descriptor_limit()
     keep_large_buffers()
-    siblings = Siblings(told.worker, told.workers, NodeFiles(told.data).run)
-    uvloop.run(run_worker(told.data, siblings, told.http))
+    siblings = Siblings(options.worker, options.workers, NodeFiles(options.data).run)
+    uvloop.run(run_worker(options.data, siblings, options.http))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = ("ca", "coordinator", "node", "deploy")
+PACKAGES: Final = ("ca", "coordinator", "node", "deploy", "client/filestore_client")
 MODULES_MAX: Final = 20
 RESOURCES_MAX: Final = 28  # where each resource has a file
 OF_RESOURCES: Final = ("coordinator.machine", "node.api")
@@ -27,7 +27,7 @@ def modules() -> dict[str, Path]:
     found = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
+            parts = path.relative_to((ROOT / package).parent).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 

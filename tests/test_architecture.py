@@ -34,7 +34,7 @@ ONE_FILE_EACH = {  # folders of which the index names no module: there is one fo
 }
 
 
-@pytest.mark.parametrize("package", ["ca", "coordinator", "node", "deploy"])
+@pytest.mark.parametrize("package", ["ca", "coordinator", "node", "deploy", "client/filestore_client"])
 def test_index_names_every_room_and_in_it_every_module(package: str) -> None:
     rooms: dict[Path, list[str]] = {}
     for path in committed_files():

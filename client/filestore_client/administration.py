@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from filestore_client.pages import pages, with_query
-from filestore_client.records import (
+from filestore_client.base.pages import pages, with_query
+from filestore_client.base.records import (
     AuditEntry,
     Bucket,
     Coordinator,
@@ -29,7 +29,7 @@ from filestore_client.records import (
     TriggeredRun,
     User,
 )
-from filestore_client.transport import Transport
+from filestore_client.base.transport import Transport
 
 JOB_LOOK_S = 0.5
 
@@ -55,10 +55,7 @@ class Buckets(Resource):
 
     async def get(self, bucket_id: str) -> Bucket:
         """One bucket, with its `etag`."""
-        path = _bucket(bucket_id)
-        answer, headers = await self._transport.answer("GET", path)
-        bucket = self._transport.decode(answer, Bucket, path)
-        return msgspec.structs.replace(bucket, etag=headers.get("ETag", ""))
+        return await self._record("GET", bucket_id)
 
     async def find(self, name: str) -> Bucket | None:
         """The bucket of this name that the caller may see; None when there is none."""
@@ -70,14 +67,23 @@ class Buckets(Resource):
     async def update(
         self, bucket_id: str, *, name: str | None = None, quota_bytes: int | None = None, if_match: str = ""
     ) -> Bucket:
-        """Change the name or the quota. `if_match`: the `etag` that it must still have."""
+        """Change the name or the quota. `if_match`: the `etag` that it must still have.
+
+        Raises PreconditionFailed, Conflict when the name is taken.
+        """
         body = given(name=name, quota_bytes=quota_bytes)
         headers = {"If-Match": if_match} if if_match else {}
-        return await self._transport.call("PATCH", _bucket(bucket_id), Bucket, body=body, headers=headers)
+        return await self._record("PATCH", bucket_id, body=body, headers=headers)
 
     async def delete(self, bucket_id: str) -> None:
         """Delete an empty bucket. Raises Conflict for one that has files."""
         await self._transport.delete(_bucket(bucket_id))
+
+    async def _record(self, method: str, bucket_id: str, **request: Any) -> Bucket:
+        path = _bucket(bucket_id)
+        answer, headers = await self._transport.answer(method, path, **request)
+        bucket = self._transport.decode(answer, Bucket, path)
+        return msgspec.structs.replace(bucket, etag=headers.get("ETag", ""))
 
 
 class Grants(Resource):

@@ -5,32 +5,42 @@ Safe from several threads at once.
 
 import functools
 import io
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    get_args,
+    get_type_hints,
+    overload,
+)
 
 from filestore_client import administration
+from filestore_client.base.records import Backup, FileRecord, Kind, Project, User
+from filestore_client.base.retry import DEADLINE_S
 from filestore_client.client import AsyncClient, connection_from_environment
-from filestore_client.files import Files as AsyncFiles
-from filestore_client.files import Images as AsyncImages
-from filestore_client.files import KindFiles
+from filestore_client.files import Files, Images, KindFiles
 from filestore_client.loop_thread import LoopThread
-from filestore_client.reading import AsyncReader
-from filestore_client.records import Backup, FileRecord, Kind, Project, User
-from filestore_client.retry import DEADLINE_S
-from filestore_client.writing import AsyncWriter
+from filestore_client.transfer.reading import AsyncReader
+from filestore_client.transfer.writing import AsyncWriter
 
 A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)  # whoever takes operations of any file takes those of images
 T = TypeVar("T")
 P = ParamSpec("P")
 
 BUFFER_BYTES = 1 << 20
 
 
-class Blocking(Generic[A]):
+class Blocking(Generic[A_co]):
     """Operations of one part of the API, done in the loop of a thread."""
 
-    def __init__(self, inner: A, loop: LoopThread) -> None:
+    def __init__(self, inner: A_co, loop: LoopThread) -> None:
         self.inner, self.loop = inner, loop
 
 
@@ -55,10 +65,12 @@ def listing(
         return self.loop.iterate(method(self.inner, *arguments, **named))
 
     functools.update_wrapper(call, method)
+    items = get_args(get_type_hints(method)["return"])
+    call.__annotations__ = {**method.__annotations__, "return": Iterator[items]}  # type: ignore[valid-type]
     return call
 
 
-class Reader(io.RawIOBase):
+class BlockingReader(io.RawIOBase):
     """Stored content as a file that is open for reading."""
 
     def __init__(self, inner: AsyncReader, loop: LoopThread) -> None:
@@ -89,15 +101,22 @@ class Reader(io.RawIOBase):
         view[: len(part)] = part
         return len(part)
 
+    def readall(self) -> bytes:
+        """All that is left. Raises FilestoreError."""
+        return self._loop.run(self._inner.read())
+
     def close(self) -> None:
         """End what is under way."""
         if not self.closed:
-            self._loop.run(self._inner.close())
+            self._loop.abandon(self._inner.close)
         super().close()
 
 
-class Writer(io.RawIOBase):
-    """A new file that is open for writing; `record` once it was closed."""
+class BlockingWriter(io.RawIOBase):
+    """A new file that is open for writing; `record` once it was closed.
+
+    One that is neither closed nor left by `with` before it is collected is given up, unlike a file on disk.
+    """
 
     def __init__(self, inner: AsyncWriter, loop: LoopThread) -> None:
         super().__init__()
@@ -142,8 +161,13 @@ class Writer(io.RawIOBase):
         else:
             self.abort()
 
+    def __del__(self) -> None:
+        if not self.closed:
+            self._loop.abandon(self._inner.abort)
+            super().close()
 
-class Projects(Blocking[KindFiles[Project]]):
+
+class BlockingProjects(Blocking[KindFiles[Project]]):
     """The project files."""
 
     list = listing(KindFiles[Project].list)
@@ -152,17 +176,17 @@ class Projects(Blocking[KindFiles[Project]]):
     delete = blocking(KindFiles[Project].delete)
 
 
-class Images(Blocking[AsyncImages]):
+class BlockingImages(Blocking[Images]):
     """The VM images."""
 
-    list = listing(AsyncImages.list)
-    get = blocking(AsyncImages.get)
-    update = blocking(AsyncImages.update)
-    delete = blocking(AsyncImages.delete)
-    find = blocking(AsyncImages.find)
+    list = listing(Images.list)
+    get = blocking(Images.get)
+    update = blocking(Images.update)
+    delete = blocking(Images.delete)
+    find = blocking(Images.find)
 
 
-class Backups(Blocking[KindFiles[Backup]]):
+class BlockingBackups(Blocking[KindFiles[Backup]]):
     """The backups."""
 
     list = listing(KindFiles[Backup].list)
@@ -171,41 +195,43 @@ class Backups(Blocking[KindFiles[Backup]]):
     delete = blocking(KindFiles[Backup].delete)
 
 
-class Files(Blocking[AsyncFiles]):
+class BlockingFiles(Blocking[Files]):
     """Files of all kinds together."""
 
-    upload = blocking(AsyncFiles.upload)
-    upload_remembered = blocking(AsyncFiles.upload_remembered)
-    download = blocking(AsyncFiles.download)
-    read = listing(AsyncFiles.read)
-    list = listing(AsyncFiles.list)
-    in_bucket = listing(AsyncFiles.in_bucket)
-    get = blocking(AsyncFiles.get)
-    update = blocking(AsyncFiles.update)
-    delete = blocking(AsyncFiles.delete)
-    stat = blocking(AsyncFiles.stat)
-    manifest = blocking(AsyncFiles.manifest)
-    ticket = blocking(AsyncFiles.ticket)
+    upload = blocking(Files.upload)
+    upload_remembered = blocking(Files.upload_remembered)
+    download = blocking(Files.download)
+    read = listing(Files.read)
+    list = listing(Files.list)
+    in_bucket = listing(Files.in_bucket)
+    get = blocking(Files.get)
+    update = blocking(Files.update)
+    delete = blocking(Files.delete)
+    stat = blocking(Files.stat)
+    manifest = blocking(Files.manifest)
+    ticket = blocking(Files.ticket)
 
     @overload
     def open(self, file: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
 
     @overload
-    def open(self, file: str, mode: Literal["wb"], *, kind: Kind = "backup", **fields: object) -> Writer: ...
+    def open(
+        self, file: str, mode: Literal["wb"], *, kind: Kind = "backup", **fields: object
+    ) -> BlockingWriter: ...
 
     def open(
         self, file: str, mode: str = "rb", *, kind: Kind = "backup", **fields: object
-    ) -> io.BufferedReader | Writer:
+    ) -> io.BufferedReader | BlockingWriter:
         """A file to read or to write; see `filestore_client.files.Files.open`."""
         if mode == "rb":
             reader = self.loop.run(self.inner.open(file))
-            return io.BufferedReader(Reader(reader, self.loop), BUFFER_BYTES)
+            return io.BufferedReader(BlockingReader(reader, self.loop), BUFFER_BYTES)
         if mode != "wb":
             raise ValueError(f"mode {mode!r} is neither 'rb' nor 'wb'")
-        return Writer(self.loop.run(self.inner.open(file, "wb", kind=kind, **fields)), self.loop)
+        return BlockingWriter(self.loop.run(self.inner.open(file, "wb", kind=kind, **fields)), self.loop)
 
 
-class Buckets(Blocking[administration.Buckets]):
+class BlockingBuckets(Blocking[administration.Buckets]):
     """Buckets."""
 
     list = listing(administration.Buckets.list)
@@ -216,7 +242,7 @@ class Buckets(Blocking[administration.Buckets]):
     delete = blocking(administration.Buckets.delete)
 
 
-class Grants(Blocking[administration.Grants]):
+class BlockingGrants(Blocking[administration.Grants]):
     """Permissions on buckets and files."""
 
     list = listing(administration.Grants.list)
@@ -224,7 +250,7 @@ class Grants(Blocking[administration.Grants]):
     withdraw = blocking(administration.Grants.withdraw)
 
 
-class Shares(Blocking[administration.Shares]):
+class BlockingShares(Blocking[administration.Shares]):
     """Public links to files."""
 
     list = listing(administration.Shares.list)
@@ -232,7 +258,7 @@ class Shares(Blocking[administration.Shares]):
     revoke = blocking(administration.Shares.revoke)
 
 
-class Users(Blocking[administration.Users]):
+class BlockingUsers(Blocking[administration.Users]):
     """Users and their tokens."""
 
     list = listing(administration.Users.list)
@@ -246,7 +272,7 @@ class Users(Blocking[administration.Users]):
     rotate_key = blocking(administration.Users.rotate_key)
 
 
-class JoinTokens(Blocking[administration.JoinTokens]):
+class BlockingJoinTokens(Blocking[administration.JoinTokens]):
     """Tokens by which machines join as nodes."""
 
     list = listing(administration.JoinTokens.list)
@@ -254,7 +280,7 @@ class JoinTokens(Blocking[administration.JoinTokens]):
     delete = blocking(administration.JoinTokens.delete)
 
 
-class Jobs(Blocking[administration.Jobs]):
+class BlockingJobs(Blocking[administration.Jobs]):
     """Jobs and their runs."""
 
     list = listing(administration.Jobs.list)
@@ -265,7 +291,7 @@ class Jobs(Blocking[administration.Jobs]):
     wait = blocking(administration.Jobs.wait)
 
 
-class Nodes(Blocking[administration.Nodes]):
+class BlockingNodes(Blocking[administration.Nodes]):
     """The nodes of the cluster."""
 
     list = listing(administration.Nodes.list)
@@ -276,7 +302,7 @@ class Nodes(Blocking[administration.Nodes]):
     revoke = blocking(administration.Nodes.revoke)
 
 
-class Cluster(Blocking[administration.Cluster]):
+class BlockingCluster(Blocking[administration.Cluster]):
     """The cluster as a whole."""
 
     status = blocking(administration.Cluster.status)
@@ -285,7 +311,7 @@ class Cluster(Blocking[administration.Cluster]):
     remove_coordinator = blocking(administration.Cluster.remove_coordinator)
 
 
-class Audit(Blocking[administration.Audit]):
+class BlockingAudit(Blocking[administration.Audit]):
     """Who did what."""
 
     list = listing(administration.Audit.list)
@@ -298,26 +324,26 @@ class Client:
         self, urls: str | Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
     ) -> None:
         inner = AsyncClient(urls, root_pem=root_pem, token=token, deadline_s=deadline_s)
-        self._loop = LoopThread()
+        self._loop = LoopThread(functools.partial(inner.__aexit__, None, None, None))
         self._inner = inner
         try:
             self._loop.run(inner.__aenter__())
         except BaseException:
             self._loop.close()
             raise
-        self.files = Files(inner.files, self._loop)
-        self.projects = Projects(inner.projects, self._loop)
-        self.images = Images(inner.images, self._loop)
-        self.backups = Backups(inner.backups, self._loop)
-        self.buckets = Buckets(inner.buckets, self._loop)
-        self.grants = Grants(inner.grants, self._loop)
-        self.shares = Shares(inner.shares, self._loop)
-        self.users = Users(inner.users, self._loop)
-        self.join_tokens = JoinTokens(inner.join_tokens, self._loop)
-        self.jobs = Jobs(inner.jobs, self._loop)
-        self.nodes = Nodes(inner.nodes, self._loop)
-        self.cluster = Cluster(inner.cluster, self._loop)
-        self.audit = Audit(inner.audit, self._loop)
+        self.files = BlockingFiles(inner.files, self._loop)
+        self.projects = BlockingProjects(inner.projects, self._loop)
+        self.images = BlockingImages(inner.images, self._loop)
+        self.backups = BlockingBackups(inner.backups, self._loop)
+        self.buckets = BlockingBuckets(inner.buckets, self._loop)
+        self.grants = BlockingGrants(inner.grants, self._loop)
+        self.shares = BlockingShares(inner.shares, self._loop)
+        self.users = BlockingUsers(inner.users, self._loop)
+        self.join_tokens = BlockingJoinTokens(inner.join_tokens, self._loop)
+        self.jobs = BlockingJobs(inner.jobs, self._loop)
+        self.nodes = BlockingNodes(inner.nodes, self._loop)
+        self.cluster = BlockingCluster(inner.cluster, self._loop)
+        self.audit = BlockingAudit(inner.audit, self._loop)
 
     @classmethod
     def from_environment(cls, *, deadline_s: float = DEADLINE_S) -> Self:
@@ -330,12 +356,19 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def call(
+        self, method: str, path: str, reply_type: type[T], *, body: Mapping[str, object] | None = None
+    ) -> T:
+        """Any operation of the API: its JSON answer as `reply_type`. See AsyncClient."""
+        return self._loop.run(self._inner.call(method, path, reply_type, body=body))
+
     def whoami(self) -> User:
         """Who the token stands for."""
         return self.users.whoami()
 
     def close(self) -> None:
-        """End the connections and the thread. Again is harmless."""
-        if self._loop.is_running:
-            self._loop.run(self._inner.__aexit__(None, None, None))
-            self._loop.close()
+        """End the connections and the thread. Again is harmless.
+
+        A call that another thread still waits for raises RuntimeError.
+        """
+        self._loop.close()

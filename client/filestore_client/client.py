@@ -17,12 +17,12 @@ from filestore_client.administration import (
     Shares,
     Users,
 )
-from filestore_client.errors import InvalidRequest
+from filestore_client.base.errors import InvalidRequest
+from filestore_client.base.records import User
+from filestore_client.base.retry import DEADLINE_S
+from filestore_client.base.transport import Transport
 from filestore_client.files import Files, Images, KindFiles
 from filestore_client.kinds import BACKUP, PROJECT
-from filestore_client.records import User
-from filestore_client.retry import DEADLINE_S
-from filestore_client.transport import Transport
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class AsyncClient:
     first is preferred, and the next is asked when one fails. `root_pem`: the root certificate of the cluster,
     the only one that is trusted. `deadline_s`: give up when nothing went forward for so long.
 
-    Raises `filestore_client.errors`: InvalidRequest for a URL, root or token that cannot be one.
+    Raises `filestore_client.base.errors`: InvalidRequest for a URL, root or token that cannot be one.
     """
 
     def __init__(
@@ -87,9 +87,10 @@ class AsyncClient:
 def connection_from_environment() -> dict[str, Any]:
     """`urls`, `root_pem` and `token` as the environment names them. Raises InvalidRequest."""
     names = ("FILESTORE_URL", "FILESTORE_CA", "FILESTORE_TOKEN_FILE")
-    if missing := [name for name in names if not os.environ.get(name)]:
+    variables = dict(os.environ)
+    if missing := [name for name in names if not variables.get(name)]:
         raise InvalidRequest(f"{', '.join(missing)}: must be set.")
-    urls, ca, token_file = (os.environ[name] for name in names)
+    urls, ca, token_file = (variables[name] for name in names)
     try:
         return {
             "urls": urls.split(),

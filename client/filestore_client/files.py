@@ -12,8 +12,25 @@ from urllib.parse import quote
 
 import msgspec
 
-from filestore_client.downloading import download_to_file, download_to_stream
-from filestore_client.errors import ChecksumMismatch, FileChanged, FilestoreError, InvalidRequest, NotFound
+from filestore_client.base.errors import (
+    ChecksumMismatch,
+    FileChanged,
+    FilestoreError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
+from filestore_client.base.pages import pages
+from filestore_client.base.records import (
+    Content,
+    FileRecord,
+    FileSummary,
+    Image,
+    Kind,
+    Manifest,
+    Ticket,
+)
+from filestore_client.base.transport import Transport
 from filestore_client.kinds import (
     HEAD_BYTES,
     IMAGE,
@@ -23,24 +40,14 @@ from filestore_client.kinds import (
     kind_of,
     new_record_fields,
 )
-from filestore_client.pages import pages
-from filestore_client.ranges import CONNECTIONS
-from filestore_client.reading import AsyncReader
-from filestore_client.records import (
-    Content,
-    FileRecord,
-    FileSummary,
-    Image,
-    Kind,
-    Manifest,
-    Ticket,
-)
-from filestore_client.sources import Contents, FileSource, Source, source_of
-from filestore_client.streaming import content_path, describe, read_span
-from filestore_client.transport import Transport
-from filestore_client.upload_memory import Memory, UnfinishedUpload
-from filestore_client.uploading import find_unfinished, give_up, upload
-from filestore_client.writing import AsyncWriter
+from filestore_client.transfer.downloading import download_to_file, download_to_stream
+from filestore_client.transfer.ranges import CONNECTIONS
+from filestore_client.transfer.reading import AsyncReader
+from filestore_client.transfer.sources import Contents, FileSource, Source, source_of
+from filestore_client.transfer.streaming import content_path, describe, read_span
+from filestore_client.transfer.upload_memory import Memory, UnfinishedUpload
+from filestore_client.transfer.uploading import find_unfinished, give_up, upload
+from filestore_client.transfer.writing import AsyncWriter
 
 Progress = Callable[[int, int | None], None]  # bytes so far, and in all once that is known
 KIND_NAMES: Sequence[Kind] = ("project", "image", "backup")
@@ -174,7 +181,7 @@ class Files:
             chosen: Kind = await asyncio.to_thread(kind_of, file, path.name) if kind is None else kind
             wanted = await _wanted(chosen, filename or path.name, file, fields)
             source = FileSource(file)
-            memory = Memory.of(transport.url, path, source.facts, {"kind": chosen, **wanted})
+            memory = Memory.of(transport.cluster, path, source.facts, {"kind": chosen, **wanted})
             unfinished, offset, is_whole = await _resumed(transport, memory) if resume else (None, 0, False)
             if unfinished is None:
                 unfinished = await _create(transport, chosen, wanted, source)
@@ -304,8 +311,10 @@ class Files:
         created = await _create(transport, kind, wanted, source)
         try:
             await _send(transport, created, source, 0, only_url=only_url, progress=progress)
-        except asyncio.CancelledError:
-            with suppress(FilestoreError):  # the server forgets it by itself as well
+        except Unavailable:  # nor would anybody hear of it; the server forgets it by itself
+            raise
+        except BaseException:
+            with suppress(FilestoreError):
                 await give_up(transport, created.file_uuid)
             raise
         return await _compared(transport, kind, created, source)

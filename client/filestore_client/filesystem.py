@@ -2,27 +2,36 @@
 
 Buckets are directories of the root; a file lies in its bucket under its name, which has no '/' in it. Names
 are not unique: the newest available file of a name is meant, and `filestore://BUCKET/NAME?id=FILE_UUID` names
-one exactly. Deeper directories there are none. fsspec's own documentation says what each method does.
+one exactly. What is written is a new file, and deleting the newest brings the one before to light. Deeper
+directories there are none, nor transactions. fsspec's own documentation says what each method does.
 """
 
+import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs
 
+from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractFileSystem
 
+from filestore_client.base.errors import Gone, NotFound
+from filestore_client.base.records import Bucket, FileSummary, Kind
 from filestore_client.blocking import Client
 from filestore_client.client import connection_from_environment
-from filestore_client.errors import NotFound
-from filestore_client.records import Bucket, FileSummary, Kind
+
+_BY_ID = re.compile(r"(.*)\?id=([0-9A-Fa-f-]{36})", re.DOTALL)
 
 
 class FilestoreFileSystem(AbstractFileSystem):
     """The files of a cluster, by bucket and name.
 
     `urls`, `root_pem`, `token`: as of Client; left out, FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE
-    say. `kind`: of new files. Raises what Client does, and FileNotFoundError.
+    say. `kind`: of new files. `auto_mkdir`: whether writing makes buckets that are missing.
+
+    Raises what Client does, and FileNotFoundError.
     """
 
     protocol: ClassVar[str] = "filestore"
@@ -35,6 +44,7 @@ class FilestoreFileSystem(AbstractFileSystem):
         root_pem: str | None = None,
         token: str | None = None,
         kind: Kind = "backup",
+        auto_mkdir: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -44,6 +54,7 @@ class FilestoreFileSystem(AbstractFileSystem):
             known = connection_from_environment() | known
         self.client = Client(**known)
         self.kind = kind
+        self.auto_mkdir = auto_mkdir
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -78,6 +89,25 @@ class FilestoreFileSystem(AbstractFileSystem):
             raise FileNotFoundError(path)
         return _of_file(bucket, files[name])
 
+    def exists(self, path: str, **_: Any) -> bool:
+        """Whether there is one. Raises what Client does where that cannot be told."""
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def expand_path(self, path: Any, *arguments: Any, **options: Any) -> list[str]:
+        """What patterns stand for. A path that ends in `?id=` is none, though there is a `?` in it."""
+        given = [path] if isinstance(path, (str, os.PathLike)) else path
+        paths = [str(self._strip_protocol(each)) for each in given]
+        exact = {each for each in paths if _BY_ID.fullmatch(each)}
+        if not exact:
+            return list(super().expand_path(path, *arguments, **options))
+        others = [each for each in paths if each not in exact]
+        expanded = super().expand_path(others, *arguments, **options) if others else []
+        return sorted({*exact, *expanded})
+
     def created(self, path: str) -> datetime:
         """When the file was made."""
         return datetime.fromisoformat(self.info(path)["created"])
@@ -95,7 +125,7 @@ class FilestoreFileSystem(AbstractFileSystem):
         bucket_name, name, _ = _parts(self._strip_protocol(path))
         if name:
             raise OSError(f"{path}: a bucket has no directories")
-        if self.client.buckets.find(bucket_name) is not None:
+        if not bucket_name or self.client.buckets.find(bucket_name) is not None:
             raise FileExistsError(path)
         self.client.buckets.create(bucket_name)
         self.invalidate_cache()
@@ -112,6 +142,26 @@ class FilestoreFileSystem(AbstractFileSystem):
         """Delete an empty bucket. Raises FileNotFoundError, Conflict."""
         self.client.buckets.delete(self._bucket(self._strip_protocol(path)).bucket_id)
 
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Delete files, and if `recursive` buckets with whatever is in them. Not all buckets at once."""
+        for each in self.expand_path(path, maxdepth=maxdepth):
+            bucket_name, name, _ = _parts(each)
+            if recursive and not bucket_name:
+                raise ValueError("deleting every bucket is not done in one call")
+            if name or not recursive:
+                self.rm_file(each)
+                continue
+            for file in self.client.files.in_bucket(self._bucket(bucket_name).bucket_id):
+                with suppress(NotFound, Gone):  # somebody else was faster
+                    self.client.files.delete(file.file_uuid)
+            self.rmdir(each)
+
+    def touch(self, path: str, truncate: bool = True, **_: Any) -> None:
+        """Make an empty file. Raises NotImplementedError for other than that: content never changes."""
+        if not truncate:
+            raise NotImplementedError("the times of a file cannot be changed")
+        self.pipe_file(path, b"")
+
     def rm_file(self, path: str) -> None:
         """Delete a file: the newest of its name, or the one that `?id=` names. Raises FileNotFoundError."""
         entry = self.info(path)
@@ -121,8 +171,56 @@ class FilestoreFileSystem(AbstractFileSystem):
 
     _rm = rm_file
 
+    def get_file(
+        self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **_: Any
+    ) -> None:
+        """Download to a path or an open file: over several connections, and the checksum is compared."""
+        entry = self.info(rpath)
+        target = lpath if hasattr(lpath, "write") else outfile
+        if entry["type"] == "directory":
+            Path(lpath).mkdir(parents=True, exist_ok=True)
+            return
+        if target is None:
+            target = Path(lpath)
+            target.parent.mkdir(parents=True, exist_ok=True)
+        callback.set_size(entry["size"])
+        self.client.files.download(
+            entry["file_uuid"], target, progress=lambda done_bytes, _: callback.absolute_update(done_bytes)
+        )
+
+    def put_file(
+        self,
+        lpath: Any,
+        rpath: str,
+        callback: Any = DEFAULT_CALLBACK,
+        mode: str = "overwrite",
+        **options: Any,
+    ) -> None:
+        """Upload a file; again, it goes on where it was broken off. A bucket that is missing is made."""
+        bucket_name, name, _ = _parts(self._strip_protocol(rpath))
+        if Path(lpath).is_dir():
+            self.makedirs(rpath, exist_ok=True)
+            return
+        if not name:
+            raise IsADirectoryError(rpath)
+        if mode == "create" and self.exists(rpath):
+            raise FileExistsError(rpath)
+        self.makedirs(bucket_name, exist_ok=True)
+        callback.set_size(Path(lpath).stat().st_size)
+        self.client.files.upload(
+            Path(lpath),
+            kind=self.kind,
+            filename=name,
+            bucket_id=self._bucket(bucket_name).bucket_id,
+            progress=lambda done_bytes, _: callback.absolute_update(done_bytes),
+            **_fields(options),
+        )
+
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copy through this machine. Equal content is stored once in the cluster."""
+        if self.isdir(path1):
+            self.makedirs(path2, exist_ok=True)
+            return
         with self.open(path1, "rb") as source, self.open(path2, "wb") as target:
             while part := source.read(1 << 20):
                 target.write(part)
@@ -130,6 +228,8 @@ class FilestoreFileSystem(AbstractFileSystem):
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Bytes `start` to `end` (excluded) of a file; those below 0 count from its end."""
         entry = self.info(path)
+        if entry["type"] == "directory":
+            raise IsADirectoryError(path)
         size_bytes = entry["size"]
         first = _absolute(start or 0, size_bytes)
         stop = size_bytes if end is None else _absolute(end, size_bytes)
@@ -147,6 +247,8 @@ class FilestoreFileSystem(AbstractFileSystem):
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         """A file of the cluster, for `rb` and `wb`; `xb` raises FileExistsError where there is one."""
         path = self._strip_protocol(path)
+        if not options.get("autocommit", True):
+            raise NotImplementedError("several files cannot become available at one moment")
         if mode == "rb":
             entry = self.info(path)
             if entry["type"] == "directory":
@@ -159,9 +261,10 @@ class FilestoreFileSystem(AbstractFileSystem):
         bucket_name, name, _ = _parts(path)
         if not name:
             raise IsADirectoryError(path)
-        bucket = self._bucket(bucket_name)
-        fields = {key: value for key, value in options.items() if key in _FIELDS}
-        return self.client.files.open(name, "wb", kind=self.kind, bucket_id=bucket.bucket_id, **fields)
+        if self.auto_mkdir:
+            self.makedirs(bucket_name, exist_ok=True)
+        bucket_id = self._bucket(bucket_name).bucket_id
+        return self.client.files.open(name, "wb", kind=self.kind, bucket_id=bucket_id, **_fields(options))
 
     def _bucket(self, name: str) -> Bucket:
         """Raises FileNotFoundError."""
@@ -189,16 +292,22 @@ class FilestoreFileSystem(AbstractFileSystem):
 _FIELDS = frozenset({"retention_period", "content_type", "project_id", "virt_type", "format", "backup_type"})
 
 
+def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options of fsspec that are fields of a new record."""
+    return {name: value for name, value in options.items() if name in _FIELDS}
+
+
 def _parts(path: str) -> tuple[str, str, str]:
     """Bucket, name and file_uuid, each "" where the path says none.
 
     Raises FileNotFoundError for deeper ones.
     """
-    plain, _, query = path.partition("?")
+    found = _BY_ID.fullmatch(path)
+    plain, file_uuid = found.groups() if found else (path, "")
     bucket, _, name = plain.partition("/")
     if "/" in name:
         raise FileNotFoundError(path)
-    return bucket, name, parse_qs(query).get("id", [""])[0]
+    return bucket, name, file_uuid.lower()
 
 
 def _of_bucket(bucket: Bucket) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, BinaryIO, Final, Generic, TypeVar
 
-from filestore_client.records import Backup, FileRecord, Image, Kind, Project
+from filestore_client.base.records import Backup, FileRecord, Image, Kind, Project
 
 R = TypeVar("R", bound=FileRecord)
 

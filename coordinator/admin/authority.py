@@ -181,10 +181,8 @@ class SigningAuthority:
         token_id: str,
     ) -> str:
         """A user token, signed by the newest key."""
-        kid, _, wrapped = self._store.key(USER_TOKEN_PURPOSE)
-        private_pem = unwrap(self._cluster_key, wrapped, purpose=USER_TOKEN_PURPOSE)
         return usertoken.mint(
-            SigningKey(kid, private_pem),
+            self._token_key(),
             cluster=self._cluster,
             subject=subject,
             generation=generation,
@@ -194,6 +192,24 @@ class SigningAuthority:
             ttl_seconds=ttl_seconds,
             token_id=token_id,
         )
+
+    def sign_ticket(
+        self, *, subject: str, generation: int, file_uuid: str, at_ms: int, ttl_seconds: int
+    ) -> str:
+        """A ticket to one file, signed by the same key."""
+        return usertoken.mint_ticket(
+            self._token_key(),
+            cluster=self._cluster,
+            subject=subject,
+            generation=generation,
+            file_uuid=file_uuid,
+            now_ms=at_ms,
+            ttl_seconds=ttl_seconds,
+        )
+
+    def _token_key(self) -> SigningKey:
+        kid, _, wrapped = self._store.key(USER_TOKEN_PURPOSE)
+        return SigningKey(kid, unwrap(self._cluster_key, wrapped, purpose=USER_TOKEN_PURPOSE))
 
 
 def opened(intermediate: IntermediateCredential, cluster_key: bytes, root_pem: str) -> Authority:

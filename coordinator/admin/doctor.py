@@ -26,7 +26,7 @@ from coordinator.admin.findings import (
 from coordinator.admin.setup import read_genesis
 from coordinator.runtime.config import CoordinatorFiles
 from coordinator.runtime.wording import counted
-from coordinator.storage.log_directory import File, OsFile, kept_still
+from coordinator.storage.log_directory import File, OsFile, while_stopped
 from coordinator.storage.raft_log import SEGMENT_BYTES
 from coordinator.storage.raft_log_index import LogIndex
 from coordinator.storage.recovery import recover
@@ -57,7 +57,7 @@ def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
     if not files.log.is_dir():
         findings.problem(files.log, "is missing: the log was lost", _REBUILD)
         return findings
-    with kept_still(files.log):
+    with while_stopped(files.log):
         known = _check_log(findings, files.log)
         applied = _check_database(findings, files)
         if known is not None and applied is not None:
@@ -122,7 +122,7 @@ class _ReadOnlyDirectory:
         """Nothing was changed."""
 
     def lock(self) -> None:
-        """`kept_still` does that."""
+        """`while_stopped` does that."""
 
     def free_bytes(self) -> int:
         return 0

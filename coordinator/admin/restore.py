@@ -44,7 +44,7 @@ from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Memb
 from coordinator.rpc.roster import read_known
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.storage.file_digests import digest_beside, matches_digest, write_digest
-from coordinator.storage.log_directory import kept_still
+from coordinator.storage.log_directory import while_stopped
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import describe
 from coordinator.storage.state_backup import copy_database
@@ -59,10 +59,10 @@ _NEWER_ELSEWHERE = (
     "What this directory knew of later certificates cannot be read: make a bundle on another coordinator, and"
     " add a new one with it, in a directory of its own."
 )
-_ASIDE = "damaged-"  # directories of what was set aside, followed by its name
+_ASIDE_PREFIX = "damaged-"  # directories of what was moved aside, followed by its name
 _INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of who was here before
 _MARKS = ("diverged", "differences.json", "state.damaged", "state.rebuilt")
-SET_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
+MOVED_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
 
 
 def write_bundle(data: Path, output: Path) -> None:
@@ -156,9 +156,9 @@ def begin_again(data: Path, own: CoordinatorRecord) -> Path:
     earlier = files.read_config()
     config = check_rebuildable(files, own)
     bundle = _own_bundle(files, earlier)
-    aside = data / f"{_ASIDE}{earlier.id}-{now_ms()}"
+    aside = data / f"{_ASIDE_PREFIX}{earlier.id}-{now_ms()}"
     aside.mkdir(mode=0o700)
-    for name in SET_ASIDE:
+    for name in MOVED_ASIDE:
         if (data / name).exists():
             (data / name).rename(aside / name)
     begin(files, config, bundle)
@@ -167,7 +167,7 @@ def begin_again(data: Path, own: CoordinatorRecord) -> Path:
 
 def has_begun_again(data: Path) -> bool:
     """Whether `begin_again` has set a log and a state aside here."""
-    return any(data.glob(f"{_ASIDE}*"))
+    return any(data.glob(f"{_ASIDE_PREFIX}*"))
 
 
 def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> CoordinatorConfig:
@@ -183,7 +183,7 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
         raise InvalidRequest(f"{error.details}. {_NEWER_ELSEWHERE}") from error
     _check_new_id(files.state, own.coordinator_id)
     if files.log.is_dir():
-        with kept_still(files.log):
+        with while_stopped(files.log):
             pass
     return msgspec.structs.replace(
         earlier, id=config.id, members=config.members, own_record=config.own_record
@@ -219,11 +219,11 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
 
 
 def _own_intermediate(files: CoordinatorFiles) -> IntermediateCredential | None:
-    """The latest of those in the state, and in what a `begin_again` that was interrupted has set aside.
+    """The latest of those in the state, and in what a `begin_again` that was interrupted has moved aside.
 
     None if nothing of it can be read.
     """
-    aside = [each / files.state.name for each in files.data.glob(f"{_ASIDE}*")]
+    aside = [each / files.state.name for each in files.data.glob(f"{_ASIDE_PREFIX}*")]
     found = [each for each in map(_newest_intermediate, (files.state, *aside)) if each is not None]
     return max(found, key=lambda each: certificates_in(each.pem)[0].not_valid_after_utc, default=None)
 
@@ -249,7 +249,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord) -> SnapshotMeta:
     """Where a snapshot stands that is whole and of this cluster. Raises InvalidRequest."""
-    if not matches_digest(copy, kept_as=snapshot):
+    if not matches_digest(copy, named_as=snapshot):
         raise InvalidRequest(
             f"snapshot: {snapshot} is damaged: it is not what {digest_beside(snapshot)} says"
         )

@@ -42,7 +42,7 @@ from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.rpc.roster import write_known
 from coordinator.runtime.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.file_digests import digest_beside, matches_digest, write_digest
-from coordinator.storage.log_directory import kept_still
+from coordinator.storage.log_directory import while_stopped
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_store import Store
 
@@ -226,7 +226,7 @@ def renew_certificate(data: Path, root_key: Path) -> None:
     """
     files, now = CoordinatorFiles(data), datetime.now(UTC)
     config = files.read_config()
-    with kept_still(files.log):
+    with while_stopped(files.log):
         root_pem = read_roots(files.root)
         key = keys.key_from_pem(read_secret(root_key))
         authority = Authority(root_pem, *sign_intermediate(root_pem, key, config.cluster, now=now))

@@ -93,12 +93,12 @@ async def serve(
     places: Places | None = None,
     metrics: Metrics | None = None,
 ) -> "Listener":
-    """Listen on `host`; port 0 takes a free one. `peer`: requests of members, logged at level debug, whose
-    answers wait here and not in the kernel.
+    """Listen on `host` and serve the application there; port 0 takes a free one.
 
-    `shared`: several processes listen on this port. `places`: for how many connections, by default of this
-    listener alone. `metrics` count the refused ones, by default those of `app`. Raises OSError when the
-    address cannot be had.
+    `peer`: the requests come from members; they are logged at level debug, and their answers wait here and
+    not in the kernel. `shared`: several processes listen on this port. `places` bounds the number of
+    connections, by default for this listener alone. `metrics` count the refused ones, by default those of
+    `app`. Raises OSError when the address cannot be had.
     """
     listening = await listening_socket(host, port, shared=shared)
     return await serve_on(
@@ -122,7 +122,7 @@ async def serve_on(
     places: Places | None = None,
     metrics: Metrics | None = None,
 ) -> "Listener":
-    """The same on a socket that listens already."""
+    """Serve as `serve` does, on a socket that listens already."""
     runner = web.AppRunner(app)
     await runner.setup()
     assert runner.server is not None
@@ -144,7 +144,10 @@ async def serve_on(
 
 
 def _unsent_bytes(*, peer: bool, tls: bool) -> int:
-    """The mark of a port's connections; 0 for none: encrypted answers to clients lose by one."""
+    """How many unsent bytes the kernel may keep for each connection of a port; 0 sets no bound.
+
+    A bound would make encrypted answers to clients slower.
+    """
     if peer:
         return PEER_UNSENT_BYTES
     return 0 if tls else PLAIN_UNSENT_BYTES
@@ -182,7 +185,7 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
     """The body as a `body_type` (a msgspec Struct that forbids unknown fields); see `decode_json`.
 
     Raises UnsupportedMediaType, PayloadTooLarge beyond 1 MiB, RequestTimeout, InvalidRequest and ClientGone;
-    RateLimited where too much is kept for clients already.
+    RateLimited where the memory for clients is used up.
     """
     if (
         request.body_exists
@@ -216,4 +219,4 @@ async def _finish_headers(request: web.Request, response: web.StreamResponse) ->
 
 
 async def _expect_later(request: web.Request) -> None:
-    """In place of aiohttp's `100 Continue` before the handler; `body_chunks` says it."""
+    """Replace aiohttp's handler, which sends `100 Continue` before ours runs; `body_chunks` sends it."""

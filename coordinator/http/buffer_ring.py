@@ -34,9 +34,9 @@ class BufferPool:
         self._idle: dict[int, list[bytearray]] = {BUFFER_BYTES: [], SMALL_BUFFER_BYTES: []}
         self.used_bytes = 0
 
-    def take(self, held: int) -> bytearray | None:
-        """One for a body that holds so many; None when it has to give one back first."""
-        if held >= BUFFERS_MAX or (held >= BUFFERS_MIN and self.used_bytes >= SHARED_BYTES_MAX):
+    def take(self, used: int) -> bytearray | None:
+        """A new buffer for a body that has `used` of them; None when the body must give one back first."""
+        if used >= BUFFERS_MAX or (used >= BUFFERS_MIN and self.used_bytes >= SHARED_BYTES_MAX):
             return None
         size_bytes = BUFFER_BYTES if self.used_bytes < LARGE_BYTES_MAX else SMALL_BUFFER_BYTES
         self.used_bytes += size_bytes
@@ -44,14 +44,14 @@ class BufferPool:
         return idle.pop() if idle else bytearray(size_bytes)
 
     def give(self, buffer: bytearray) -> None:
-        """Nobody uses it any more."""
+        """Take a buffer back that nobody uses any more."""
         self.used_bytes -= len(buffer)
         idle_bytes = sum(size_bytes * len(idle) for size_bytes, idle in self._idle.items())
         if idle_bytes + len(buffer) <= IDLE_BYTES_MAX:
             self._idle[len(buffer)].append(buffer)
 
     def forget(self, buffers: Iterable[bytearray]) -> None:
-        """They are still in somebody's hands, and do not come back."""
+        """Count these buffers no more: somebody still uses them, and they do not come back."""
         self.used_bytes -= sum(map(len, buffers))
 
 
@@ -59,7 +59,10 @@ POOL: Final = BufferPool()
 
 
 class BodyRing(asyncio.BufferedProtocol):
-    """The body that comes next on a connection. `connection` is told what is not about bytes."""
+    """The body that comes next on a connection.
+
+    Events of the transport that do not concern its bytes are passed on to `connection`.
+    """
 
     def __init__(self, connection: asyncio.Protocol, framing: Framing, pool: BufferPool = POOL) -> None:
         self.rest = b""
@@ -80,7 +83,7 @@ class BodyRing(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Bytes come here from now on; reading is paused and goes on."""
+        """Receive the bytes of this transport from now on. Its reading was paused, and goes on."""
         self._transport = transport
         transport.set_protocol(self)
         transport.resume_reading()
@@ -88,9 +91,9 @@ class BodyRing(asyncio.BufferedProtocol):
     async def next_pieces(self, timeout_s: float) -> list[bytes | memoryview]:
         """Bytes that have come, in order, after waiting for some up to `timeout_s`: [] for nothing yet.
 
-        They are the caller's until it asks for the second time after them, askings that got nothing not
-        counted. Raises MalformedBody; EOFError when the connection was lost before the body was whole. Not to
-        be called after the last piece.
+        They are the caller's until it calls for the second time after them; calls that got nothing do not
+        count. Raises MalformedBody; EOFError when the connection was lost before the body was whole. It must
+        not be called after the last piece.
         """
         self._take_back_lent()
         if not self._full and not self._is_over:
@@ -111,11 +114,11 @@ class BodyRing(asyncio.BufferedProtocol):
 
     @property
     def is_drained(self) -> bool:
-        """Whether the body has arrived and was handed out."""
+        """Whether all of the body has arrived and was handed out."""
         return self._framing.is_ended and not self._full
 
     def close(self) -> None:
-        """Nothing is read any more. Pieces that the caller still has stay as they are."""
+        """Read nothing any more. The bytes of pieces that the caller still has do not change."""
         if self._transport is not None and not self._is_lost:
             self._transport.pause_reading()
         for buffer, _ in self._full:
@@ -127,13 +130,13 @@ class BodyRing(asyncio.BufferedProtocol):
         self._filling, self._filled_bytes, self._spans = None, 0, []
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where the next bytes go."""
+        """The memory that the next bytes are written into."""
         assert self._filling is not None, "reading is paused while no buffer is free"
         stop = min(len(self._filling), self._filled_bytes + self._framing.room_bytes)
         return memoryview(self._filling)[self._filled_bytes : stop]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many have come."""
+        """The transport has written `nbytes` into the buffer."""
         assert self._filling is not None
         start, self._filled_bytes = self._filled_bytes, self._filled_bytes + nbytes
         came = memoryview(self._filling)[start : self._filled_bytes]
@@ -161,21 +164,21 @@ class BodyRing(asyncio.BufferedProtocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is told too: it ends the request."""
+        """Wake the reader, and let the connection end the request."""
         self._is_lost = True
         self._wake()
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Of what is sent, which is not our matter."""
+        """Pass it on to the connection: it concerns what is sent."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The same."""
+        """Pass it on to the connection: it concerns what is sent."""
         self._connection.resume_writing()
 
     def _add(self, spans: list[Span], base: int) -> None:
-        """What lies behind the content before it without a gap is one span with it."""
+        """Add spans of content; one that follows the last without a gap is joined with it."""
         for start, stop in spans:
             if self._spans and self._spans[-1][1] == base + start:
                 self._spans[-1] = self._spans[-1][0], base + stop
@@ -183,12 +186,12 @@ class BodyRing(asyncio.BufferedProtocol):
                 self._spans.append((base + start, base + stop))
 
     def _close_buffer(self) -> None:
-        """What fills is full, or full enough; the next one is taken, or reading pauses."""
+        """Put the buffer that fills with the full ones, and take the next one, or pause reading."""
         assert self._filling is not None
         self._full.append((self._filling, self._spans))
         self._filling, self._filled_bytes, self._spans = None, 0, []
         if not self._framing.is_ended:
-            self._filling = self._pool.take(self._held)
+            self._filling = self._pool.take(self._used_count)
         if self._filling is None:
             self._stop_reading()
 
@@ -202,7 +205,7 @@ class BodyRing(asyncio.BufferedProtocol):
         return self._is_lost or self._malformed is not None
 
     @property
-    def _held(self) -> int:
+    def _used_count(self) -> int:
         return len(self._full) + len(self._lent) + len(self._lent_before)
 
     def _take_back_lent(self) -> None:
@@ -212,7 +215,7 @@ class BodyRing(asyncio.BufferedProtocol):
             self._lent, self._lent_before = [], self._lent
         if not self._is_paused or self._framing.is_ended or self._is_over:
             return
-        self._filling = self._pool.take(self._held)
+        self._filling = self._pool.take(self._used_count)
         if self._filling is not None and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()

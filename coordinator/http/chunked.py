@@ -1,7 +1,7 @@
 """Where the content lies in a body of known length or in chunks (RFC 9112, section 7.1), however it is cut.
 
-Pure, and nothing is copied: content is told by its place among the bytes that were looked at. Extensions and
-trailers are skipped where they have the form of such. Stricter than the RFC where only an attacker would
+Pure, and nothing is copied: a span gives the place of content among the bytes that were looked at. Extensions
+and trailers are skipped if their form is right. It is stricter than the RFC where only an attacker would
 gain: lines end with CR LF, and have a bound.
 """
 
@@ -22,11 +22,11 @@ _TRAILER: Final = re.compile(rb"%b:[\t\x20-\x7e\x80-\xff]*" % _TOKEN)
 
 
 class MalformedBody(Exception):
-    """These are no chunks."""
+    """The bytes are not well-formed chunks."""
 
 
 class KnownLength:
-    """A body of so many bytes, in no framing."""
+    """A body of a known length, which has no framing."""
 
     def __init__(self, left_bytes: int) -> None:
         assert left_bytes > 0
@@ -50,7 +50,7 @@ class KnownLength:
 
 
 class _Line(Enum):
-    """What the next line of the framing is."""
+    """What the next line of the framing must be."""
 
     SIZE = auto()
     END_OF_CHUNK = auto()
@@ -69,11 +69,11 @@ class Chunks:
 
     @property
     def room_bytes(self) -> int:
-        """As for a known length; what is behind the body may be taken too."""
+        """How many bytes may be taken at once; some of them may lie behind the body."""
         return self._left_bytes + LOOK_BYTES
 
     def scan(self, data: memoryview) -> tuple[list[Span], int]:
-        """As for a known length. Raises MalformedBody."""
+        """Where content lies in the next bytes, and how many of them are the body's. Raises MalformedBody."""
         spans: list[Span] = []
         at = 0
         while at < len(data) and not self.is_ended:
@@ -87,7 +87,7 @@ class Chunks:
         return spans, at
 
     def _scan_line(self, data: memoryview, at: int) -> int:
-        """Where what follows the line begins, or the end of the data."""
+        """Read a line of the framing; where the bytes behind it begin, or the end of the data."""
         piece = bytes(data[at : at + LINE_BYTES_MAX])
         head, end, _ = piece.partition(b"\n")
         self._line += head + end

@@ -87,12 +87,12 @@ class Connections(web.Server):
             await asyncio.wait(self.sending)
 
     def began(self, sending: asyncio.Task[None]) -> None:
-        """A direct answer runs."""
+        """Count a direct answer that begins."""
         self.in_progress += 1
         self.sending.add(sending)
 
     def ended(self, sending: asyncio.Task[None]) -> None:
-        """A direct answer runs no more."""
+        """Count a direct answer no more: it has ended."""
         self.sending.discard(sending)
         self._one_less()
 
@@ -151,8 +151,10 @@ class Connections(web.Server):
 
 
 def _keep(request: web.Request, response: web.StreamResponse) -> None:
-    """Have the body of this answer counted until it was taken. Raises RateLimited instead of an answer to a
-    question; what was changed is told.
+    """Count the body of this answer until the client has taken it.
+
+    Raises RateLimited instead of the answer to a GET or HEAD. The answer to a change is never refused: the
+    client must learn what was changed.
     """
     body = response.body if isinstance(response, web.Response) else None
     if isinstance(body, bytes):
@@ -162,10 +164,11 @@ def _keep(request: web.Request, response: web.StreamResponse) -> None:
 
 
 def _must_be_last(request: web.Request) -> bool:
-    """Whether nothing that follows on this connection could be told, or was kept: close it with the answer.
+    """Whether this request must be the last on its connection, which then closes with the answer.
 
-    Behind the head of a request to upgrade the parser drops what came with it; behind that of a CONNECT it
-    reads the next request, whatever the head says of a body.
+    What follows it was dropped, or cannot be understood: behind the head of a request to upgrade the parser
+    drops what came with it; behind that of a CONNECT it reads the next request, whatever the head says of a
+    body.
     """
     is_swallowed = hdrs.UPGRADE in request.headers and not request.body_exists
     is_odd = request.version.major != 1 or request.method == hdrs.METH_CONNECT
@@ -173,8 +176,9 @@ def _must_be_last(request: web.Request) -> bool:
 
 
 def _has_endless_body(request: web.Request) -> bool:
-    """Whether its length is 2^64 - 1: aiohttp 3.14.5 says that there is no body, and its parser takes
-    everything that follows for one.
+    """Whether the length of the body is 2^64 - 1.
+
+    aiohttp 3.14.5 says that there is no body then, and its parser takes everything that follows for one.
     """
     return bool(request.content_length) and not request.body_exists
 
@@ -191,11 +195,12 @@ def _has_spoilt_the_parser(request: web.Request) -> bool:
 
 
 def _require_plain_framing(request: web.Request) -> None:
-    """Raises NotImplementedHere for a body in codings that nobody here decodes (RFC 9112, section 6.1);
-    InvalidRequest where they do not say where it ends, and for one whose length is no number that a size can
-    be (section 6.2).
+    """Refuse a body whose framing is not plain: a Content-Length, or `chunked` alone in HTTP/1.1.
 
-    The parser takes any list of codings that ends with `chunked`, and in HTTP/1.0 too, which knows none.
+    Raises NotImplementedHere for codings that nobody here decodes (RFC 9112, section 6.1). Raises
+    InvalidRequest where the codings do not say where the body ends, and for a length that is no number that a
+    size can be (section 6.2). The parser takes any list of codings that ends with `chunked`, and in HTTP/1.0
+    too, which knows none.
     """
     if _has_endless_body(request):
         raise errors.InvalidRequest("Content-Length: no body is so long.")
@@ -234,14 +239,14 @@ class _Connection(DirectConnection):
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client with a deadline for its first request."""
+        """The connection begins; the client has a deadline for its first request."""
         super().connection_made(transport)
         if isinstance(self.peername, tuple):
             self.share = BUFFERED.share(self.peername[0])
         self._headers_timer = self.loop.call_later(self.patience.headers_s, self._headers_too_slow)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The end; whoever reads the body is told by aiohttp."""
+        """The connection ends; aiohttp tells whoever reads the body."""
         self._on_end()
         self._stop_headers_timer()
         self._stop_taking_timer()
@@ -251,9 +256,9 @@ class _Connection(DirectConnection):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client: its headers have a deadline from the first of them to the last."""
+        """Bytes came from the client: its headers have a deadline from the first of them to the last."""
         direct = self._connections.direct
-        if data and (direct is not None or self.sending is not None) and self.hold(data):
+        if data and (direct is not None or self.sending is not None) and self.defer(data):
             return
         if direct is not None and data and self.answer_directly(direct, data):
             self._stop_headers_timer()
@@ -276,7 +281,7 @@ class _Connection(DirectConnection):
             self._watch_taking(self.transport)
 
     def resume_writing(self) -> None:
-        """It has taken enough."""
+        """The client has taken enough of what was written."""
         super().resume_writing()
         self._stop_taking_timer()
 
@@ -285,7 +290,7 @@ class _Connection(DirectConnection):
 
         Over TLS its goodbye ends both directions.
         """
-        if self._held and self.sending is None:
+        if self._deferred and self.sending is None:
             self._deliver()
         is_answered = self._answered_count == self.request_count
         is_whole = self._last_body is None or self._last_body.is_eof()
@@ -310,8 +315,8 @@ class _Connection(DirectConnection):
 
     def lend(self, framing: Framing) -> BodyRing | None:
         """See `coordinator.http.request_body.Lender`."""
-        held_up = self.is_reading_paused or bool(self._held)
-        if held_up or self.transport is None or self.transport.is_closing():
+        is_blocked = self.is_reading_paused or bool(self._deferred)
+        if is_blocked or self.transport is None or self.transport.is_closing():
             return None
         self.transport.pause_reading()
         ring = BodyRing(self, framing)
@@ -338,12 +343,12 @@ class _Connection(DirectConnection):
             self.data_received(rest)
 
     def direct_began(self, sending: asyncio.Task[None]) -> None:
-        """Draining waits for it."""
+        """Count the direct answer, so that draining waits for it."""
         self._connections.began(sending)
         sending.add_done_callback(self._connections.ended)
 
     def direct_ended(self, answer: DirectAnswer, *, status: int, size_bytes: int, duration_s: float) -> None:
-        """One line and one count, as for any answer."""
+        """Write one line to the log and count one answer, as for any other."""
         peer = self.peername
         self._connections.metrics.observe_request(
             method=hdrs.METH_GET, route=answer.route, status=status, duration_s=duration_s
@@ -368,7 +373,7 @@ class _Connection(DirectConnection):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002
     ) -> web.StreamResponse:
-        """The answer to what is no HTTP. Raises ConnectionResetError where no answer can be sent."""
+        """The answer to bytes that are not HTTP. Raises ConnectionResetError where no answer can be sent."""
         if not isinstance(exc, HttpProcessingError):
             self._record(request, CLIENT_GONE, 0)
             raise ConnectionResetError("no answer can be sent") from exc
@@ -383,11 +388,14 @@ class _Connection(DirectConnection):
         response: web.StreamResponse,
         time: float | None,  # noqa: ARG002
     ) -> None:
-        """One line and one count for every answer, whether it reached the client or not."""
+        """Write one line to the log and count each answer, whether it reached the client or not."""
         self._record(request, response.status, response.body_length)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ARG002
-        """Without the exception: those of the parser repeat what the client sent, credentials among it."""
+        """Log the type of the exception only.
+
+        The exceptions of the parser repeat what the client sent, credentials too.
+        """
         _log.info("connection broken", extra={"cause": type(kw.get("exc_info")).__name__})
 
     def _record(self, request: web.BaseRequest, status: int, size_bytes: int) -> None:
@@ -420,7 +428,10 @@ class _Connection(DirectConnection):
         self.force_close()
 
     def _watch_taking(self, transport: asyncio.Transport) -> None:
-        """A timer, as a wait for room that is cancelled spoils every later one on the connection."""
+        """Watch with a timer whether the client takes anything; cut it off if it does not.
+
+        A wait for room would not do: one that is cancelled spoils every later one on the connection.
+        """
         left_bytes = transport.get_write_buffer_size()
 
         def look() -> None:
@@ -443,6 +454,9 @@ class _Connection(DirectConnection):
             self._headers_timer = None
 
     def _break_bodies(self) -> None:
-        """After bytes that are not HTTP, no unfinished body will be whole; aiohttp lets readers wait."""
+        """Fail the readers of unfinished bodies: after bytes that are not HTTP none of these will be whole.
+
+        aiohttp would let the readers wait.
+        """
         for body in self.unfinished_bodies():
             body.set_exception(web.RequestPayloadError("malformed"))

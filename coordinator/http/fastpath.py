@@ -1,10 +1,9 @@
 """Answers that are known as soon as the head of their request is here: they go out past aiohttp.
 
 What aiohttp does for each request (a task, a dozen objects) costs more than a small answer. So a connection
-hands what arrives to whoever answers directly, but only while nothing else is going on there: no request
-runs, no byte of a request lies in aiohttp's parser, and all that was sent before has left. The one asked
-takes exactly one whole head without a body, or nothing: then aiohttp gets the same bytes, as if nothing had
-been.
+passes what arrives to a responder, but only while nothing else happens there: no request runs, no byte of a
+request lies in aiohttp's parser, and all that was sent before has left. The responder takes exactly one whole
+head without a body, or nothing: then aiohttp gets the same bytes, as if nothing had been.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ import functools
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from aiohttp import web
@@ -20,8 +19,7 @@ from msgspec import Struct
 
 from coordinator.http.internals.aiohttp_server import ServerConnection
 
-Drain = Callable[[], Awaitable[None]]  # waits until the transport takes more; raises ConnectionError
-Send = Callable[[asyncio.Transport, Drain], Coroutine[object, object, None]]
+Send = Callable[[ServerConnection], Coroutine[object, object, None]]
 
 HEAD_BYTES_MAX: Final = 64 << 10  # of a head that comes in pieces, beyond which nobody looks for its end
 CLIENT_GONE: Final = 499  # in logs and metrics only: the client went before it had its answer
@@ -30,10 +28,11 @@ _log = logging.getLogger("filestore.http")
 
 
 class DirectAnswer(Struct, frozen=True, kw_only=True):
-    """An answer to one GET. `send` sends all of it, or what is left; else `pieces` are written at once. With
-    neither it was sent already.
+    """An answer to one GET.
 
-    `route` is the template and `path` the text for metrics and logs, `size_bytes` that of head and body.
+    `send` sends all of it, or what is left; without `send`, `pieces` are written at once; without either it
+    was sent already. `route` is the template and `path` the text for metrics and logs, `size_bytes` the size
+    of head and body.
     """
 
     request_id: str
@@ -50,9 +49,9 @@ DIRECT: Final[web.AppKey[Responder]] = web.AppKey("direct")  # the one that is a
 
 
 class Boundary:
-    """Whether a parser stands between two requests, as far as can be told from what went in and came out.
+    """Whether a parser stands between two requests, as far as its input and output show it.
 
-    It can be told while only heads without bodies go in, each of which ends with what arrived. After anything
+    They show it while only heads without bodies go in, each of which ends with what arrived. After anything
     else this connection is not known to be at a boundary any more: a half request may be waiting inside.
     """
 
@@ -69,7 +68,7 @@ class Boundary:
         return self._is_known and not self._head
 
     def fed(self, data: bytes, *, requests: int, has_body: bool) -> None:
-        """`data` went into the parser, and so many requests came out, the last of them with a body or not."""
+        """`data` went into the parser, and `requests` came out; `has_body` is about the last of them."""
         self.is_at_body = self.is_at_body and not data and requests == 0
         if not self._is_known:
             return
@@ -84,43 +83,43 @@ class Boundary:
 
 
 class DirectConnection(ServerConnection):
-    """A connection that can answer past aiohttp. `boundary` has to be told what the parser was fed."""
+    """A connection that can answer past aiohttp. Whoever feeds the parser also calls `boundary.fed`."""
 
     def _prepare_direct(self) -> None:
-        """Before anything else."""
+        """Make the attributes of this class. It is called before anything else of the connection."""
         self.boundary = Boundary()
         self.sending: asyncio.Task[None] | None = None  # a direct answer that has not ended
-        self._held = b""
+        self._deferred = b""
         self._is_delivering = False
         self._unsent_bytes = 0
 
     @abstractmethod
     def direct_began(self, sending: asyncio.Task[None]) -> None:
-        """A direct answer takes its time."""
+        """A direct answer has begun that is not sent at once."""
 
     @abstractmethod
     def direct_ended(self, answer: DirectAnswer, *, status: int, size_bytes: int, duration_s: float) -> None:
-        """A direct answer was sent, or broke off with CLIENT_GONE."""
+        """A direct answer was sent, or broke off; `status` is CLIENT_GONE then."""
 
-    def hold(self, data: bytes) -> bool:
+    def defer(self, data: bytes) -> bool:
         """Keep bytes that cannot be looked at now, for a turn of the loop or while a direct answer runs.
 
         aiohttp's task comes back to wait for the next request only after the turn in which it answered the
         last one, or in which the connection began; a quick client is there before. Of what comes behind a
         running answer there is at most what had been read already.
         """
-        if self.sending is None and not self._held:
+        if self.sending is None and not self._deferred:
             if self._is_delivering or not self.is_between_turns:
                 return False
             self.loop.call_soon(self._deliver)
-        self._held += data
+        self._deferred += data
         return True
 
     def _deliver(self) -> None:
-        held, self._held = self._held, b""
-        if self.transport is not None and held:
+        deferred, self._deferred = self._deferred, b""
+        if self.transport is not None and deferred:
             self._is_delivering = True
-            self.data_received(held)
+            self.data_received(deferred)
             self._is_delivering = False
 
     def answer_directly(self, respond: Responder, data: bytes) -> bool:
@@ -148,13 +147,13 @@ class DirectConnection(ServerConnection):
             return True
         self.stop_idling()
         self.pause_transport_reading()
-        self.sending = self.loop.create_task(answer.send(transport, self.drain))
+        self.sending = self.loop.create_task(answer.send(self))
         self.sending.add_done_callback(functools.partial(self._sent, answer, started_s))
         self.direct_began(self.sending)
         return True
 
     def _sent(self, answer: DirectAnswer, started_s: float, sending: asyncio.Task[None]) -> None:
-        """An answer that took its time has ended, maybe before its end."""
+        """A direct answer with a task of its own has ended, maybe before all of it was sent."""
         problem = None if sending.cancelled() else sending.exception()
         is_whole = not sending.cancelled() and problem is None
         if problem is not None and not isinstance(problem, ConnectionError):
@@ -176,10 +175,10 @@ class DirectConnection(ServerConnection):
         self._deliver()
 
     def idled(self) -> None:
-        """Close who has been idle for too long, but not before it has taken its last answer.
+        """Close a connection that was idle for too long, but not before the client has taken its last answer.
 
-        As long as it takes some of that in every period it goes on; who takes nothing is cut off: closing
-        would wait for it without end.
+        As long as the client takes some of it in every period the connection stays. A client that takes
+        nothing is cut off: closing would wait for it without end.
         """
         transport = self.transport
         if transport is None or transport.is_closing() or not self.is_waiting:

@@ -30,12 +30,17 @@ def decode_json(data: bytes, body_type: type[T]) -> T:
     if len(data) > PARTS_BYTES_MAX:
         _require_few_parts(data, body_type)
     value = _parse_json(data) if data else {}
+    if isinstance(value, str):  # whose surrogates nobody has looked for
+        raise InvalidRequest(_explain("Expected `object`, got `str`", body_type))
+    return convert_fields(value, body_type)
+
+
+def convert_fields(value: Any, body_type: type[T]) -> T:
+    """What was parsed, as a `body_type`; refused as `decode_json` does it."""
     if isinstance(value, dict):
         for name, absent in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
             if value.get(name, 0) in absent:
                 del value[name]
-    if isinstance(value, str):  # whose surrogates nobody has looked for
-        raise InvalidRequest(_explain("Expected `object`, got `str`", body_type))
     try:
         return msgspec.convert(value, body_type, strict=True)
     except msgspec.ValidationError as error:
@@ -44,7 +49,10 @@ def decode_json(data: bytes, body_type: type[T]) -> T:
 
 @functools.cache
 def _optional_fields(body_type: type) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
-    """Their names, and what stands for nothing; null means something to a field that is unset without it."""
+    """The names of its optional fields, each with the values that mean absent.
+
+    null is not among them for a field whose default is UNSET: there it has a meaning of its own.
+    """
     return tuple(
         (known.encode_name, ("",) if known.default is msgspec.UNSET else (None, ""))
         for known in msgspec.structs.fields(body_type)
@@ -100,7 +108,10 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded_integer(digits: str) -> int:
-    """Converting thousands of digits takes quadratic time, which is not for strangers to ask for."""
+    """The integer, or a number beyond every bound in place of one with too many digits.
+
+    Converting thousands of digits takes quadratic time, which strangers must not be able to cause.
+    """
     if len(digits) <= JSON_INTEGER_DIGITS_MAX:
         return int(digits)
     bound: int = 10**JSON_INTEGER_DIGITS_MAX
@@ -134,7 +145,7 @@ _EXPECTED: Final = re.compile(
 
 
 def _explain(message: str, body_type: type) -> str:
-    """A message of msgspec (0.20 and later) with the field's name first, in words of JSON."""
+    """A message of msgspec (0.20 and later) in the words of JSON; it begins with the name of the field."""
     if match := _FIELD.match(message):
         return f"{match[2][:64]}: {'is required' if match[1].startswith('missing') else 'unknown field'}"
     if match := _NOT_AMONG.fullmatch(message):

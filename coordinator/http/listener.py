@@ -21,7 +21,7 @@ from coordinator.runtime.metrics import ALL_TAKEN, GREEDY
 
 CONNECTIONS_MAX: Final = 10_000  # of one listener
 GREED: Final = 4  # an address may hold so many times what is left: alone four fifths, and ten never all
-REFUSED_TOLD_S: Final = 10.0  # between two lines of the log about it
+REFUSED_LOG_INTERVAL_S: Final = 10.0  # between two lines of the log about it
 ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
 BACKLOG: Final = 512
 # The kernel keeps so much of an answer to a member beyond what that has room for. Of megabytes, as usual, it
@@ -37,19 +37,19 @@ _log = logging.getLogger("filestore.http")
 
 
 class Places:
-    """How many connections some listeners of this process take together.
+    """How many connections some listeners of this process have together.
 
-    Clients get half of the descriptors, members an eighth: what is left is for files and for connections of
-    this process to others, whoever holds all that a listener gives. What one address may hold shrinks with
-    what is left, so that a few never hold all of it (Choudhury and Hahne, Dynamic Queue Length Thresholds
-    for Shared-Memory Packet Switches, 1998).
+    Clients get half of the descriptors, members an eighth: the rest is for files and for connections of this
+    process to others, even when the listeners give all of theirs. The more are taken, the fewer one address
+    may have, so that a few addresses never have all of them (Choudhury and Hahne, Dynamic Queue Length
+    Thresholds for Shared-Memory Packet Switches, 1998).
     """
 
     def __init__(self, *, peers: bool = False) -> None:
         share = descriptor_limit() // (8 if peers else 2)
         self.most = min(CONNECTIONS_MAX, share)
         self._holders: dict[object, str] = {}
-        self._held: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     @property
     def taken(self) -> int:
@@ -58,25 +58,25 @@ class Places:
 
     @property
     def left(self) -> int:
-        """How many more there may be."""
+        """How many more connections there may be."""
         return self.most - self.taken
 
     def take(self, network: str) -> object | None:
-        """One of them, None if there is none left for this network (see `network_of`), "" for ours."""
-        if not self.left or (network and self._held[network] >= GREED * self.left):
+        """Take a place for this network (see `network_of`; "" is one of ours); None if there is none left."""
+        if not self.left or (network and self._counts[network] >= GREED * self.left):
             return None
         token = object()
         self._holders[token] = network
-        self._held[network] += 1
+        self._counts[network] += 1
         return token
 
     def give_back(self, token: object) -> None:
-        """Free again. Twice is harmless."""
+        """Give a place back. Doing it twice is harmless."""
         network = self._holders.pop(token, None)
         if network is not None:
-            self._held[network] -= 1
-            if not self._held[network]:
-                del self._held[network]
+            self._counts[network] -= 1
+            if not self._counts[network]:
+                del self._counts[network]
 
 
 class CannotListen(OSError):
@@ -143,12 +143,12 @@ class Acceptor:
         self._places = places
         self._unsent_bytes = unsent_bytes
         self._on_refused = on_refused
-        self._tell_refused_at_s = 0.0
+        self._log_refused_at_s = 0.0
         self._beginning: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Accept from now on. Inside the event loop."""
+        """Accept from now on. It must be called inside the event loop."""
         self._pause = None
         asyncio.get_running_loop().add_reader(self._listening, self._accept)
 
@@ -209,14 +209,14 @@ class Acceptor:
     def _refused(self, network: str) -> None:
         self._on_refused(GREEDY if self._places.left else ALL_TAKEN)
         now_s = asyncio.get_running_loop().time()
-        if now_s >= self._tell_refused_at_s:
-            self._tell_refused_at_s = now_s + REFUSED_TOLD_S
+        if now_s >= self._log_refused_at_s:
+            self._log_refused_at_s = now_s + REFUSED_LOG_INTERVAL_S
             facts = {
                 "client": network,
                 "connections": self._places.taken,
                 "connections_max": self._places.most,
             }
-            _log.warning("connections are closed as they come: there are too many", extra=facts)
+            _log.warning("connections are refused: there are too many", extra=facts)
 
     def _rest(self, error: OSError) -> None:
         """Descriptors have run out: try again when some may have been given back."""

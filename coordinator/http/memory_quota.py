@@ -1,9 +1,9 @@
-"""What a process keeps in memory for clients: large answers until they are taken, large bodies until they
-have come.
+"""What a process keeps in memory for clients.
 
-A client that takes its time costs what is kept for it, and there may be thousands. So all together have
-BUFFERED_BYTES_MAX, beside up to SMALL_BYTES for each connection. What one address may have shrinks with what
-is left, as with connections (`coordinator/http/listener.py`): a few never have all of it. For one event loop.
+It counts large answers until they are taken, and large bodies until they have come. A client that takes its
+time costs what is kept for it, and there may be thousands. So all together have BUFFERED_BYTES_MAX, beside up
+to SMALL_BYTES for each connection. What one address may have shrinks with what is left, as with connections
+(`coordinator/http/listener.py`): a few never have all of it. For one event loop.
 """
 
 from collections import Counter
@@ -22,21 +22,21 @@ class Buffered:
     """The bytes that clients have, by address."""
 
     def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
 
     @property
     def left_bytes(self) -> int:
-        """How many more there may be; below 0 after some that were not refused."""
-        return BUFFERED_BYTES_MAX - self._held.total()
+        """How many more bytes may be used; below 0 after some that could not be refused."""
+        return BUFFERED_BYTES_MAX - self._bytes.total()
 
     def share(self, address: str) -> "Share":
-        """What a client of this address has, "" for one of ours: nothing yet."""
+        """A share for a client of this address, "" for one of our own processes; it has nothing yet."""
         return Share(self, network_of(address) if address else "")
 
     def take(self, network: str, size_bytes: int) -> None:
-        """Raises RateLimited where there is not so much left, or not for this network."""
+        """Count these bytes. Raises RateLimited where not so many are left, or not for this network."""
         left_bytes = self.left_bytes - size_bytes
-        if left_bytes < 0 or (network and self._held[network] > GREED * left_bytes):
+        if left_bytes < 0 or (network and self._bytes[network] > GREED * left_bytes):
             raise RateLimited(
                 "Too much is kept in memory here for clients that take their time; ask for smaller pages.",
                 retry_after_s=RETRY_AFTER_S,
@@ -44,18 +44,18 @@ class Buffered:
         self.take_anyway(network, size_bytes)
 
     def take_anyway(self, network: str, size_bytes: int) -> None:
-        """The same for what cannot be refused any more."""
-        self._held[network] += size_bytes
+        """Count bytes that cannot be refused any more."""
+        self._bytes[network] += size_bytes
 
     def give_back(self, network: str, size_bytes: int) -> None:
-        """Free again."""
-        self._held[network] -= size_bytes
-        if not self._held[network]:
-            del self._held[network]
+        """Count these bytes no more."""
+        self._bytes[network] -= size_bytes
+        if not self._bytes[network]:
+            del self._bytes[network]
 
 
 class Share:
-    """What is kept for one request."""
+    """The bytes in memory for one request."""
 
     __slots__ = ("_buffered", "_network", "_size_bytes")
 
@@ -65,7 +65,10 @@ class Share:
         self._size_bytes = 0
 
     def take(self, size_bytes: int, *, is_refusable: bool = True) -> None:
-        """So much in all, and nothing when it is small. Raises RateLimited where it is more than there is."""
+        """Count so many bytes in all for the request; a small number counts as nothing.
+
+        Raises RateLimited where that is more than there is.
+        """
         self.give_back()
         if size_bytes <= SMALL_BYTES:
             return
@@ -76,7 +79,7 @@ class Share:
         self._size_bytes = size_bytes
 
     def give_back(self) -> None:
-        """It was taken, or never will be. Again is harmless."""
+        """Count nothing any more: the client has taken it, or never will. Doing it again is harmless."""
         if self._size_bytes:
             self._buffered.give_back(self._network, self._size_bytes)
             self._size_bytes = 0

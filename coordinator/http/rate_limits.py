@@ -37,7 +37,7 @@ class RequestTimeouts:
 
 
 class BodyPace:
-    """Holds a body to a least number of bytes in every `window_s` that are spent waiting for it."""
+    """The least pace of a body: so many bytes in every `window_s` that are spent waiting for it."""
 
     def __init__(self, window_s: float, *, bytes_per_s_min: float = BODY_BYTES_PER_S_MIN) -> None:
         self._window_s = window_s

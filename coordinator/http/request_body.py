@@ -1,7 +1,7 @@
 """The body of a request, as it comes: by aiohttp's parser, or past it into buffers of our own.
 
-Both hold the client to a least pace and tell it to go on (`100 Continue`) only when the first piece is
-wanted: it sends nothing to those that refuse it.
+Both require a least pace of the client, and send it `100 Continue` only when the first piece is wanted: it
+sends no body to handlers that refuse it.
 """
 
 import asyncio
@@ -32,11 +32,13 @@ class Lender(Protocol):
         """Whether no byte behind the head of the last request has come to the parser yet."""
 
     def lend(self, framing: Framing) -> BodyRing | None:
-        """The body that comes next goes into the ring. None while the parser still holds bytes."""
+        """The body that comes next goes into the ring; None while the parser still has bytes of it."""
 
     def take_back(self, *, whole: bool, rest: bytes) -> None:
-        """The parser reads again: the next request, which begins with `rest`, when the body was `whole`, else
-        nothing to its end.
+        """Let the parser read again, after a body that was `whole` or not.
+
+        After a whole body the parser reads the next request, which begins with `rest`; after any other it
+        reads nothing until the connection ends.
         """
 
 
@@ -116,7 +118,7 @@ async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[Batch, No
 
 
 def _lent(request: web.Request) -> BodyRing | None:
-    """A ring for what has not come of the body, all of which was taken; None while the parser keeps some."""
+    """A ring for what has not come of the body, all of which was taken; None while the parser has some."""
     left_bytes = (request.content_length or 0) - request.content.total_bytes
     return _lender(request).lend(KnownLength(left_bytes)) if left_bytes else None
 
@@ -126,7 +128,7 @@ def _lender(request: web.Request) -> Lender:
 
 
 def waits_to_go_on(request: web.Request) -> bool:
-    """Whether the client keeps its body back until it is told to go on (RFC 9110, section 10.1.1)."""
+    """Whether the client waits for `100 Continue` before it sends its body (RFC 9110, section 10.1.1)."""
     wanted = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1)
     return wanted and not request.get(_CONTINUED) and not request.content.is_eof()
 
@@ -153,7 +155,7 @@ async def _next_piece(request: web.Request, timeout_s: float) -> bytes | None:
     piece = _taken_at_once(request)
     if piece or request.content.at_eof():
         return piece
-    with _told_as_ours():
+    with _as_our_errors():
         try:
             async with deadline:
                 return await request.content.readany()
@@ -164,13 +166,13 @@ async def _next_piece(request: web.Request, timeout_s: float) -> bytes | None:
 
 
 def _taken_at_once(request: web.Request) -> bytes:
-    """All that has arrived, b"" for nothing. What the parser held back follows as soon as there is room."""
-    with _told_as_ours():
+    """All that has arrived, b"" for nothing. The parser delivers what it has as soon as there is room."""
+    with _as_our_errors():
         return b"".join(iter(request.content.read_nowait, b""))
 
 
 @contextmanager
-def _told_as_ours() -> Iterator[None]:
+def _as_our_errors() -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: aiohttp's reader without a connection

@@ -1,7 +1,4 @@
-"""What goes back over HTTP:
-
-JSON, errors as `{code, error, details}`, and the headers that every answer has.
-"""
+"""What goes back over HTTP: JSON, errors as `{code, error, details}`, and the headers of every answer."""
 
 import logging
 import re
@@ -53,8 +50,8 @@ def json_response(
 ) -> web.Response:
     """`value` (a msgspec Struct, a dict, a list, text) as JSON, not to be kept unless `headers` say so."""
     body = msgspec.json.encode(value)
-    kept = {"Cache-Control": "no-store"} | dict(headers or {})
-    return web.Response(body=body, status=status, headers=kept, content_type="application/json")
+    all_headers = {"Cache-Control": "no-store"} | dict(headers or {})
+    return web.Response(body=body, status=status, headers=all_headers, content_type="application/json")
 
 
 def error_response(error: FilestoreError, request: web.BaseRequest) -> web.Response:
@@ -90,7 +87,7 @@ def error_body(error: FilestoreError, id_of_request: str) -> dict[str, str]:
 
 
 def error_of(request: web.Request, problem: Exception) -> FilestoreError:
-    """What the caller is told. Raises ClientGone when nobody is left to be told."""
+    """The error that the client is answered with. Raises ClientGone when the client has gone away."""
     if isinstance(problem, ClientGone) or request.transport is None:
         raise ClientGone("the client went away") from problem
     if isinstance(problem, FilestoreError):
@@ -107,13 +104,13 @@ def error_of(request: web.Request, problem: Exception) -> FilestoreError:
         if error.lasts:
             _TROUBLES.met("requests are not served", error.details, **facts)
         else:
-            told = {"code": error.code, "details": error.details}
-            _log.warning("request not served", extra=facts | told)
+            described = {"code": error.code, "details": error.details}
+            _log.warning("request not served", extra=facts | described)
     return error
 
 
 def _from_http_exception(request: web.Request, exception: web.HTTPException) -> FilestoreError:
-    """What aiohttp itself refuses, as one of ours."""
+    """An exception of aiohttp's own as an error of ours."""
     if isinstance(exception, web.HTTPNotFound):
         return errors.NotFound(f"No such endpoint: {shown_path(request.path, None)}")
     if isinstance(exception, web.HTTPMethodNotAllowed):
@@ -125,7 +122,10 @@ def _from_http_exception(request: web.Request, exception: web.HTTPException) -> 
 
 
 def from_malformed(problem: HttpProcessingError) -> FilestoreError:
-    """The parser's own words repeat what the client sent, so they are not used."""
+    """The error for what the parser refused.
+
+    The parser's own words repeat what the client sent, so they are not used.
+    """
     if isinstance(problem, LineTooLong) and problem.args[1] == TARGET_BYTES_MAX:
         return errors.UriTooLong(f"The target of a request has at most {TARGET_BYTES_MAX} bytes.")
     if isinstance(problem, BadHttpMethod) and _UNKNOWN_METHOD.search(problem.message):
@@ -138,6 +138,6 @@ def from_malformed(problem: HttpProcessingError) -> FilestoreError:
 
 
 def headers_of_every_answer(request: web.BaseRequest) -> dict[str, str]:
-    """What no answer goes without."""
+    """The headers that every answer has."""
     product = "Filestore"  # without a version
     return {hdrs.SERVER: product, "X-Request-Id": request_id(request), "X-Content-Type-Options": "nosniff"}

@@ -21,7 +21,7 @@ _KIND = kinds.describe(BACKUP, "backups", BackupRecord, CreateBackup, UpdateBack
 
 
 def create(change: Change, command: CreateBackup) -> UploadRecord:
-    """The file record, its backup row and its upload: one change."""
+    """Create the file record, its backup row and its upload in one change."""
     user = require_user(change.users, command.caller)
     parent_uuid = command.parent_backup_uuid
     _check_lineage(command.backup_type, parent_uuid)
@@ -54,7 +54,7 @@ def list_page(question: Question, query: ListBackups) -> BackupPage:
 
 
 def _parent_after(record: BackupRecord, values: dict[str, Any]) -> str:
-    """The parent once `values` are stored. A change to `full` drops it."""
+    """The parent that the backup has once `values` are stored. A change to `full` drops it."""
     backup_type: str = values.get("backup_type", record.backup_type)
     stays = record.parent_backup_uuid if backup_type == INCREMENTAL else ""
     parent_uuid: str = values.get("parent_backup_uuid", stays)

@@ -1,7 +1,7 @@
 """Blobs: content by its sha256, how many files refer to it, and its end when none does any more.
 
-A blob that no file refers to keeps its replicas for a grace time. Then they are doomed, in one change; when
-the last of its nodes has reported that its own is gone, the blob's row goes.
+A blob that no file refers to keeps its replicas for a grace time. Then they are marked for deletion, in one
+change; when the last of its nodes has reported that its own is gone, the blob's row goes.
 """
 
 import sqlite3
@@ -44,10 +44,10 @@ def find(question: Question, query: FindBlob) -> BlobRecord | None:
 
 
 def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
-    """Whether the log can take content of this size.
+    """Check that the log can take content of this size.
 
     Raises InvalidRequest when it knows this content with another size: one of the two reports is wrong.
-    Raises PayloadTooLarge when the sum over all blobs would be more than a column holds.
+    Raises PayloadTooLarge when the sum over all blobs would be more than a column can store.
     """
     known = db.execute("SELECT size_bytes FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
     if known is not None and known[0] != size_bytes:
@@ -58,7 +58,7 @@ def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
 
 
 def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> None:
-    """One more file refers to this content, which these nodes hold (others may hold it as well)."""
+    """Count one more file that refers to this content, which these nodes have (others may have it too)."""
     quotas.take_back(change.db, sha256)
     (references,) = change.db.execute(
         "INSERT INTO blobs (sha256, size_bytes, reference_count, released_at_ms) VALUES (?, ?, 1, NULL)"
@@ -74,7 +74,10 @@ def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> 
 
 
 def release(change: Change, sha256: str, bucket_id: str) -> None:
-    """One file less refers to this content, one of this bucket. The blob stays until it is collected."""
+    """Count one file less that refers to this content, a file of this bucket.
+
+    The blob stays until it is collected.
+    """
     references, size_bytes = change.db.execute(
         "UPDATE blobs SET reference_count = reference_count - 1,"
         " released_at_ms = CASE WHEN reference_count = 1 THEN ? ELSE released_at_ms END,"
@@ -90,24 +93,24 @@ def release(change: Change, sha256: str, bucket_id: str) -> None:
 
 
 def collect(change: Change, command: Collect) -> Collected:
-    """Doom the replicas of blobs whose grace is over, the longest released first."""
+    """Mark the replicas of blobs whose grace is over for deletion, the longest released first."""
     rows = change.db.execute(
         "SELECT sha256, size_bytes FROM blobs WHERE released_at_ms <= ? AND released_at_ms IS NOT NULL"
         " AND collected_at IS NULL ORDER BY released_at_ms, sha256 LIMIT ?",
         (change.at_ms - command.grace_ms, command.rows_max),
     ).fetchall()
-    blobs = blob_bytes = doomed = 0
+    blobs = blob_bytes = marked = 0
     for sha256, size_bytes in rows:
-        if blobs + doomed >= command.rows_max:
+        if blobs + marked >= command.rows_max:
             break
-        doomed += _mark_for_deletion(change, sha256)
+        marked += _mark_for_deletion(change, sha256)
         blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
-    return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
+    return Collected(blobs=blobs, bytes=blob_bytes, replicas=marked, more=blobs + marked >= command.rows_max)
 
 
 def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
-    """The same for buckets of which more lies on the disks than their quota, and for no more than that."""
-    blobs = blob_bytes = doomed = 0
+    """Collect from buckets that have more on the disks than their quota, and no more than that excess."""
+    blobs = blob_bytes = marked = 0
     for bucket_id, excess_bytes in quotas.over(change.db):
         rows = change.db.execute(
             "SELECT sha256, size_bytes FROM blobs WHERE released_by = ? AND released_by <> ''"
@@ -115,12 +118,12 @@ def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
             (bucket_id, change.at_ms - command.grace_ms, command.rows_max),
         ).fetchall()
         for sha256, size_bytes in rows:
-            if excess_bytes <= 0 or blobs + doomed >= command.rows_max:
+            if excess_bytes <= 0 or blobs + marked >= command.rows_max:
                 break
-            doomed += _mark_for_deletion(change, sha256)
+            marked += _mark_for_deletion(change, sha256)
             blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
             excess_bytes -= size_bytes
-    return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
+    return Collected(blobs=blobs, bytes=blob_bytes, replicas=marked, more=blobs + marked >= command.rows_max)
 
 
 def is_over_quota(db: sqlite3.Connection, at_ms: int, grace_ms: int) -> bool:
@@ -140,7 +143,7 @@ def _count(db: sqlite3.Connection, *, blobs: int, size_bytes: int) -> None:
 
 
 def _mark_for_deletion(change: Change, sha256: str) -> int:
-    """Doom what is left of a blob; how many replicas. One that nobody holds goes at once."""
+    """Mark what is left of a blob for deletion; how many replicas. A blob that no node has goes at once."""
     if replicas.forget_unheld(change.db, sha256):
         return 0
     quotas.collect(change.db, sha256)

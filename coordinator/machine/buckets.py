@@ -30,7 +30,7 @@ _OWNED = (
 
 
 def create(change: Change, command: CreateBucket) -> BucketRecord:
-    """A new bucket of the caller's; any user may."""
+    """Create a bucket that the caller owns; any user may."""
     user = require_user(change.users, command.caller)
     is_taken = change.db.execute("SELECT 1 FROM buckets WHERE bucket_id = ?", (command.bucket_id,)).fetchone()
     if is_taken:

@@ -1,9 +1,9 @@
-"""Burials: replicas that are gone, and since when, so that nobody counts on what it saw before.
+"""Burials: replicas that are gone, and since when, so that nobody relies on what it saw before.
 
-Between a look at a node's files and the change that says what was seen, the node may have dropped them, by
-word of the log or by damage. The change carries the log index that was known before the look; a burial after
-it refuses the change. Burials are forgotten after a day; then whatever looked before the youngest of those
-that were forgotten is refused.
+Between a look at a node's files and the change that reports what was seen, the node may have dropped them,
+because the log ordered it or because they were damaged. The change carries the log index that was known
+before the look; a burial after it refuses the change. Burials are forgotten after a day; then whatever looked
+before the youngest of those that were forgotten is refused.
 """
 
 import sqlite3
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from ca.errors import Unavailable
 from coordinator.machine.execution.change import Change
 
-KEPT_MS = 24 * 60 * 60 * 1000
+RETENTION_MS = 24 * 60 * 60 * 1000
 
 
 def bury(change: Change, sha256: str, node_id: str) -> None:
-    """This node has no such replica any more."""
+    """Record that this node has no such replica any more."""
     change.db.execute(
         "INSERT OR REPLACE INTO burials (sha256, node_id, log_index, at_ms) VALUES (?, ?, ?, ?)",
         (sha256, node_id, change.log_index, change.at_ms),
@@ -26,7 +26,7 @@ def bury(change: Change, sha256: str, node_id: str) -> None:
 def require_none(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
     """Raises Unavailable when a replica on one of these nodes was buried after `as_of`, or may have been.
 
-    0, of older nodes: it is not known since when, so any burial counts.
+    Older nodes send 0: it is not known when they looked, so any burial counts.
     """
     (floor,) = db.execute("SELECT burial_floor FROM cluster").fetchone()
     if 0 < as_of < floor:
@@ -40,10 +40,11 @@ def require_none(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], a
 
 
 def purge(change: Change, rows_max: int) -> int:
-    """Forget the oldest of those whose time is over; how many. Blobs seen before the last of them no longer
-    count as seen.
+    """Forget the oldest burials whose time is over; how many.
+
+    What was seen of blobs before the last of them does not count any more.
     """
-    until_ms = change.at_ms - KEPT_MS
+    until_ms = change.at_ms - RETENTION_MS
     oldest = "FROM burials WHERE at_ms <= ? ORDER BY at_ms, log_index, sha256, node_id LIMIT ?"
     rows = change.db.execute(f"SELECT sha256, node_id, log_index {oldest}", (until_ms, rows_max)).fetchall()
     if rows:

@@ -67,7 +67,10 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
 
 
 def add_intermediate(change: Change, command: AddIntermediate) -> None:
-    """The newest of its kind, whatever the clock says: that is how it is found. Admin only."""
+    """Add an intermediate certificate. Admin only.
+
+    It becomes the newest of its kind, whatever the clock says: the newest is the one in use.
+    """
     require_admin(change.users, command.caller)
     (newest_ms,) = change.db.execute(
         "SELECT max(created_at_ms) FROM keys WHERE purpose = 'intermediate'"
@@ -84,7 +87,10 @@ def add_intermediate(change: Change, command: AddIntermediate) -> None:
 
 
 def add_token_key(change: Change, command: AddTokenKey) -> TokenKeyRecord:
-    """The newest of its kind, whatever the clock says; the others end. Admin only."""
+    """Add a key that signs user tokens; the other keys end. Admin only.
+
+    It becomes the newest of its kind, whatever the clock says.
+    """
     require_admin(change.users, command.caller)
     db, ends_at_ms = change.db, change.at_ms + command.grace_ms
     newest_ms, count = db.execute(
@@ -115,14 +121,14 @@ def add_token_key(change: Change, command: AddTokenKey) -> TokenKeyRecord:
 
 
 def end_keys(change: Change) -> None:
-    """Keys of user tokens whose time is over go, with their private halves."""
+    """Delete keys of user tokens whose time is over, with their private halves."""
     ended = change.db.execute("DELETE FROM keys WHERE retires_at_ms <= ?", (change.at_ms,)).rowcount
     if ended:
         change.touch_view()
 
 
 def get_view(question: Question, query: GetView) -> ClusterView:
-    """What every node must know to serve."""
+    """The view of the cluster: what every node must know to serve."""
     del query
     db = question.db
     name, root_pem, replicas, write_quorum, development = db.execute(
@@ -156,7 +162,7 @@ def get_view(question: Question, query: GetView) -> ClusterView:
 
 
 def raise_rules(change: Change, command: RaiseRules) -> int:
-    """The rules in force from the next command on: never older ones than before."""
+    """Put these rules in force from the next command on, but never older ones than before; those in force."""
     before = rules.in_force(change.db)
     version = max(command.version, before)
     if version > rules.FIRST:

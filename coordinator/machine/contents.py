@@ -1,4 +1,4 @@
-"""The content of a file: its record together with the nodes that hold its bytes."""
+"""The content of a file: its record together with the nodes that have its bytes."""
 
 import sqlite3
 
@@ -10,11 +10,11 @@ from coordinator.machine.execution.access import Level, reads_lastingly
 from coordinator.machine.execution.change import Change, Question
 from coordinator.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord
 from coordinator.protocol.commands import CompleteUpload
-from coordinator.protocol.queries import GetContent
+from coordinator.protocol.queries import GetContent, GetTicketContent
 
 
-def get(question: Question, query: GetContent) -> ContentRecord:
-    """The record and the nodes that hold the bytes. Needs read."""
+def get(question: Question, query: GetContent | GetTicketContent) -> ContentRecord:
+    """The record and the nodes that have the bytes. Needs read."""
     row = files.require(question, query.caller, query.file_uuid, Level.READ)
     check_available(row)
     (due_at_ms,) = question.db.execute(
@@ -45,7 +45,7 @@ def record(db: sqlite3.Connection, file_uuid: str, *, is_reply: bool = False) ->
 
 
 def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
-    """Keep what finished content says of itself: the md5 of a VM image, the manifest of a project file."""
+    """Store what finished content says of itself: the md5 of a VM image, the manifest of a project file."""
     if row.kind == VM:
         change.db.execute("UPDATE vms SET md5 = ? WHERE sequence = ?", (command.md5, row.sequence))
     elif row.kind == PROJECT_FILE and command.manifest is not None:

@@ -1,7 +1,7 @@
 """The members of the Raft group as the state knows them: addresses for everyone, tombstones for ever.
 
-A removed id is kept: a member that comes back under it would have forgotten its votes, and a certificate that
-names it must stay dead.
+The id of a removed member stays recorded: a member that comes back under it would have forgotten its votes,
+and a certificate that names it must stay dead.
 """
 
 import sqlite3

@@ -1,11 +1,11 @@
-"""Damaged copies: what nodes have put aside of blobs and keep, and which bytes are known to be wrong there.
+"""Damaged copies: what nodes have in quarantine, and which bytes are known to be wrong there.
 
 A damaged copy is no replica and counts for nothing. But what is wrong in one copy may be sound in another, so
-the log remembers who keeps one. Bytes that are wrong in every copy of a blob that no node holds whole are
-*gone*; everything else of it can be read, and while nothing of it is gone it can be made whole again.
+the log remembers which nodes have one. Bytes that are wrong in every copy of a blob that no node has whole
+are *gone*; everything else of it can be read, and while nothing of it is gone it can be made whole again.
 
 What is not known to be wrong may be wrong all the same: a copy is read to its end only after it was reported.
-So `gone` never says too much, and may say too little.
+So `gone` never contains too much, and may contain too little.
 """
 
 import json
@@ -24,7 +24,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def note(change: Change, sha256: str, node_id: str, spans: Sequence[Span]) -> None:
-    """This node keeps a damaged copy of a blob that the log knows; `recount` of the blob follows."""
+    """Record that this node has a damaged copy of a known blob; `recount` of the blob follows."""
     change.db.execute(
         "INSERT OR REPLACE INTO damaged_copies (sha256, node_id, spans) VALUES (?, ?, ?)",
         (sha256, node_id, _encode(joined(spans))),
@@ -32,8 +32,9 @@ def note(change: Change, sha256: str, node_id: str, spans: Sequence[Span]) -> No
 
 
 def forget(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
-    """This node keeps no damaged copy any more, or a replica has taken its place; whether it kept one.
-    `recount` of the blob follows.
+    """Record that this node has no damaged copy any more; whether it had one.
+
+    It may be gone, or a replica has taken its place. `recount` of the blob follows.
     """
     removed = db.execute(
         "DELETE FROM damaged_copies WHERE sha256 = ? AND node_id = ?", (sha256, node_id)
@@ -42,7 +43,7 @@ def forget(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
 
 
 def refresh(db: sqlite3.Connection, sha256: str, *, is_unheld: bool) -> None:
-    """Bring what is gone of one blob up to date. `is_unheld`: files need it, and nobody holds it whole."""
+    """Bring what is gone of one blob up to date. `is_unheld`: files need it, and no node has it whole."""
     copies = of_blob(db, sha256) if is_unheld else []
     if not copies:
         db.execute("DELETE FROM damaged_blobs WHERE sha256 = ?", (sha256,))
@@ -69,7 +70,7 @@ def gone(db: sqlite3.Connection, sha256: str) -> list[Span]:
 
 
 def list_page(question: Question, query: ListDamagedBlobs) -> DamagedPage:
-    """Blobs that nobody holds whole, by sha256: those of which bytes are gone, or those of which none is."""
+    """Blobs that no node has whole, by sha256: those of which bytes are gone, or those of which none is."""
     rows = question.db.execute(
         "SELECT d.sha256, b.size_bytes, d.gone FROM damaged_blobs d JOIN blobs b ON b.sha256 = d.sha256"
         " WHERE (d.gone_bytes > 0) = ? AND d.sha256 > ? ORDER BY d.sha256 LIMIT ?",
@@ -81,7 +82,7 @@ def list_page(question: Question, query: ListDamagedBlobs) -> DamagedPage:
 
 
 def list_copies(question: Question, query: ListDamagedCopies) -> list[str]:
-    """Of what a node keeps damaged copies."""
+    """The blobs of which a node has damaged copies, by sha256."""
     rows = question.db.execute(
         "SELECT sha256 FROM damaged_copies WHERE node_id = ? AND sha256 > ? ORDER BY sha256 LIMIT ?",
         (query.node_id, query.after, query.limit),
@@ -95,7 +96,7 @@ def list_last_sources(question: Question, query: ListLastSources) -> list[Damage
 
 
 def last_sources(db: sqlite3.Connection, node_id: str, limit: int) -> list[DamagedBlob]:
-    """The same, by sha256, at most `limit`; of LAST_SOURCES_MAX copies."""
+    """As `list_last_sources`: by sha256, at most `limit`; LAST_SOURCES_MAX copies are looked at."""
     rows = db.execute(
         "SELECT d.sha256, b.size_bytes, d.gone FROM damaged_copies c"
         " JOIN damaged_blobs d ON d.sha256 = c.sha256 JOIN blobs b ON b.sha256 = c.sha256"
@@ -107,7 +108,7 @@ def last_sources(db: sqlite3.Connection, node_id: str, limit: int) -> list[Damag
 
 
 def clear(db: sqlite3.Connection, node_id: str, rows_max: int) -> list[str]:
-    """Forget copies of a node that is gone, at most so many; whose they were. `recount` of these follows."""
+    """Forget at most `rows_max` copies of a node that is gone; the blobs. `recount` of these follows."""
     rows = db.execute(
         "SELECT sha256 FROM damaged_copies WHERE node_id = ? ORDER BY sha256 LIMIT ?", (node_id, rows_max)
     ).fetchall()
@@ -117,7 +118,7 @@ def clear(db: sqlite3.Connection, node_id: str, rows_max: int) -> list[str]:
 
 
 def has_copies(db: sqlite3.Connection, node_id: str) -> bool:
-    """Whether this node keeps a damaged copy of anything."""
+    """Whether this node has a damaged copy of anything."""
     row = db.execute("SELECT 1 FROM damaged_copies WHERE node_id = ? LIMIT 1", (node_id,)).fetchone()
     return row is not None
 
@@ -144,7 +145,7 @@ def wrong_in_all(copies: Sequence[Sequence[Span]]) -> list[Span]:
 
 
 def size_of(spans: Sequence[Span]) -> int:
-    """How many bytes they are."""
+    """How many bytes the spans have."""
     return sum(stop - start for start, stop in spans)
 
 
@@ -167,8 +168,8 @@ def _without(spans: Sequence[Span], removed: Sequence[Span]) -> list[Span]:
     if not spans:
         return []
     edges = [0, *(edge for span in removed for edge in span), max(stop for _, stop in spans)]
-    kept = [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
-    return _intersection(spans, kept)
+    remaining = [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
+    return _intersection(spans, remaining)
 
 
 def _is_last_source(db: sqlite3.Connection, sha256: str, size_bytes: int, node_id: str) -> bool:
@@ -184,7 +185,7 @@ def _blob(db: sqlite3.Connection, sha256: str, size_bytes: int, spans: str) -> D
         "SELECT file_uuid, filename FROM files WHERE blob_sha256 = ? ORDER BY sequence LIMIT ?",
         (sha256, FILES_SHOWN_MAX),
     ).fetchall()
-    doomed = db.execute(
+    marked = db.execute(
         "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",
         (sha256,),
     ).fetchall()
@@ -194,7 +195,7 @@ def _blob(db: sqlite3.Connection, sha256: str, size_bytes: int, spans: str) -> D
         gone=_decode(spans),
         copies=[copy.node_id for copy in of_blob(db, sha256)],
         files=[NamedFile(file_uuid=file_uuid, filename=filename) for file_uuid, filename in files],
-        doomed=[node_id for (node_id,) in doomed],
+        doomed=[node_id for (node_id,) in marked],
     )
 
 

@@ -1,5 +1,6 @@
-"""Which function applies which command and answers which query; replies and duplicate suppression around
-them.
+"""Which function applies which command, and which answers which query.
+
+Replies are encoded here, and a command that comes twice is applied once.
 """
 
 import sqlite3
@@ -130,11 +131,12 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListPublicTokens: public_tokens.list_page,
     queries.GetPublicContent: public_tokens.get_content,
     queries.GetUpload: uploads.get,
+    queries.GetTicketContent: contents.get,
     queries.GetContent: contents.get,
     queries.FindBlob: blobs.find,
     queries.LiveUploads: uploads.live,
     queries.ListNodeUploads: upload_places.list_of_node,
-    queries.ListReplicasToDelete: replica_lists.list_doomed,
+    queries.ListReplicasToDelete: replica_lists.list_to_delete,
     queries.ListReplicas: replica_lists.list_held,
     queries.KnownReplicas: replica_lists.known,
     queries.ListShortBlobs: replica_lists.list_short,

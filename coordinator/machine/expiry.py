@@ -1,14 +1,14 @@
-"""What ends because its time is over: uploads, retention, tombstones, permissions, public and join tokens,
-burials, keys of user tokens that were replaced.
+"""What ends because its time is over: uploads, files, permissions, tokens, burials, replaced token keys.
 
-All of it is found by an index on the time at which it is due, and a command looks at a bounded number of
-rows. `files.due_at_ms` is when a file's next step is: an available one becomes tombstoned at the end of its
-retention, a tombstoned one goes a tombstone period later.
+In full: uploads, the retention of files, tombstones, permissions, public and join tokens, burials, and keys
+of user tokens that were replaced. All of it is found by an index on the time at which it is due, and a
+command looks at a bounded number of rows. `files.due_at_ms` is when a file's next step is: an available one
+becomes tombstoned at the end of its retention, a tombstoned one goes a tombstone period later.
 
-A backup that another builds on keeps its place: it is not tombstoned while one of those is not, and it goes
-after all of them. Where it is met it is put off for an hour, so that it does not stand in the way of others;
-an upload put off may go on meanwhile. Of steps that are due at once the newest file's is first: a backup is
-newer than the one that it builds on, so a chain that is due, or was put off, ends in one go.
+A backup that another builds on stays in its place: it is not tombstoned while one of those is not, and it
+goes after all of them. Where it is met it is put off for an hour, so that it does not stand in the way of
+others; an upload put off may go on meanwhile. Of steps that are due at once the newest file's is first: a
+backup is newer than the one that it builds on, so a chain that is due, or was put off, ends in one go.
 """
 
 import sqlite3
@@ -24,8 +24,8 @@ from coordinator.protocol.commands import EXPIRE_ROWS_MAX, Expire
 
 HOUR_MS = 3_600_000
 PUT_OFF_MS = HOUR_MS
-PUBLIC_TOKEN_KEPT_MS = 30 * 24 * HOUR_MS  # after its end: so long it answers gone, then not found
-JOIN_TOKEN_KEPT_MS = 24 * HOUR_MS  # after its end: for an admin to see what it was used for
+PUBLIC_TOKEN_RETENTION_MS = 30 * 24 * HOUR_MS  # after its end: so long it answers gone, then not found
+JOIN_TOKEN_RETENTION_MS = 24 * HOUR_MS  # after its end: for an admin to see what it was used for
 CHILDREN_LOOKED_AT = 100  # of one backup; more count as one that is still wanted
 
 _DUE = (
@@ -50,9 +50,9 @@ def is_due(db: sqlite3.Connection, at_ms: int) -> bool:
     """Whether an Expire at this time would find anything: a few looks at indexes."""
     times = {
         "now": at_ms,
-        "public_tokens": at_ms - PUBLIC_TOKEN_KEPT_MS,
-        "join_tokens": at_ms - JOIN_TOKEN_KEPT_MS,
-        "burials": at_ms - burials.KEPT_MS,
+        "public_tokens": at_ms - PUBLIC_TOKEN_RETENTION_MS,
+        "join_tokens": at_ms - JOIN_TOKEN_RETENTION_MS,
+        "burials": at_ms - burials.RETENTION_MS,
     }
     return bool(db.execute(_DUE, times).fetchone()[0])
 
@@ -68,8 +68,8 @@ def expire(change: Change, command: Expire) -> Expired:
     retained, tombstones = _end_files(change, room, command.tombstone_ms)
     permissions = _delete(change.db, room, "file_permissions", at_ms)
     permissions += _delete(change.db, room, "bucket_permissions", at_ms)
-    public_tokens = _delete(change.db, room, "public_tokens", at_ms - PUBLIC_TOKEN_KEPT_MS)
-    join_tokens = _delete_join_tokens(change.db, room, at_ms - JOIN_TOKEN_KEPT_MS)
+    public_tokens = _delete(change.db, room, "public_tokens", at_ms - PUBLIC_TOKEN_RETENTION_MS)
+    join_tokens = _delete_join_tokens(change.db, room, at_ms - JOIN_TOKEN_RETENTION_MS)
     buried = _end_burials(change, room)
     cluster.end_keys(change)
     return Expired(
@@ -110,7 +110,7 @@ def _end_uploads(change: Change, room: _Room) -> int:
 
 
 def _end_files(change: Change, room: _Room, tombstone_ms: int) -> tuple[int, int]:
-    """How many became tombstoned, and how many went."""
+    """End files whose step is due: how many became tombstoned, and how many went."""
     retained = tombstones = 0
     while rows := _next(
         change.db,
@@ -201,7 +201,7 @@ def _delete(db: sqlite3.Connection, room: _Room, table: str, until_ms: int) -> i
 
 
 def _delete_join_tokens(db: sqlite3.Connection, room: _Room, until_ms: int) -> int:
-    """The tokens that ended by then, with what is known of their joins."""
+    """Delete the tokens that ended by then, with what is known of their joins; how many."""
     deleted = 0
     rows = _next(
         db,

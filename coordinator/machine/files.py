@@ -1,5 +1,6 @@
-"""The row that every stored file has, whatever kind it is: creation, lookup with permission, removal, lists
-of buckets.
+"""The row that every stored file has, of whatever kind.
+
+Here it is created, found with permission, and removed; and the files of a bucket are listed.
 """
 
 import json
@@ -30,7 +31,7 @@ from coordinator.machine.execution.pages import (
     read_page,
 )
 from coordinator.model.records import BACKUP, DEFAULT_BUCKET_ID, Caller, FilePage, FileRecord
-from coordinator.protocol.commands import DeleteFile
+from coordinator.protocol.commands import DeleteFile, UpdateFile
 from coordinator.protocol.queries import ListBucketFiles
 
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
@@ -95,7 +96,7 @@ def require(
 def permitted(
     scope: Change | Question, user: User, row: tuple[Any, ...] | None, level: Level, kind: str = ""
 ) -> FileRow:
-    """The same for a row that was read already, as `row_of` takes it."""
+    """As `require`, for a row that was read already, in the form that `row_of` takes."""
     if row is None:
         raise NotFound("There is no such file.")
     file = row_of(row)
@@ -108,7 +109,7 @@ def permitted(
 
 
 def row_of(row: tuple[Any, ...]) -> FileRow:
-    """From a row that begins with ROW_COLUMNS; the rest is the reader's."""
+    """A FileRow from a row that begins with ROW_COLUMNS; further columns are the caller's."""
     return FileRow(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8] or "")
 
 
@@ -160,6 +161,14 @@ def insert(change: Change, user: User, new: NewFile) -> None:
         f"UPDATE buckets SET file_count = file_count + 1, {states.next_state(change.db)} WHERE bucket_id = ?",
         (change.at_ms, new.bucket_id),
     )
+
+
+def labels_named(change: Change, command: UpdateFile) -> dict[str, str]:
+    """The columns of name and content type that a change names, with their new values."""
+    if rules.in_force(change.db) < rules.FILES_ARE_RENAMED:
+        return {}
+    named = {"filename": command.filename, "content_type": command.content_type}
+    return {column: value for column, value in named.items() if isinstance(value, str)}
 
 
 def delete(change: Change, command: DeleteFile) -> None:
@@ -223,7 +232,7 @@ def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
 def fields_of(row: tuple[Any, ...], *, is_reply: bool = False) -> dict[str, Any]:
     """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own.
 
-    `is_reply`: as members of older versions reply to a change, who do not tell of retention.
+    `is_reply`: in the form in which members of older versions reply to a change, without retention.
     """
     return {
         "file_uuid": row[0],

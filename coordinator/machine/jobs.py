@@ -1,4 +1,4 @@
-"""Runs of background jobs: one at a time of each, kept in the log so that a new leader goes on with them."""
+"""Runs of background jobs: one at a time of each, recorded in the log so that a new leader continues it."""
 
 import sqlite3
 from typing import Any
@@ -12,7 +12,7 @@ from coordinator.model.records import SCHEDULE, JobRunPage, JobRunRecord
 from coordinator.protocol.commands import CANCELLED, CancelRun, RecordRun, StartRun, TriggerJob
 from coordinator.protocol.queries import GetJobRun, GetLastRuns, ListJobRuns
 
-RUNS_KEPT = 100  # that have ended, of each job
+RUNS_RETAINED = 100  # that have ended, of each job
 RUNS_TRIMMED_MAX = 2  # in one change; one more than a start can add
 RUNNING = "running"
 FAILED = "failed"
@@ -22,18 +22,18 @@ _COLUMNS = "run_id, job_name, node_id, invoked_by, started_at_ms, completed_at_m
 
 
 def trigger(change: Change, command: TriggerJob) -> JobRunRecord:
-    """A run for an admin. Raises Conflict, naming the run, while one of the same job runs."""
+    """Begin a run for an admin. Raises Conflict, naming the run, while one of the same job runs."""
     user = require_admin(change.users, command.caller)
     return _begin(change, command, invoked_by=user.user_id, parameters=command.parameters)
 
 
 def start(change: Change, command: StartRun) -> JobRunRecord:
-    """A run that the schedule asks for; otherwise as `trigger`."""
+    """Begin a run because the schedule asks for it; otherwise as `trigger`."""
     return _begin(change, command, invoked_by=SCHEDULE, parameters="{}")
 
 
 def record(change: Change, command: RecordRun) -> JobRunRecord:
-    """What a run has done, and who works on it now: a new leader takes it over by naming itself.
+    """Record what a run has done, and who works on it now: a new leader takes it over by naming itself.
 
     Raises NotFound, and Conflict for a run that has ended.
     """
@@ -117,9 +117,10 @@ def running(db: sqlite3.Connection) -> list[JobRunRecord]:
 
 
 def outcomes(db: sqlite3.Connection) -> dict[str, tuple[int, bool]]:
-    """By job: when a run was last completed (0: never), whether the last run that has ended failed by itself.
+    """By job: when a run was last completed (0: never), and whether the last run that has ended failed.
 
-    Of the runs that are kept, RUNS_KEPT of each job and a few more.
+    A run that was cancelled counts as neither. It looks at the runs that are still recorded: RUNS_RETAINED of
+    each job and a few more.
     """
     rows = db.execute(
         "SELECT job_name, completed_at_ms, status FROM job_runs WHERE status <> 'running'"
@@ -173,11 +174,11 @@ def _check_new(db: sqlite3.Connection, command: TriggerJob | StartRun) -> None:
 
 
 def _insert(change: Change, run: JobRunRecord) -> None:
-    """Write a new run, in the place of those of its job that are beyond RUNS_KEPT."""
+    """Write a new run, in the place of those of its job that are beyond RUNS_RETAINED."""
     change.db.execute(
         "DELETE FROM job_runs WHERE sequence IN (SELECT sequence FROM job_runs WHERE job_name = ?"
         " ORDER BY sequence DESC LIMIT ? OFFSET ?)",
-        (run.job_name, RUNS_TRIMMED_MAX, RUNS_KEPT),
+        (run.job_name, RUNS_TRIMMED_MAX, RUNS_RETAINED),
     )
     change.db.execute(
         f"INSERT INTO job_runs (sequence, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -101,8 +101,10 @@ def require_secret(db: sqlite3.Connection, token_id: str, secret_sha256: str) ->
 
 
 def require_admitting(db: sqlite3.Connection, at_ms: int, token_id: str, node_id: str) -> None:
-    """Raises Unauthorized when the token is expired, used up, bound to another node, or when who made it is
-    no admin any more.
+    """Raises Unauthorized unless the token admits this node.
+
+    It does not when it is expired, used up or bound to another node, or when the user who made it is no admin
+    any more.
     """
     bound_to, uses_max, uses, expires_at_ms, created_by = db.execute(
         "SELECT node_id, uses_max, uses, expires_at_ms, created_by FROM join_tokens WHERE token_id = ?",
@@ -119,8 +121,9 @@ def require_admitting(db: sqlite3.Connection, at_ms: int, token_id: str, node_id
 
 
 def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str, token_id: str) -> None:
-    """Raises Conflict when the node id is taken and no live certificate of that node was proved. One that was
-    revoked joins anew, with a token of its name.
+    """Raises Conflict when the node id is taken and no live certificate of that node was proved.
+
+    A node that was revoked joins anew, with a token of its name.
     """
     row = db.execute("SELECT revoked FROM nodes WHERE node_id = ?", (node_id,)).fetchone()
     if row is None:

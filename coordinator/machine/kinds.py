@@ -79,7 +79,7 @@ def describe(
 
 
 def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFile) -> UploadRecord:
-    """The file record, the row of its kind and its upload: one change."""
+    """Create the file record, the row of its kind and its upload in one change."""
     new = files.NewFile(
         file_uuid=command.file_uuid,
         kind=kind.name,
@@ -115,7 +115,7 @@ def require(
     ).fetchone()
     if row is None:
         raise NotFound("There is no such file.")
-    is_reply = isinstance(scope, Change) and not states.are_told(scope.db)
+    is_reply = isinstance(scope, Change) and not states.are_distinct(scope.db)
     record = _record(kind, row, is_reply=is_reply)
     sequence: int = row[-1]
     require_file_level(
@@ -148,9 +148,9 @@ def store(
 
     Nothing named is no change. Raises what `retention.plan` does, PreconditionFailed.
     """
-    retained = retention.plan(change, sequence, command)
+    retained, labels = retention.plan(change, sequence, command), files.labels_named(change, command)
     states.require(change, record.updated_at_ms, command.unchanged_since_ms)
-    if not values and retained is None:
+    if not values and not labels and retained is None:
         return record
     if values:
         assignments = ", ".join(f"{name} = ?" for name in values)
@@ -160,9 +160,10 @@ def store(
     if retained is not None:
         retention.store(change, sequence, retained)
         values = values | retention.shown(retained)
-    updated_at_ms = states.time_of_next(change, record.updated_at_ms)
-    change.db.execute("UPDATE files SET updated_at_ms = ? WHERE sequence = ?", (updated_at_ms, sequence))
-    return msgspec.structs.replace(record, updated_at_ms=updated_at_ms, **values)
+    of_file = labels | {"updated_at_ms": states.time_of_next(change, record.updated_at_ms)}
+    assignments = ", ".join(f"{name} = ?" for name in of_file)
+    change.db.execute(f"UPDATE files SET {assignments} WHERE sequence = ?", (*of_file.values(), sequence))
+    return msgspec.structs.replace(record, **of_file, **values)
 
 
 def list_page(
@@ -173,10 +174,10 @@ def list_page(
     candidates: tuple[Condition, ...] = (),
     owner_is_filter: bool = False,
 ) -> tuple[list[RecordType], int]:
-    """One page, oldest first, and the next cursor: what the caller owns, for admins all.
+    """List one page, oldest first, and the next cursor: what the caller owns, for admins all.
 
-    `candidates`: what narrows it, on the kind's table `k`, answered by an index that holds the owner as well;
-    with `owner_is_filter` by one that does not.
+    `candidates` narrow it, on the kind's table `k`: an index that has the owner as well answers them, or with
+    `owner_is_filter` one that has not.
     """
     user = require_user(question.users, query.caller)
     own = {name: value for name in kind.filters if (value := getattr(query, name))}

@@ -16,7 +16,7 @@ _decode = msgspec.json.Decoder(Manifest).decode
 def get(question: Question, query: GetManifest) -> Manifest:
     """The manifest of a project file whose upload has ended, after its retention too. Needs read.
 
-    One that nobody read an archive in is `other`.
+    A file in which nobody read an archive has the archive `other`.
     """
     row = files.require(question, query.caller, query.file_uuid, Level.READ, PROJECT_FILE)
     if row.status in ("pending", "uploading"):
@@ -28,7 +28,7 @@ def get(question: Question, query: GetManifest) -> Manifest:
 
 
 def store(change: Change, sequence: int, manifest: Manifest) -> None:
-    """Keep what was found in the content of the file with this sequence, once."""
+    """Store what was found in the content of the file with this sequence, once."""
     change.db.execute(
         "INSERT INTO manifests (sequence, document) VALUES (?, ?)", (sequence, _encode(manifest).decode())
     )

@@ -64,9 +64,10 @@ def join(change: Change, command: JoinNode) -> CertificateRecord:
 
 
 def renew_certificate(change: Change, command: RenewCertificate) -> CertificateRecord:
-    """Register a new certificate for a node that holds a live one.
+    """Register a new certificate for a node that has a live one.
 
-    The one that it was proved with stays, expired or not: the answer may be lost, and be asked for again.
+    The certificate that the request was proved with stays, expired or not: the answer may be lost, and the
+    node asks again then.
     """
     live = change.db.execute(
         "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0",
@@ -86,7 +87,7 @@ def renew_certificate(change: Change, command: RenewCertificate) -> CertificateR
 
 
 def announce(change: Change, command: AnnounceNode) -> NodeRecord:
-    """Where peers reach a node, its zone and its weight, and who speaks for it.
+    """Record where peers reach a node, its zone and its weight, and which process speaks for it.
 
     Raises Conflict for another directory than the one that is known, or an earlier copy of it.
     """
@@ -103,7 +104,10 @@ def announce(change: Change, command: AnnounceNode) -> NodeRecord:
 
 
 def forget_instance(change: Change, command: ForgetInstance) -> NodeRecord:
-    """Whoever announces itself next is the node; its disk is compared before it counts. Admin only."""
+    """Let the process that announces itself next speak for the node. Admin only.
+
+    Its disk is compared before its replicas count.
+    """
     require_admin(change.users, command.caller)
     node = _find(change.db, command.node_id)
     state = RETURNING if node.state == HEALTHY else node.state
@@ -115,7 +119,7 @@ def forget_instance(change: Change, command: ForgetInstance) -> NodeRecord:
 
 
 def revoke(change: Change, command: RevokeNode) -> NodeRemoval:
-    """Its certificates are dead from now on, and its replicas do not count. Admin only."""
+    """Revoke a node: its certificates are dead from now on, and its replicas do not count. Admin only."""
     require_admin(change.users, command.caller)
     db, node = change.db, _find(change.db, command.node_id)
     _end_certificates(db, node.node_id)
@@ -166,7 +170,8 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     """Take a node out for good: its certificates are dead from now on, its id is free. Admin only.
 
     Raises Conflict unless it is draining and empty: no replica of anything, no upload that is placed there.
-    With `force` unless it is down; its id is free when its replicas are cleared away.
+    With `force` it raises Conflict unless the node is down; the id is free when the replicas are cleared
+    away.
     """
     require_admin(change.users, command.caller)
     db, node_id = change.db, command.node_id
@@ -246,8 +251,9 @@ def _require_empty(change: Change, node: NodeRecord, replicas: int, uploads: int
 
 
 def _require_no_last_source(db: sqlite3.Connection, node_id: str, option: str) -> None:
-    """Raises Conflict, with what would be lost: bytes of damaged copies that are sound here and nowhere
-    else.
+    """Raises Conflict when a node has damaged copies with bytes that are sound there and nowhere else.
+
+    The error names the files that would lose bytes.
     """
     blobs = damaged.last_sources(db, node_id, LAST_SOURCES_SHOWN + 1)
     if not blobs:
@@ -268,7 +274,7 @@ def _find(db: sqlite3.Connection, node_id: str) -> NodeRecord:
 
 
 def _count(db: sqlite3.Connection, of: str, node_id: str) -> int:
-    """How many rows, COUNTED_MAX for as many and more."""
+    """How many rows there are; COUNTED_MAX for as many and more."""
     row = db.execute(f"SELECT COUNT(*) FROM (SELECT 1 FROM {of} LIMIT {COUNTED_MAX})", (node_id,)).fetchone()
     return int(row[0])
 

@@ -18,7 +18,7 @@ _COLUMNS = "permission_id, level, principal, granted_by, created_at_ms, expires_
 
 
 class _Target(Struct, frozen=True):
-    """What permissions are on: the table that holds them, and the column and value that say so there."""
+    """What permissions are on: the table that has them, and the column and value that say so there."""
 
     what: str
     table: str
@@ -30,7 +30,7 @@ class _Target(Struct, frozen=True):
 def grant(change: Change, command: GrantPermission) -> PermissionRecord:
     """Give a principal a level on a bucket or file. Needs admin there.
 
-    The same principal and level again keep the entry and its id; expiry and grantor are the new ones.
+    For the same principal and level again the entry and its id stay; expiry and grantor are the new ones.
     """
     target = _require(change, command.caller, command.target, command.target_id)
     if command.expires_at_ms is not None and command.expires_at_ms <= change.at_ms:
@@ -53,7 +53,7 @@ def grant(change: Change, command: GrantPermission) -> PermissionRecord:
 
 
 def withdraw(change: Change, command: WithdrawPermission) -> None:
-    """Take a permission away; it holds no more from the next request on. Needs admin where it is."""
+    """Take a permission away; it ends with the next request. Needs admin where it is."""
     target = _require(change, command.caller, command.target, command.target_id)
     known = change.db.execute(
         f"SELECT sequence FROM {target.table} WHERE permission_id = ? AND {target.column} = ?",
@@ -143,7 +143,7 @@ def _insert(
 
 
 def _record(row: tuple[Any, ...]) -> PermissionRecord:
-    """From a row that begins with _COLUMNS."""
+    """A record from a row that begins with _COLUMNS."""
     principal_type, _, principal_id = row[2].partition(":")
     return PermissionRecord(
         permission_id=row[0],

@@ -20,7 +20,7 @@ _KIND = kinds.describe(
 
 
 def create(change: Change, command: CreateProjectFile) -> UploadRecord:
-    """The file record, its project row and its upload: one change."""
+    """Create the file record, its project row and its upload in one change."""
     return kinds.create(change, _KIND, require_user(change.users, command.caller), command)
 
 

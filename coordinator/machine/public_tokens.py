@@ -1,6 +1,6 @@
-"""Public tokens: links to the content of one file that need no credential. Only their digests are kept.
+"""Public tokens: links to the content of one file that need no credential. Only their digests are stored.
 
-One works as long as whoever made it is enabled and has admin on the file.
+A token works as long as the user who made it is enabled and has admin on the file.
 """
 
 from typing import Any
@@ -78,10 +78,10 @@ def list_page(question: Question, query: ListPublicTokens) -> PublicTokenPage:
 
 
 def get_content(question: Question, query: GetPublicContent) -> ContentRecord:
-    """The record and the nodes that hold the bytes, for whoever has the token.
+    """The record and the nodes that have the bytes, for whoever has the token.
 
-    Raises NotFound for a token that the bucket does not have, Gone for one that has ended, then what the
-    state of the file comes to.
+    Raises NotFound for a token that the bucket does not have, Gone for one that has ended, then the error for
+    the state of the file.
     """
     row = question.db.execute(
         f"SELECT {files.ROW_COLUMNS}, t.created_by, t.expires_at_ms, t.revoked"
@@ -135,7 +135,7 @@ def _check_new(change: Change, command: CreatePublicToken, file_sequence: int) -
 
 
 def _record(file: files.FileRow, row: tuple[Any, ...], at_ms: int) -> PublicTokenRecord:
-    """From a row that begins with _COLUMNS; the sequence may be missing."""
+    """A record from a row that begins with _COLUMNS; the sequence may be missing."""
     token_id, created_by, created_at_ms, expires_at_ms, revoked = row[:5]
     status = "revoked" if revoked else "expired" if expires_at_ms <= at_ms else "active"
     return PublicTokenRecord(

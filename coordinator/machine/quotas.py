@@ -1,15 +1,14 @@
-"""What the quota of a bucket bounds: finished files, what uploads under way may still bring, and what deleted
-files have left on the disks.
+"""What the quota of a bucket bounds: finished files, uploads under way, and deleted files still on disks.
 
     used_bytes      finished files, each for itself
     reserved_bytes  what its uploads may have: the declared size, else what was recorded or asked for
-    released_bytes  content that no file refers to any more and that waits for gc, told to the bucket of the
-                    last file that did
+    released_bytes  content that no file refers to any more and that waits for gc; it counts for the bucket
+                    of the last file that did
 
 An upload grows only while used and reserved bytes stay within the quota, and all three within twice that: so
-a loop of upload and deletion holds no more of the disks than a quota more. Beyond the quota itself what was
-released goes early (`blobs.collect_over_quota`). The sums are kept without a quota too, so that one that is
-set later holds at once. No rules here: who calls knows since when they hold.
+a loop of upload and deletion takes no more of the disks than twice the quota. Beyond the quota itself what
+was released goes early (`blobs.collect_over_quota`). The sums are right without a quota too, so that one that
+is set later is in force at once. No rules here: the callers know since which rules the quota is in force.
 """
 
 import sqlite3
@@ -22,8 +21,10 @@ OVER_QUOTA = "quota_bytes > 0 AND used_bytes + reserved_bytes + released_bytes >
 
 
 def require_room(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
-    """Raises PayloadTooLarge when the bucket's quota leaves no room for so many bytes more, RateLimited when
-    it will, once deleted content has left the disks. 0 asks whether it has more than it may already.
+    """Raises an error when the bucket's quota leaves no room for `more_bytes`.
+
+    PayloadTooLarge when there is none; RateLimited when there will be, once deleted content has left the
+    disks. 0 asks whether the bucket has more already than it may.
     """
     quota_bytes, used_bytes, reserved_bytes, released_bytes = db.execute(
         "SELECT quota_bytes, used_bytes, reserved_bytes, released_bytes FROM buckets WHERE bucket_id = ?",
@@ -45,7 +46,7 @@ def require_room(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> Non
 
 
 def grant(db: sqlite3.Connection, bucket_id: str, wanted_bytes: int) -> int:
-    """How much more is reserved of so much: all of it, as long as the sum fits into a column."""
+    """How many of `wanted_bytes` can be reserved: all of them, as long as the sum fits into a column."""
     (reserved_bytes,) = db.execute(
         "SELECT reserved_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)
     ).fetchone()
@@ -65,7 +66,7 @@ def of_upload(db: sqlite3.Connection, file_uuid: str) -> int:
 
 
 def add_reserved(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
-    """So much more is reserved, or less."""
+    """Add to what is reserved in the bucket; a negative number takes from it."""
     if more_bytes:
         db.execute(
             "UPDATE buckets SET reserved_bytes = reserved_bytes + ? WHERE bucket_id = ?",
@@ -74,7 +75,7 @@ def add_reserved(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> Non
 
 
 def reserve_all(db: sqlite3.Connection) -> None:
-    """The rules by which uploads reserve come into force: those that are under way do, too."""
+    """Reserve for the uploads under way: the rules by which uploads reserve come into force."""
     rows = db.execute(
         "SELECT u.file_uuid, f.bucket_id, COALESCE(f.size_bytes, u.offset_bytes) FROM uploads u"
         " CROSS JOIN files f ON f.file_uuid = u.file_uuid ORDER BY u.file_uuid"
@@ -86,13 +87,13 @@ def reserve_all(db: sqlite3.Connection) -> None:
 
 
 def release(db: sqlite3.Connection, sha256: str, bucket_id: str, size_bytes: int) -> None:
-    """The last file that referred to a blob has gone, from this bucket."""
+    """Count a blob as released by this bucket: the last file that referred to it has gone from there."""
     db.execute("UPDATE blobs SET released_by = ? WHERE sha256 = ?", (bucket_id, sha256))
     _add_released(db, bucket_id, size_bytes)
 
 
 def take_back(db: sqlite3.Connection, sha256: str) -> None:
-    """A file refers to the blob again, or is about to."""
+    """Count a blob as released no more: a file refers to it again, or is about to."""
     row = db.execute(
         "SELECT released_by, size_bytes, collected_at FROM blobs WHERE sha256 = ? AND released_by <> ''",
         (sha256,),
@@ -103,7 +104,7 @@ def take_back(db: sqlite3.Connection, sha256: str) -> None:
 
 
 def collect(db: sqlite3.Connection, sha256: str) -> None:
-    """The blob is about to be doomed: from here on its nodes see to it."""
+    """Count a blob as released no more: it is about to be marked for deletion, and its nodes delete it."""
     row = db.execute(
         "SELECT released_by, size_bytes, collected_at FROM blobs WHERE sha256 = ?", (sha256,)
     ).fetchone()
@@ -111,7 +112,7 @@ def collect(db: sqlite3.Connection, sha256: str) -> None:
 
 
 def spare(db: sqlite3.Connection, sha256: str) -> None:
-    """A node keeps what was doomed: the blob waits once more, if no file refers to it."""
+    """Count a spared blob as released again if no file refers to it: it waits for gc once more."""
     row = db.execute(
         "SELECT released_by, size_bytes FROM blobs"
         " WHERE sha256 = ? AND reference_count = 0 AND collected_at IS NOT NULL",
@@ -122,13 +123,13 @@ def spare(db: sqlite3.Connection, sha256: str) -> None:
 
 
 def gone(db: sqlite3.Connection, released_by: str, size_bytes: int, collected_at: int | None) -> None:
-    """A blob with these columns does not wait for gc any more."""
+    """Count a blob with these columns as released no more: it does not wait for gc."""
     if collected_at is None:
         _add_released(db, released_by, -size_bytes)
 
 
 def over(db: sqlite3.Connection) -> list[tuple[str, int]]:
-    """The buckets of which more lies on the disks than their quota, each with how much; by id."""
+    """The buckets that have more on the disks than their quota, each with how much more; by id."""
     rows: list[tuple[str, int]] = db.execute(
         "SELECT bucket_id, used_bytes + reserved_bytes + released_bytes - quota_bytes FROM buckets"
         f" WHERE {OVER_QUOTA} ORDER BY bucket_id"
@@ -137,7 +138,10 @@ def over(db: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def _add_released(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
-    """The bucket may be gone, and "" is none. The bounds are for what only a lying node could report."""
+    """Add to the released bytes of a bucket, if there is one: it may be gone, and "" is none.
+
+    The bounds are for what only a lying node could report.
+    """
     if bucket_id and more_bytes:
         db.execute(
             "UPDATE buckets SET released_bytes = MAX(0, MIN(released_bytes + ?, ?)) WHERE bucket_id = ?",

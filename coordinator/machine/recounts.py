@@ -1,6 +1,6 @@
-"""What the state of a node means for the blobs that it holds, worked in step by step.
+"""What the state of a node means for the blobs that it has, applied step by step.
 
-A node may hold a million replicas, and a change of its state is one entry of the log. So it only queues the
+A node may have a million replicas, and a change of its state is one entry of the log. So it only queues the
 node here; each step looks at the next replicas in the order of their sha256. Blobs whose replicas change
 meanwhile are right at once, and stay so. A node that begins again while it is queued is looked at from the
 start.
@@ -15,7 +15,7 @@ from coordinator.protocol.commands import RecountReplicas
 
 
 def begin(db: sqlite3.Connection, node_id: str, *, removed: bool = False) -> None:
-    """The replicas of this node count from now on, or count no longer; `removed`: they are to go."""
+    """Queue a node whose replicas count from now on, or count no longer; `removed`: they are to go."""
     db.execute(
         "INSERT OR REPLACE INTO recounts (node_id, after, removed) VALUES (?, '', ?)", (node_id, int(removed))
     )

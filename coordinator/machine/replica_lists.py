@@ -1,4 +1,4 @@
-"""Questions about replicas: what a node shall hold and what it shall drop, which blobs are short of them.
+"""Questions about replicas: what a node shall have and what it shall delete, which blobs lack replicas.
 
 Every page is read off an index, so its cost does not depend on how many blobs there are.
 """
@@ -40,9 +40,11 @@ from coordinator.protocol.queries import (
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million
 
 
-def list_doomed(question: Question, query: ListReplicasToDelete) -> DeletionPage:
-    """What a node shall delete, by sha256. One is wanted when fewer than the write quorum count without it:
-    those that counted when it was doomed may be down since.
+def list_to_delete(question: Question, query: ListReplicasToDelete) -> DeletionPage:
+    """What a node shall delete, by sha256.
+
+    A replica is wanted when fewer than the write quorum count without it: those that counted when it was
+    marked for deletion may be down since.
     """
     rows, more = _page_of_node(
         question,
@@ -57,14 +59,14 @@ def list_doomed(question: Question, query: ListReplicasToDelete) -> DeletionPage
 
 
 def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
-    """What the log names a node for, doomed or not, by sha256."""
+    """The replicas that the log has of a node, those marked for deletion too, by sha256."""
     rows, more = _page_of_node(question, query, "own.doomed_at IS NOT NULL")
-    replicas = [HeldReplica(sha256=name, size_bytes=size, doomed=doomed) for name, size, doomed in rows]
+    replicas = [HeldReplica(sha256=name, size_bytes=size, doomed=marked) for name, size, marked in rows]
     return ReplicaPage(log_index=question.as_of(), replicas=replicas, more=more)
 
 
 def known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
-    """What the log says of these blobs on one node, by sha256; nothing of those that it does not know."""
+    """What the log has about these blobs on one node, by sha256; blobs that it does not know are left out."""
     marks = ", ".join("?" * len(query.sha256s))
     rows = question.db.execute(
         "SELECT b.sha256, CASE WHEN r.doomed_at IS NOT NULL THEN 'doomed' WHEN r.node_id IS NOT NULL THEN"
@@ -103,7 +105,10 @@ def list_short(question: Question, query: ListShortBlobs) -> ShortPage:
 
 
 def list_surplus(question: Question, query: ListSurplus) -> SurplusPage:
-    """Some 3 us for each blob that is looked at."""
+    """Blobs that have more replicas than they shall, by sha256.
+
+    It takes some 3 us for each blob that is looked at.
+    """
     db = question.db
     (wanted,) = db.execute("SELECT replicas FROM cluster").fetchone()
     rows = db.execute(
@@ -126,14 +131,14 @@ def list_surplus(question: Question, query: ListSurplus) -> SurplusPage:
 
 
 def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
-    """How the blobs stand, for whoever watches."""
+    """How many blobs lack replicas, wait for deletion or are damaged, for metrics and status."""
     del query
     db = question.db
     (wanted,) = db.execute("SELECT replicas FROM cluster").fetchone()
     lacking = "blobs WHERE missing = ? AND missing > 0"
     short = {missing: _count(db, lacking, missing) for missing in range(1, wanted + 1)}
     node_ids = [row[0] for row in db.execute("SELECT node_id FROM nodes ORDER BY node_id").fetchall()]
-    doomed = {
+    marked = {
         node_id: _count(db, "blob_replicas WHERE node_id = ? AND doomed_at IS NOT NULL", node_id)
         for node_id in node_ids
     }
@@ -150,7 +155,7 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
         gone=_count(db, "damaged_blobs WHERE (gone_bytes > 0) = 1"),
         gone_bytes=_gone_bytes(db),
         unreferenced=_count(db, "blobs WHERE released_at_ms IS NOT NULL AND collected_at IS NULL"),
-        doomed={node_id: count for node_id, count in doomed.items() if count},
+        doomed={node_id: count for node_id, count in marked.items() if count},
         recounting=[node_id for (node_id,) in queued],
         absent=_held_by(db, 0, 0, missing=wanted),
         last=sum(_held_by(db, 1, 1, missing=lack) for lack in (wanted - 1, wanted)) if wanted > 1 else 0,
@@ -159,7 +164,7 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
 
 
 def count_collectable(question: Question, query: CountCollectable) -> int:
-    """How many blobs a Collect would doom now, or replicas it would have doomed; at most `limit`."""
+    """How many blobs a Collect would find now, or how many replicas are marked already; at most `limit`."""
     until_ms = question.at_ms - query.grace_ms
     if query.is_doomed:
         row = question.db.execute(
@@ -177,16 +182,19 @@ def count_collectable(question: Question, query: CountCollectable) -> int:
 
 
 def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
-    """Exact, and as quick for a million as for none: they are kept count of."""
+    """How many replicas a node has, exactly. It is as quick for a million as for none: totals are stored."""
     row = question.db.execute(
         "SELECT replicas, doomed FROM replica_totals WHERE node_id = ?", (query.node_id,)
     ).fetchone()
-    replicas, doomed = (0, 0) if row is None else row
-    return NodeReplicas(replicas=replicas - doomed, doomed=doomed)
+    replicas, marked = (0, 0) if row is None else row
+    return NodeReplicas(replicas=replicas - marked, doomed=marked)
 
 
 def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
-    """By the replicas themselves: what blobs lack is worked in step by step after a node went down."""
+    """How many blobs of a node none of the others has, a page at a time.
+
+    It looks at the replicas themselves: `blobs.missing` follows step by step after a node went down.
+    """
     rows = question.db.execute(
         "SELECT own.sha256, b.reference_count > 0 AND NOT EXISTS (SELECT 1 FROM blob_replicas r"
         "  WHERE r.sha256 = own.sha256 AND r.doomed_at IS NULL AND r.node_id <> :node_id"
@@ -207,11 +215,11 @@ def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
 
 
 def _page_of_node(
-    question: Question, query: ListReplicasToDelete | ListReplicas, told: str, *, which: str = ""
+    question: Question, query: ListReplicasToDelete | ListReplicas, flag: str, *, which: str = ""
 ) -> tuple[list[tuple[str, int, bool]], bool]:
-    """Name, size and what is `told` (SQL) of a node's `own` replicas, and whether there are more."""
+    """Name, size and `flag` (SQL, a truth value) of a node's `own` replicas, and whether there are more."""
     rows = question.db.execute(
-        f"SELECT own.sha256, b.size_bytes, {told}"
+        f"SELECT own.sha256, b.size_bytes, {flag}"
         " FROM blob_replicas own JOIN blobs b ON b.sha256 = own.sha256"
         f" WHERE own.node_id = ? {which} AND own.sha256 > ? ORDER BY own.sha256 LIMIT ?",
         (query.node_id, query.after, query.limit + 1),
@@ -220,7 +228,7 @@ def _page_of_node(
 
 
 def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -> ShortBlob:
-    doomed = db.execute(
+    marked = db.execute(
         "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",
         (sha256,),
     ).fetchall()
@@ -229,13 +237,13 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
         size_bytes=size_bytes,
         missing=missing,
         holders=holders(db, sha256),
-        doomed=[node_id for (node_id,) in doomed],
+        doomed=[node_id for (node_id,) in marked],
         damaged=[copy.node_id for copy in damaged.of_blob(db, sha256)],
     )
 
 
 def _gone_bytes(db: sqlite3.Connection) -> int:
-    """The sum over COUNTED_MAX blobs at most."""
+    """How many bytes are gone, of COUNTED_MAX blobs at most."""
     row = db.execute(
         "SELECT COALESCE(SUM(gone_bytes), 0) FROM"
         f" (SELECT gone_bytes FROM damaged_blobs WHERE (gone_bytes > 0) = 1 LIMIT {COUNTED_MAX})"
@@ -244,17 +252,17 @@ def _gone_bytes(db: sqlite3.Connection) -> int:
 
 
 def _held_by_few(db: sqlite3.Connection, short: Mapping[int, int], wanted: int) -> int:
-    """How many of the short blobs fewer nodes hold than shall; while none drains, those are all."""
+    """How many of the blobs that lack replicas are on too few nodes; while none drains, those are all."""
     if db.execute("SELECT 1 FROM nodes WHERE draining = 1 LIMIT 1").fetchone() is None:
         return sum(short.values())
     return sum(_held_by(db, 0, wanted - 1, missing=missing) for missing in short)
 
 
 def _held_by(db: sqlite3.Connection, least: int, most: int, *, missing: int) -> int:
-    """How many blobs that lack so many replicas, and have some, are on `least` to `most` nodes that are
-    there: not down, nor back from that without having been compared.
+    """How many blobs that lack `missing` replicas, and have some, are on `least` to `most` present nodes.
 
-    Looks at HELD_MAX of them.
+    A node is present unless it is down, or is back from that and was not compared yet. It looks at HELD_MAX
+    blobs.
     """
     row = db.execute(
         "SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing = :missing AND missing > 0"
@@ -268,6 +276,6 @@ def _held_by(db: sqlite3.Connection, least: int, most: int, *, missing: int) -> 
 
 
 def _count(db: sqlite3.Connection, of: str, *values: str | int) -> int:
-    """How many rows, COUNTED_MAX for as many and more."""
+    """How many rows there are; COUNTED_MAX for as many and more."""
     row = db.execute(f"SELECT COUNT(*) FROM (SELECT 1 FROM {of} LIMIT {COUNTED_MAX})", values).fetchone()
     return int(row[0])

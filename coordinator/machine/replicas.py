@@ -1,11 +1,12 @@
-"""Replicas: which node holds which blob, by word of the log; what is doomed, dropped, lost and added.
+"""Replicas: which node has which blob, as the log knows it; which are marked, dropped, lost and added.
 
-A replica *counts* while it is not doomed and its node is healthy and not draining. `blobs.missing` follows
-with every change of a replica; with the state of a node it does so in steps (recounts.py).
+A replica *counts* while it is not marked for deletion (`doomed` in the columns) and its node is healthy and
+not draining. `blobs.missing` follows with every change of a replica; with the state of a node it does so in
+steps (recounts.py).
 
-Why a doomed replica is safe to delete: it counts for nothing, and no change takes it back but a report of its
-own node, which does one thing after the other. A completion that names it is refused while it is doomed, and
-after it was dropped by its burial.
+Why a replica that is marked for deletion is safe to delete: it counts for nothing, and no change takes it
+back but a report of its own node, which does one thing after the other. A completion that names it is refused
+while it is marked, and after it was dropped by its burial.
 """
 
 import sqlite3
@@ -48,7 +49,7 @@ FILL_REPLICA_TOTALS = (  # likewise; triggers keep it true
 
 
 def insert(change: Change, sha256: str, node_ids: Sequence[str]) -> None:
-    """These nodes hold the blob (others may as well); `recount` follows."""
+    """Record that these nodes have the blob (others may as well); `recount` follows."""
     change.db.executemany(
         "INSERT OR IGNORE INTO blob_replicas (sha256, node_id) VALUES (?, ?)",
         [(sha256, node_id) for node_id in node_ids],
@@ -58,7 +59,7 @@ def insert(change: Change, sha256: str, node_ids: Sequence[str]) -> None:
 
 
 def holders(db: sqlite3.Connection, sha256: str) -> list[str]:
-    """The nodes that hold a blob and shall keep it, by id."""
+    """The nodes that have a replica of a blob that is not marked for deletion, by id."""
     rows = db.execute(
         "SELECT r.node_id FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
         " WHERE r.sha256 = ? AND r.doomed_at IS NULL ORDER BY r.node_id",
@@ -67,14 +68,14 @@ def holders(db: sqlite3.Connection, sha256: str) -> list[str]:
     return [node_id for (node_id,) in rows]
 
 
-def require_kept(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
+def require_present(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
     """Raises Unavailable unless what was seen on these nodes after `as_of` is there, and stays."""
     require_unmarked(db, sha256, node_ids)
     burials.require_none(db, sha256, node_ids, as_of)
 
 
 def require_unmarked(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str]) -> None:
-    """Raises Unavailable when one of these nodes has yet to drop this blob."""
+    """Raises Unavailable when this blob is marked for deletion on one of these nodes."""
     rows = db.execute(
         "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",
         (sha256,),
@@ -85,8 +86,9 @@ def require_unmarked(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str
 
 
 def recount(db: sqlite3.Connection, sha256: str) -> int:
-    """Bring `blobs.missing` of one blob up to date after its replicas or references have changed; what it is
-    now.
+    """Bring `blobs.missing` of one blob up to date; the new value.
+
+    It is called after each change of the blob's replicas or references.
     """
     row = db.execute(
         f"SELECT missing, {MISSING}, (SELECT replicas FROM cluster) FROM blobs WHERE sha256 = ?", (sha256,)
@@ -101,7 +103,7 @@ def recount(db: sqlite3.Connection, sha256: str) -> int:
 
 
 def add(change: Change, command: AddReplica) -> int:
-    """A node was seen to hold a blob; what the blob lacks still."""
+    """Record that a node was seen to have a blob; how many replicas the blob lacks still."""
     db = change.db
     blob = db.execute(
         "SELECT 1 FROM blobs WHERE sha256 = ? AND reference_count > 0", (command.sha256,)
@@ -109,13 +111,13 @@ def add(change: Change, command: AddReplica) -> int:
     if blob is None:
         raise NotFound("No file refers to this blob.")
     _custody_index(db, command.node_id)
-    require_kept(db, command.sha256, [command.node_id], command.as_of)
+    require_present(db, command.sha256, [command.node_id], command.as_of)
     insert(change, command.sha256, [command.node_id])
     return recount(db, command.sha256)
 
 
 def release(change: Change, command: ReleaseReplica) -> None:
-    """Doom one replica, if enough others count."""
+    """Mark one replica for deletion, if enough others count."""
     db = change.db
     row = db.execute(
         "SELECT r.doomed_at, b.reference_count FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
@@ -137,7 +139,7 @@ def release(change: Change, command: ReleaseReplica) -> None:
 
 
 def report_dropped(change: Change, command: ReportDropped) -> Dropped:
-    """What a node did with a list of doomed replicas."""
+    """Record what a node did with a list of replicas that were marked for deletion."""
     db, node_id = change.db, command.node_id
     if command.as_of >= change.log_index:
         raise InvalidRequest("as_of: there was no list yet.")
@@ -161,18 +163,18 @@ def require_current(db: sqlite3.Connection, node_id: str, as_of: int) -> None:
 
 
 def report_lost(change: Change, command: ReportLost) -> Lost:
-    """A node does not hold what it should."""
+    """Record that a node does not have what it should."""
     db = change.db
     _custody_index(db, command.node_id)
     replicas = blobs = 0
     keeps = command.reason == "damaged" and rules.in_force(db) >= rules.DAMAGED_COPIES_STAY
     for sha256 in command.sha256s:
         burials.bury(change, sha256, command.node_id)
-        kept_copy = damaged.forget(db, sha256, command.node_id)
+        had_copy = damaged.forget(db, sha256, command.node_id)
         if _forget(db, sha256, command.node_id):
             replicas += 1
             blobs += is_lost(db, sha256)
-        elif kept_copy:
+        elif had_copy:
             recount(db, sha256)
         if keeps and _is_wanted_from(db, sha256, command.node_id):
             damaged.note(change, sha256, command.node_id, ())
@@ -181,7 +183,7 @@ def report_lost(change: Change, command: ReportLost) -> Lost:
 
 
 def report_damaged(change: Change, command: ReportDamaged) -> None:
-    """A node keeps a damaged copy of something."""
+    """Record that a node has a damaged copy of something."""
     db, sha256, node_id = change.db, command.sha256, command.node_id
     _custody_index(db, node_id)
     if _is_wanted_from(db, sha256, node_id):
@@ -200,7 +202,10 @@ def _is_wanted_from(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
 
 
 def report_orphans(change: Change, command: ReportOrphans) -> list[str]:
-    """Which of these no file refers to, and the node is not named for: buried, so that it may delete them."""
+    """Those of the blobs that no file refers to, and that the log knows no replica of on this node.
+
+    They are buried, so that the node may delete them.
+    """
     db = change.db
     _custody_index(db, command.node_id)
     orphans = [sha256 for sha256 in command.sha256s if not _is_claimed(db, sha256, command.node_id)]
@@ -210,7 +215,7 @@ def report_orphans(change: Change, command: ReportOrphans) -> list[str]:
 
 
 def is_lost(db: sqlite3.Connection, sha256: str) -> bool:
-    """Whether files refer to a blob that no node shall keep."""
+    """Whether files refer to a blob all of whose replicas, if there are any, are marked for deletion."""
     row = db.execute(
         "SELECT 1 FROM blobs b, cluster c WHERE b.sha256 = ? AND b.missing > c.replicas", (sha256,)
     ).fetchone()
@@ -218,7 +223,7 @@ def is_lost(db: sqlite3.Connection, sha256: str) -> bool:
 
 
 def forget_unheld(db: sqlite3.Connection, sha256: str) -> bool:
-    """Remove a blob that no file refers to and no node holds; whether it was one."""
+    """Remove a blob that no file refers to and no node has; whether it was one."""
     removed = db.execute(
         "DELETE FROM blobs WHERE sha256 = ? AND reference_count = 0"
         " AND NOT EXISTS (SELECT 1 FROM blob_replicas r WHERE r.sha256 = blobs.sha256)"
@@ -231,7 +236,7 @@ def forget_unheld(db: sqlite3.Connection, sha256: str) -> bool:
 
 
 def _require_others(db: sqlite3.Connection, command: ReleaseReplica) -> None:
-    """Raises Conflict."""
+    """Raises Conflict unless enough replicas on other nodes count."""
     (write_quorum,) = db.execute("SELECT write_quorum FROM cluster").fetchone()
     (others,) = db.execute(
         "SELECT COUNT(*) FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
@@ -244,7 +249,7 @@ def _require_others(db: sqlite3.Connection, command: ReleaseReplica) -> None:
 
 
 def _is_claimed(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
-    """Whether a file refers to this content, or the log names the node for it, to keep or to drop it."""
+    """Whether a file refers to this content, or the log has a replica of it on the node, marked or not."""
     row = db.execute(
         "SELECT EXISTS (SELECT 1 FROM blobs WHERE sha256 = :sha256 AND reference_count > 0)"
         " OR EXISTS (SELECT 1 FROM blob_replicas WHERE sha256 = :sha256 AND node_id = :node_id)",
@@ -254,7 +259,7 @@ def _is_claimed(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
 
 
 def _custody_index(db: sqlite3.Connection, node_id: str) -> int:
-    """The last report of a node, 0 for none. Raises NotFound for a node that is not there."""
+    """The log index of the last report of a node, 0 for none. Raises NotFound if there is no such node."""
     row = db.execute("SELECT custody_index FROM nodes WHERE node_id = ?", (node_id,)).fetchone()
     if row is None:
         raise NotFound(f"There is no node {node_id}.")
@@ -262,7 +267,10 @@ def _custody_index(db: sqlite3.Connection, node_id: str) -> int:
 
 
 def _drop(change: Change, sha256: str, node_id: str, as_of: int) -> int | None:
-    """The bytes of a doomed replica that is gone now; None if it was not doomed by then."""
+    """Remove a replica that was marked for deletion and is gone now; its size in bytes.
+
+    None if it was not marked by then.
+    """
     row = change.db.execute(
         "SELECT b.size_bytes FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
         " WHERE r.sha256 = ? AND r.node_id = ? AND r.doomed_at <= ?",
@@ -276,7 +284,10 @@ def _drop(change: Change, sha256: str, node_id: str, as_of: int) -> int | None:
 
 
 def _spare(change: Change, sha256: str, node_id: str, as_of: int) -> int:
-    """1 if a doomed replica was taken back, 0 otherwise. An unreferenced blob waits for its grace again."""
+    """Take back the mark for deletion; 1 if there was one, 0 otherwise.
+
+    A blob that no file refers to waits for its grace again.
+    """
     spared = change.db.execute(
         "UPDATE blob_replicas SET doomed_at = NULL WHERE sha256 = ? AND node_id = ? AND doomed_at <= ?",
         (sha256, node_id, as_of),
@@ -293,7 +304,7 @@ def _spare(change: Change, sha256: str, node_id: str, as_of: int) -> int:
 
 
 def _forget(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
-    """Take a replica away, and a blob that nobody needs or holds any more; whether there was one."""
+    """Remove a replica, and a blob that nobody needs or has any more; whether there was a replica."""
     gone = db.execute(
         "DELETE FROM blob_replicas WHERE sha256 = ? AND node_id = ?", (sha256, node_id)
     ).rowcount

@@ -17,19 +17,19 @@ _HOUR_MS = 3_600_000
 
 
 class Retention(Struct, frozen=True):
-    """The columns of a file; both None to keep it, `due_at_ms` also until it is available."""
+    """Two columns of a file; both are None if it stays for ever, `due_at_ms` also until it is available."""
 
     hours: int | None
     due_at_ms: int | None
 
 
 def plan(change: Change, sequence: int, command: UpdateFile) -> Retention | None:
-    """What a command makes of it, None for no change.
+    """What a command makes of the retention of a file, None for no change.
 
     Raises Gone for a file whose content is gone by it, InvalidRequest for an end that has passed already.
     """
     hours = command.retention_hours
-    if isinstance(hours, UnsetType) or not states.are_told(change.db):
+    if isinstance(hours, UnsetType) or not states.are_distinct(change.db):
         return None
     status, earlier, available_at_ms = change.db.execute(
         "SELECT status, retention_hours, available_at_ms FROM files WHERE sequence = ?", (sequence,)
@@ -51,7 +51,7 @@ def plan(change: Change, sequence: int, command: UpdateFile) -> Retention | None
 
 
 def store(change: Change, sequence: int, retention: Retention) -> None:
-    """Write it."""
+    """Write the retention of the file with this sequence."""
     change.db.execute(
         "UPDATE files SET retention_hours = ?, due_at_ms = ? WHERE sequence = ?",
         (retention.hours, retention.due_at_ms, sequence),
@@ -59,7 +59,7 @@ def store(change: Change, sequence: int, retention: Retention) -> None:
 
 
 def shown(retention: Retention) -> dict[str, Any]:
-    """The fields of a FileRecord."""
+    """The retention as fields of a FileRecord."""
     return {
         "retention_hours": UNSET if retention.hours is None else retention.hours,
         "due_at_ms": UNSET if retention.due_at_ms is None else retention.due_at_ms,

@@ -19,7 +19,7 @@ _PLACED = "instr(u.placement, ?) > 0 AND u.expires_at_ms > ?"
 
 
 def list_of_node(question: Question, query: ListNodeUploads) -> UploadPage:
-    """A page of the uploads that are placed on a node and have not ended."""
+    """One page of the uploads that are placed on a node and have not ended."""
     rows = question.db.execute(
         "SELECT u.file_uuid, f.kind, u.placement, u.offset_bytes, u.epoch, u.prefix_sha256"
         " FROM uploads u JOIN files f ON f.file_uuid = u.file_uuid"
@@ -50,7 +50,7 @@ def count_of_node(change: Change, node_id: str) -> int:
 
 
 def named_of_node(change: Change, node_id: str) -> str:
-    """The first of them, those with most bytes first, for people to read."""
+    """The names of the first of them for people to read, those with most bytes first."""
     rows = change.db.execute(
         f"SELECT u.file_uuid, u.offset_bytes FROM uploads u WHERE {_PLACED}"
         f" ORDER BY u.offset_bytes DESC, u.file_uuid LIMIT {NAMED_MAX}",

@@ -49,7 +49,7 @@ class _Upload(Struct, frozen=True):
 
 
 def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRecord:
-    """The upload of a file that was just created."""
+    """Begin the upload of a file that was just created."""
     assert placement, "the leader stamps the placement in"
     expires_at_ms = change.at_ms + UPLOAD_LIFE_MS
     upload = _Upload(placement, 0, expires_at_ms)
@@ -74,7 +74,7 @@ def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRec
         expires_at_ms=expires_at_ms,
         kind=new.kind,
         as_of=change.log_index,
-        reserved_bytes=_told(upload),
+        reserved_bytes=_reserved_for_holder(upload),
     )
 
 
@@ -95,7 +95,7 @@ def live(question: Question, query: LiveUploads) -> list[str]:
 
 
 def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
-    """Note bytes that are durable on the write quorum: pending becomes uploading, the expiry moves on.
+    """Record bytes that are durable on the write quorum: pending becomes uploading, the expiry moves on.
 
     Needs write. Only the holder of this epoch may, and never back: a report that was overtaken is refused,
     and so is what the bucket's quota has no room for.
@@ -133,7 +133,7 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
 
 
 def rewind(change: Change, command: RewindUpload) -> UploadRecord:
-    """Go back to an earlier offset, in a new epoch. Needs write; the holder only."""
+    """Go back to an earlier offset, in a new epoch. Needs write; only the holder may."""
     row, found = _require(change, command.caller, command.file_uuid)
     earlier = _live(change, row, found)
     if earlier is None:
@@ -152,7 +152,7 @@ def rewind(change: Change, command: RewindUpload) -> UploadRecord:
 
 
 def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
-    """Another node of the placement holds the upload from now on. Needs write.
+    """Make another node of the placement the holder of the upload. Needs write.
 
     The old holder stays in the placement, as its last: it is a member when it comes back.
     """
@@ -171,7 +171,7 @@ def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
 
 
 def place(change: Change, command: PlaceUpload) -> int:
-    """Other nodes hold the upload: the new epoch. Its expiry stays, as nobody has sent a byte."""
+    """Place the upload on other nodes; the new epoch. Its expiry stays, as nobody has sent a byte."""
     row = change.db.execute(
         "SELECT placement, offset_bytes, expires_at_ms, epoch, prefix_sha256, reserved_bytes FROM uploads"
         " WHERE file_uuid = ?",
@@ -192,7 +192,7 @@ def place(change: Change, command: PlaceUpload) -> int:
 
 
 def restart(change: Change, command: RestartUpload) -> UploadRecord:
-    """The upload begins anew, on nodes that the leader chose, since nobody has its bytes. Needs write."""
+    """Begin the upload anew, on nodes that the leader chose, since nobody has its bytes. Needs write."""
     assert command.placement, "the leader stamps the placement in"
     row, earlier = _require_as_seen(change, command)
     if earlier is None:
@@ -213,7 +213,7 @@ def restart(change: Change, command: RestartUpload) -> UploadRecord:
 def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     """Fix the size of an upload that began without one; the same size again is no error. Needs write.
 
-    Raises PayloadTooLarge for one that the bucket has no room for now; the size stays open then.
+    Raises PayloadTooLarge for a size that the bucket has no room for now; the size stays open then.
     """
     row, found = _require(change, command.caller, command.file_uuid)
     upload = _live(change, row, found)
@@ -233,9 +233,10 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
 
 
 def complete(change: Change, command: CompleteUpload) -> ContentRecord:
-    """Make the file available with the replicas that hold it, and keep what its content says of itself.
+    """Make the file available with its replicas, and store what its content says of itself.
 
-    Needs write, whatever was true when it began. Again with the same content changes nothing.
+    Needs write now, whatever was true when the upload began. Doing it again with the same content changes
+    nothing.
     """
     row, upload = _require(change, command.caller, command.file_uuid)
     if row.status not in ("pending", "uploading"):
@@ -249,7 +250,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     if live is not None:
         _with_room(change, row, live, command.size_bytes)
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
-    replicas.require_kept(change.db, command.blob_sha256, command.replicas, command.as_of)
+    replicas.require_present(change.db, command.blob_sha256, command.replicas, command.as_of)
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     next_state = states.next_state(change.db)
     change.db.execute(
@@ -281,14 +282,15 @@ def terminate(change: Change, command: TerminateUpload) -> None:
 
 
 def _completed(change: Change, command: CompleteUpload) -> ContentRecord:
-    return contents.record(change.db, command.file_uuid, is_reply=not states.are_told(change.db))
+    return contents.record(change.db, command.file_uuid, is_reply=not states.are_distinct(change.db))
 
 
 def _require_as_seen(
     change: Change, command: TakeOverUpload | RestartUpload
 ) -> tuple[files.FileRow, _Upload | None]:
-    """The file and its upload, None when that has ended well. Raises Conflict unless it stands where whoever
-    wants to change its nodes saw it.
+    """The file and its upload, None when the upload has ended well.
+
+    Raises Conflict unless the upload stands where the caller, who wants to change its nodes, saw it.
     """
     row, found = _require(change, command.caller, command.file_uuid)
     upload = _live(change, row, found)
@@ -300,7 +302,7 @@ def _require_as_seen(
 
 
 def _require_holder(upload: _Upload, node_id: str, epoch: int) -> None:
-    """Raises Conflict unless this node holds the upload, in this epoch."""
+    """Raises Conflict unless this node is the holder of the upload, in this epoch."""
     if not _is_held(upload, node_id, epoch):
         raise Conflict(f"Node {upload.placement[0]} holds this upload, in epoch {upload.epoch}.")
 
@@ -322,7 +324,7 @@ def _with_room(change: Change, row: files.FileRow, upload: _Upload, wanted_bytes
 
 
 def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: int) -> _Upload:
-    """The upload with its size reserved, which it will have exactly. Raises as `_with_room`."""
+    """Reserve exactly its size for the upload; the upload as it is then. Raises as `_with_room`."""
     reserved_bytes = min(_with_room(change, row, upload, size_bytes) or 0, size_bytes)
     quotas.add_reserved(change.db, row.bucket_id, reserved_bytes - (upload.reserved_bytes or 0))
     upload = msgspec.structs.replace(upload, reserved_bytes=reserved_bytes)
@@ -330,8 +332,8 @@ def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: in
     return upload
 
 
-def _told(upload: _Upload | None) -> int | msgspec.UnsetType:
-    """What a holder has to go by, if it has to."""
+def _reserved_for_holder(upload: _Upload | None) -> int | msgspec.UnsetType:
+    """The reserved bytes, which bound the holder; unset where no quota does."""
     if upload is None or upload.reserved_bytes is None or not upload.quota_bytes:
         return msgspec.UNSET
     return upload.reserved_bytes
@@ -414,8 +416,9 @@ def _require_quota(change: Change, row: files.FileRow, size_bytes: int) -> None:
 def _require(
     scope: Change | Question, caller: Caller, file_uuid: str
 ) -> tuple[files.FileRow, _Upload | None]:
-    """The file, if the caller has write on it, with its upload if that has not ended; errors as in
-    `files.require`.
+    """The file, if the caller has write on it, with its upload if that has not ended.
+
+    Raises the errors of `files.require`.
     """
     user = require_user(scope.users, caller)
     row = scope.db.execute(
@@ -456,6 +459,6 @@ def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None
         as_of=scope.log_index if isinstance(scope, Change) else scope.as_of(),
         epoch=upload.epoch if upload else 0,
         prefix_sha256=upload.prefix_sha256 if upload else "",
-        reserved_bytes=_told(upload),
+        reserved_bytes=_reserved_for_holder(upload),
         patch_offset=msgspec.UNSET if upload else _patch_offset(scope, row),
     )

@@ -158,10 +158,10 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
 
 
 def _least_generation(change: Change) -> int:
-    """The generation that a user comes to now has at least: by the clock it is none that the user had before.
+    """The least generation that a user gets now: by the clock it is none that the user had before.
 
-    A cluster that was restored knows nothing of the generations after its snapshot. Counting would come to
-    them again, and the tokens of then, revoked long ago, would live.
+    A cluster that was restored knows nothing of the generations after its snapshot. If it counted from there
+    it would come to them again, and tokens of that time, revoked long ago, would live.
     """
     if rules.in_force(change.db) < rules.GENERATIONS_BY_CLOCK:
         return 1
@@ -180,8 +180,8 @@ def _put(
     Raises InvalidRequest for more names than a token has room for.
     """
     known = _find(change, user_id)
-    kept_roles, kept_groups = (known.roles, known.groups) if known else ([], [])
-    names = (kept_roles if roles is None else roles) + (kept_groups if groups is None else groups)
+    known_roles, known_groups = (known.roles, known.groups) if known else ([], [])
+    names = (known_roles if roles is None else roles) + (known_groups if groups is None else groups)
     if sum(len(name) + 3 for name in names) > NAMES_CHARS_MAX:
         raise InvalidRequest(f"roles: roles and groups have at most {NAMES_CHARS_MAX} characters together.")
     if known is None:

@@ -12,7 +12,7 @@ _KIND = kinds.describe(VM, "vms", VmRecord, CreateVm, UpdateVm, ListVms, indexed
 
 
 def create(change: Change, command: CreateVm) -> UploadRecord:
-    """The file record, its image row and its upload: one change."""
+    """Create the file record, its image row and its upload in one change."""
     return kinds.create(change, _KIND, require_user(change.users, command.caller), command)
 
 

@@ -34,7 +34,7 @@ class DigestStanding(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ReportedDigest:
     """What one member says of its state at a place. See commands.ReportHash."""
 
     digest: str
@@ -57,7 +57,7 @@ class Divergence:
 
 @dataclass(slots=True)
 class _Place:
-    words: dict[str, Word] = field(default_factory=dict)  # by coordinator
+    reports: dict[str, ReportedDigest] = field(default_factory=dict)  # by coordinator
     found: Divergence | None = None
     slice: StateHash | None = None  # what this member hashed there
 
@@ -86,7 +86,7 @@ class DivergenceWatch:
 
         `hashed`: of which slice, for one that is compared with what was agreed on before.
         """
-        self._remember(log_index, self._own_id, Word(digest, self.origins.get(self._own_id, "")))
+        self._remember(log_index, self._own_id, ReportedDigest(digest, self.origins.get(self._own_id, "")))
         if hashed is not None and (place := self._places.get(log_index)) is not None:
             place.slice = hashed
             self._begin_table(hashed)
@@ -94,7 +94,7 @@ class DivergenceWatch:
     def own_digest(self, log_index: int) -> str:
         """What `own` was told of this place, "" if that was forgotten."""
         place = self._places.get(log_index)
-        own = place.words.get(self._own_id) if place is not None else None
+        own = place.reports.get(self._own_id) if place is not None else None
         return "" if own is None else own.digest
 
     def agreed_at(self, hashed: StateHash) -> int:
@@ -105,18 +105,18 @@ class DivergenceWatch:
         return known[1]
 
     def reported(
-        self, coordinator_id: str, log_index: int, word: Word | str, voters: Collection[str]
+        self, coordinator_id: str, log_index: int, report: ReportedDigest | str, voters: Collection[str]
     ) -> Divergence | None:
         """A report from the log. What it shows that was not known before: a difference, or who is odd.
 
         `coordinator_id` need not be a voter: a learner can be odd, but only voters make a majority. This
         member is held to the digest that it computed itself, if it remembers that.
         """
-        word = Word(word) if isinstance(word, str) else word
-        self.origins[coordinator_id] = word.origin
-        if coordinator_id == self._own_id and (own := self.own_digest(log_index)) and word.digest:
-            word = replace(word, digest=own)
-        self._remember(log_index, coordinator_id, word)
+        report = ReportedDigest(report) if isinstance(report, str) else report
+        self.origins[coordinator_id] = report.origin
+        if coordinator_id == self._own_id and (own := self.own_digest(log_index)) and report.digest:
+            report = replace(report, digest=own)
+        self._remember(log_index, coordinator_id, report)
         place = self._places.get(log_index)
         if place is None:
             return None
@@ -130,17 +130,17 @@ class DivergenceWatch:
     def forget(self, member: str) -> None:
         """The state that this member spoke of is no more."""
         for place in self._places.values():
-            place.words.pop(member, None)
+            place.reports.pop(member, None)
 
     def standing(self, log_index: int, voters: Collection[str]) -> DigestStanding:
         """What was said of this member's digest at a place so far."""
         place = self._places.get(log_index)
-        if place is None or self._own_id not in place.words:
+        if place is None or self._own_id not in place.reports:
             return DigestStanding.OPEN
-        own = place.words[self._own_id].digest
-        if len(_digests(place.words, self.odd | {self._own_id}) | {own}) > 1:
+        own = place.reports[self._own_id].digest
+        if len(_digests(place.reports, self.odd | {self._own_id}) | {own}) > 1:
             return DigestStanding.DIFFERS
-        is_agreed = own and majority_digest(_believed(place.words, self.odd), voters) == own
+        is_agreed = own and majority_digest(_believed(place.reports, self.odd), voters) == own
         return DigestStanding.AGREED if is_agreed else DigestStanding.OPEN
 
     def is_right(self, log_index: int, voters: Collection[str]) -> bool:
@@ -152,33 +152,33 @@ class DivergenceWatch:
         own = self.own_digest(log_index)
         if place is None or not own:
             return False
-        words, sound = _believed(place.words, self.odd), set(voters) - self.odd
-        is_unanimous = sound <= set(words) and {words[voter].digest for voter in sound} == {own}
-        return is_unanimous or majority_digest(words, voters) == own
+        reports, sound = _believed(place.reports, self.odd), set(voters) - self.odd
+        is_unanimous = sound <= set(reports) and {reports[voter].digest for voter in sound} == {own}
+        return is_unanimous or majority_digest(reports, voters) == own
 
     def has_reported(self, coordinator_id: str, log_index: int) -> bool:
         """Whether this member said what it has at this place."""
         place = self._places.get(log_index)
-        return place is not None and coordinator_id in place.words
+        return place is not None and coordinator_id in place.reports
 
     def open_places(self, members: Collection[str]) -> list[int]:
         """Where members differ of which none is known to be odd: `members` are those that are left."""
-        gone = self.odd.union(*(place.words for place in self._places.values())) - set(members)
+        gone = self.odd.union(*(place.reports for place in self._places.values())) - set(members)
         return [
             index
             for index, place in sorted(self._places.items())
-            if place.found is not None and len(_digests(place.words, self.odd | gone)) > 1
+            if place.found is not None and len(_digests(place.reports, self.odd | gone)) > 1
         ]
 
-    def words_at(self, log_index: int) -> dict[str, str]:
+    def digests_at(self, log_index: int) -> dict[str, str]:
         """The digests that were reported for a place, by coordinator."""
         place = self._places.get(log_index)
-        return {} if place is None else {name: word.digest for name, word in place.words.items()}
+        return {} if place is None else {name: report.digest for name, report in place.reports.items()}
 
     def recall(self, log_index: int, digests: Mapping[str, str]) -> None:
         """A difference that was open when this process ended is open now."""
         for name, digest in digests.items():
-            self._remember(log_index, name, Word(digest))
+            self._remember(log_index, name, ReportedDigest(digest))
         if log_index in self._places:
             self._places[log_index].found = Divergence(log_index, ())
 
@@ -189,24 +189,24 @@ class DivergenceWatch:
         """
         for log_index, place in self._places.items():
             sound = [
-                place.words[voter].digest for voter in voters if voter in _believed(place.words, self.odd)
+                place.reports[voter].digest for voter in voters if voter in _believed(place.reports, self.odd)
             ]
             if log_index >= since_index and 2 * len(sound) > len(set(voters)) and len(set(sound)) == 1:
                 return True
         return False
 
     def _compare(self, log_index: int, place: _Place, voters: Collection[str]) -> Divergence | None:
-        words, believed = place.words, _believed(place.words, self.odd)
-        broken = {member for member, word in words.items() if not word.digest}
+        reports, believed = place.reports, _believed(place.reports, self.odd)
+        broken = {member for member, report in reports.items() if not report.digest}
         right = majority_digest(believed, voters)
         if right:
             self._agree(log_index, place, right)
         else:
-            left = {word.digest for word in believed.values()}
+            left = {report.digest for report in believed.values()}
             right = confirmed_digest(believed, voters) or (left.pop() if len(left) == 1 else "")
-        if not broken and len({word.digest for word in words.values()}) < 2:
+        if not broken and len({report.digest for report in reports.values()}) < 2:
             return None
-        odd = broken | {member for member, word in words.items() if right and word.digest != right}
+        odd = broken | {member for member, report in reports.items() if right and report.digest != right}
         return Divergence(log_index, tuple(sorted(odd)))
 
     def _agree(self, log_index: int, place: _Place, digest: str) -> None:
@@ -232,52 +232,52 @@ class DivergenceWatch:
             position: known for position, known in agreed.by_position.items() if known[1] >= agreed.began[0]
         }
 
-    def _remember(self, log_index: int, coordinator_id: str, word: Word) -> None:
+    def _remember(self, log_index: int, coordinator_id: str, report: ReportedDigest) -> None:
         place = self._places.setdefault(log_index, _Place())
-        if coordinator_id in place.words or len(place.words) < REPORTERS_MAX:
-            place.words[coordinator_id] = word
-        kept = 0
+        if coordinator_id in place.reports or len(place.reports) < REPORTERS_MAX:
+            place.reports[coordinator_id] = report
+        skipped = 0
         while len(self._places) > INDEXES_MAX:
-            oldest = sorted(self._places)[kept]
-            if kept < OPEN_MAX and len(_digests(self._places[oldest].words, self.odd)) > 1:
-                kept += 1
+            oldest = sorted(self._places)[skipped]
+            if skipped < OPEN_MAX and len(_digests(self._places[oldest].reports, self.odd)) > 1:
+                skipped += 1
             else:
                 del self._places[oldest]
 
 
-def majority_digest(words: Mapping[str, Word], voters: Collection[str]) -> str:
+def majority_digest(reports: Mapping[str, ReportedDigest], voters: Collection[str]) -> str:
     """The digest that a majority of the voters has, "" for none. Copies of one state are one voter."""
     witnesses: dict[str, set[str]] = {}
-    for voter in sorted(set(voters) & set(words)):
-        if words[voter].origin == UNKNOWN:
+    for voter in sorted(set(voters) & set(reports)):
+        if reports[voter].origin == UNKNOWN:
             continue
-        witnesses.setdefault(words[voter].digest, set()).add(_root(voter, words))
+        witnesses.setdefault(reports[voter].digest, set()).add(_root(voter, reports))
     right = [digest for digest, roots in witnesses.items() if 2 * len(roots) > len(set(voters))]
     return right[0] if right else ""
 
 
-def confirmed_digest(words: Mapping[str, Word], voters: Iterable[str]) -> str:
+def confirmed_digest(reports: Mapping[str, ReportedDigest], voters: Iterable[str]) -> str:
     """The digest of voters that is the same as was agreed on before, when nothing touched the rows.
 
     It is "" when there is none, or where members contradict each other.
     """
-    confirmed = {words[voter].digest for voter in voters if voter in words and words[voter].agreed_at}
-    is_sure = len(confirmed) == 1 and not any(word.touched for word in words.values())
+    confirmed = {reports[voter].digest for voter in voters if voter in reports and reports[voter].agreed_at}
+    is_sure = len(confirmed) == 1 and not any(report.touched for report in reports.values())
     return confirmed.pop() if is_sure else ""
 
 
-def _root(voter: str, words: Mapping[str, Word]) -> str:
+def _root(voter: str, reports: Mapping[str, ReportedDigest]) -> str:
     """Whose state a voter has: its own, or the one that it was copied from, as far as that is told."""
     seen = {voter}
-    while voter in words and (origin := words[voter].origin) and origin not in seen:
+    while voter in reports and (origin := reports[voter].origin) and origin not in seen:
         voter = origin
         seen.add(voter)
     return voter
 
 
-def _believed(words: Mapping[str, Word], odd: Collection[str]) -> dict[str, Word]:
-    return {member: word for member, word in words.items() if member not in odd and word.digest}
+def _believed(reports: Mapping[str, ReportedDigest], odd: Collection[str]) -> dict[str, ReportedDigest]:
+    return {member: report for member, report in reports.items() if member not in odd and report.digest}
 
 
-def _digests(words: Mapping[str, Word], without: Collection[str]) -> set[str]:
-    return {word.digest for member, word in words.items() if member not in without and word.digest}
+def _digests(reports: Mapping[str, ReportedDigest], without: Collection[str]) -> set[str]:
+    return {report.digest for member, report in reports.items() if member not in without and report.digest}

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ca.errors import Conflict, InsufficientStorage, Unavailable
 from coordinator.member.fitness import Fitness
 from coordinator.member.lease_subscribers import Following
-from coordinator.member.member import KEPT_ENTRIES, RaftMember
+from coordinator.member.member import TRAILING_ENTRIES, RaftMember
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.proposing import check_known, encoded, frees, is_ending
 from coordinator.member.record_leases import LEASE_S
@@ -47,7 +47,7 @@ from coordinator.storage.state_store import Store, StoreFull, members_of
 
 TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
 TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
-LOG_BYTES_KEPT = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
+COMPACTED_BYTES_MIN = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
 ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
 APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back
 FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
@@ -75,8 +75,8 @@ class Driver:
         fetch: Callable[[SnapshotOffer], None],
         applied: Applied,
         *,
-        log_bytes_kept: int = LOG_BYTES_KEPT,
-        kept_entries: int = KEPT_ENTRIES,
+        compacted_bytes_min: int = COMPACTED_BYTES_MIN,
+        trailing_entries: int = TRAILING_ENTRIES,
         cache_lease_s: float = LEASE_S,
         clocks: MemberClocks | None = None,
     ) -> None:
@@ -89,8 +89,10 @@ class Driver:
         self._fetch = fetch
         self._applied = applied
         self._clocks = clocks or MemberClocks()  # the time that changes carry
-        self._log_bytes_kept = log_bytes_kept
-        self._member = RaftMember(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
+        self._compacted_bytes_min = compacted_bytes_min
+        self._member = RaftMember(
+            config, log, store, snapshots, random.Random(), trailing_entries=trailing_entries
+        )
         self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
         hooks = Hooks(
             self._taken, self._member.snapshot_gone, lambda: self._member.is_fetched_from, self._fail
@@ -279,7 +281,7 @@ class Driver:
         """Drive until cancelled. Raises what the log or the store raised: the process must end then."""
         self.making.found()
         loop = asyncio.get_running_loop()
-        self._store.watch(lambda damage: _tell(loop, self._fail, damage))
+        self._store.watch(lambda damage: _call_soon(loop, self._fail, damage))
         applying = asyncio.create_task(self._guard(self._apply_for_ever), name="apply")
         try:
             await self._drive()
@@ -458,14 +460,14 @@ class Driver:
         self._rouse()  # another may have been asked to lead
         if not self._log.is_spare_ready:
             self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
-        if self._log.size_bytes() > self._log_bytes_kept and not self.making.is_busy:
+        if self._log.size_bytes() > self._compacted_bytes_min and not self.making.is_busy:
             durable_index = await self._on_state(self._store.checkpoint)
             forgotten = self._log.forget(self._member.compactable(durable_index))
             await self._log_thread.run(self._log.discard, forgotten)
         await self.making.tidy()
 
 
-def _tell(
+def _call_soon(
     loop: asyncio.AbstractEventLoop, receive: Callable[[StateDamaged], None], damage: StateDamaged
 ) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends already

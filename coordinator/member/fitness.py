@@ -40,32 +40,34 @@ class Fitness:
     @has_room.setter
     def has_room(self, has_room: bool) -> None:
         self._has_room = has_room
-        self._tell()
+        self._update_reluctance()
 
     def suspect(self) -> None:
         """The state of this member is known to be wrong, from now on."""
         self.is_state_wrong = True
-        self._tell()
+        self._update_reluctance()
         self._yield()
 
     def look(self, *, has_room: bool) -> None:
         """Every few seconds: how things are now; if others are fitter and this member leads, one is asked."""
         if has_room and not self._has_room:
-            _log.warning("the disk has room again")
+            _log.warning("the disk has free space again")
         if self._has_room and not has_room:
-            _log.error("the disk has no room: no changes are taken, but those that make room")
+            _log.error("the disk is full: only changes that free space are taken")
         self._has_room = has_room
         self._look_at_clock()
-        self._tell()
+        self._update_reluctance()
         self._yield()  # again and again: it may have come to lead like that, or others are fitter by now
 
     def _look_at_clock(self) -> None:
         was_wrong, self.is_clock_wrong = self.is_clock_wrong, self._clocks.look()
         if self.is_clock_wrong and not was_wrong:
             ahead_s = -self._clocks.correction_ms() / 1000
-            _log.error("most others call this clock wrong: it is %+.0f s from theirs, which count", ahead_s)
+            _log.error(
+                "this clock is wrong: it differs by %+.0f s from most others', which are used", ahead_s
+            )
         if was_wrong and not self.is_clock_wrong:
-            _log.warning("this clock goes like most others' again")
+            _log.warning("this clock agrees with most others' again")
 
     def tick(self, *, at_s: float) -> None:
         """Each tick: ask another to lead while most are clearly faster than this disk."""
@@ -76,13 +78,13 @@ class Fitness:
             if self._hand_over(self._member.reluctance):
                 _log.warning("most others' disks are clearly faster than this one: another is asked to lead")
 
-    def _tell(self) -> None:
+    def _update_reluctance(self) -> None:
         reasons = {
             Reluctance.CLOCK_WRONG: self.is_clock_wrong,
             Reluctance.NO_ROOM: not self._has_room,
             Reluctance.STATE_WRONG: self.is_state_wrong,
         }
-        true = (reason for reason, holds in reasons.items() if holds)
+        true = (reason for reason, is_so in reasons.items() if is_so)
         self._member.reluctance = max(true, default=Reluctance.WILLING)
 
     def _yield(self) -> None:

@@ -17,7 +17,7 @@ from coordinator.protocol.invalidation import Keys
 from coordinator.raft.core import NotLeader
 
 POLL_S = 0.5  # a call without news is answered after this: a quarter of a lease
-ENDS_TOLD_S = 0.05  # after the end of a block; until then its records are asked for each time
+PUBLISH_DELAY_S = 0.05  # after the end of a block; until then its records are asked for each time
 
 
 class Following:
@@ -38,7 +38,7 @@ class Following:
         self._leases = CacheLeases(lease_s=lease_s)
         self._news = asyncio.Event()  # a new one for each piece of news
         self._waiting: dict[Block, asyncio.Event] = {}
-        self._telling: asyncio.TimerHandle | None = None
+        self._publish_timer: asyncio.TimerHandle | None = None
 
     @property
     def subscribers(self) -> int:
@@ -51,7 +51,7 @@ class Following:
         if self._leases.lead(term, at_s=time.monotonic()):
             for waiting in self._waiting.values():
                 waiting.set()
-            self._tell()
+            self._publish()
 
     async def clear(self, keys: Keys) -> Block:
         """Returns when nobody keeps anything of these keys; they stay blocked until `release`.
@@ -61,7 +61,7 @@ class Following:
         self._require_leader()
         block = self._leases.block(keys, at_s=time.monotonic())
         self._waiting[block] = freed = asyncio.Event()
-        self._tell()
+        self._publish()
         try:
             while (wait_s := self._leases.wait_s(block, at_s=time.monotonic())) > 0:
                 freed.clear()
@@ -78,8 +78,8 @@ class Following:
 
     def release(self, block: Block) -> None:
         """The command of this block was applied here, or never will be by this leader."""
-        if self._leases.release(block) and self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(ENDS_TOLD_S, self._tell)
+        if self._leases.release(block) and self._publish_timer is None:
+            self._publish_timer = asyncio.get_running_loop().call_later(PUBLISH_DELAY_S, self._publish)
 
     async def follow(self, call: FollowCall) -> FollowReply:
         """The answer to a subscriber. Raises NotLeader, Unavailable."""
@@ -93,7 +93,7 @@ class Following:
         if is_due:
             await self._read_barrier()
         if not self._leases.is_behind(call.term, call.acknowledged):
-            await _until(self._news, POLL_S if call.acknowledged == self._leases.version else ENDS_TOLD_S)
+            await _until(self._news, POLL_S if call.acknowledged == self._leases.version else PUBLISH_DELAY_S)
         if self._require_leader() != term:
             raise NotLeader(self._leadership()[1])
         if not is_due:
@@ -112,10 +112,10 @@ class Following:
             raise NotLeader(self._leadership()[1])
         return self._leases.term
 
-    def _tell(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+    def _publish(self) -> None:
+        if self._publish_timer is not None:
+            self._publish_timer.cancel()
+            self._publish_timer = None
         self._news.set()
         self._news = asyncio.Event()
 

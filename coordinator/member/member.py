@@ -37,7 +37,9 @@ PROPOSED_AT_ONCE_MAX = 1024  # the core takes all of a slice or nothing
 READS_WAITING_MAX = 65_536
 ROUND_TICKS_MAX = 5  # a ReadIndex round whose answer was lost is asked again after this
 LOG_BYTES_MAX = 512 << 20  # beyond it a member that lags catches up by a snapshot
-KEPT_ENTRIES = 20_000  # behind what the database holds: a member that was away for seconds needs no snapshot
+TRAILING_ENTRIES = (
+    20_000  # behind what the database holds: a member that was away for seconds needs no snapshot
+)
 
 
 class Waiter(Protocol):
@@ -98,7 +100,7 @@ class RaftMember:
         snapshots: Snapshots,
         rand: random.Random,
         *,
-        kept_entries: int = KEPT_ENTRIES,
+        trailing_entries: int = TRAILING_ENTRIES,
     ) -> None:
         self.id = config.id
         index, _ = store.applied()
@@ -109,7 +111,7 @@ class RaftMember:
         self._log = log
         self._store = store
         self._snapshots = snapshots
-        self._kept_entries = kept_entries
+        self._trailing_entries = trailing_entries
         self.applied_index = index
         self._ticks = 0
         self._proposals: list[_Proposal] = []
@@ -440,7 +442,7 @@ class RaftMember:
         index = durable_index
         is_short = self._log.size_bytes() < LOG_BYTES_MAX
         if is_short:
-            index -= self._kept_entries
+            index -= self._trailing_entries
         for progress in self._raft.status().progress.values():
             if not progress.active:
                 continue

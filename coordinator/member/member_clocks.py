@@ -1,4 +1,4 @@
-"""The time that most members' clocks show, as one coordinator hears them. Its own clocks are handed in.
+"""The time that most members' clocks show, as they came to one coordinator. Its own clocks are handed in.
 
 Nodes and coordinators tell their clocks with each heartbeat. What one showed is kept with the moment when it
 came, by a clock that is never set: when ours is set, that is known at once, before anybody tells one again.
@@ -12,15 +12,15 @@ from ca.identity import Identity, Role
 from coordinator.model.clock import boot_time_s, now_ms
 from coordinator.model.safety_limits import correction_ms
 
-KEPT_S: Final = 0.1  # of the median of all clocks
+MEDIAN_AGE_MAX_S: Final = 0.1  # of the median of all clocks
 SET_MS: Final = 20.0  # by less no clock is set
-HEARD_S: Final = 60.0  # a clock that was told so long ago still counts: it has hardly drifted since
+CLOCK_AGE_MAX_S: Final = 60.0  # a clock that was shown so long ago still counts: it has hardly drifted since
 NODES_MIN: Final = 2  # with our own that is three
 WRONG_LOOKS: Final = 2  # in a row: one heartbeat that was long under way is no reason to hand over
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Median:
     """What was found at `at_s`, when our clock was `set_to_ms` ahead of the steady one."""
 
     at_s: float
@@ -36,9 +36,9 @@ class MemberClocks:
     ) -> None:
         self._wall_ms = wall_ms
         self._steady_s = steady_s
-        self._told: dict[tuple[Role, str], tuple[int, float]] = {}  # by member: what it showed, and when
+        self._shown: dict[tuple[Role, str], tuple[int, float]] = {}  # by member: what it showed, and when
         self._wrong_looks = 0
-        self._kept: _Kept | None = None
+        self._median: _Median | None = None
 
     def receive(self, member: Identity, at_ms: int) -> None:
         """Another member's clock showed `at_ms` a moment ago; 0 is what older versions say.
@@ -46,8 +46,8 @@ class MemberClocks:
         Whoever calls has checked that it is a member, so the table is bounded by their number.
         """
         if at_ms > 0:
-            self._kept = None
-            self._told[member.role, member.id] = (at_ms, self._steady_s())
+            self._median = None
+            self._shown[member.role, member.id] = (at_ms, self._steady_s())
 
     def offsets_ms(self) -> list[int]:
         """By how much other clocks differ from ours (ms): theirs less ours.
@@ -56,10 +56,10 @@ class MemberClocks:
         heard, those of the coordinators are added.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()
-        self._told = {who: told for who, told in self._told.items() if at_s - told[1] <= HEARD_S}
+        self._shown = {who: shown for who, shown in self._shown.items() if at_s - shown[1] <= CLOCK_AGE_MAX_S}
         offsets_ms = {
-            who: told_ms + int((at_s - told_s) * 1000) - at_ms
-            for who, (told_ms, told_s) in self._told.items()
+            who: shown_ms + int((at_s - shown_at_s) * 1000) - at_ms
+            for who, (shown_ms, shown_at_s) in self._shown.items()
         }
         nodes_ms = [offset_ms for (role, _), offset_ms in offsets_ms.items() if role is Role.NODE]
         return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())
@@ -71,10 +71,14 @@ class MemberClocks:
         clock was not set.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()
-        kept = self._kept
-        if kept is None or at_s - kept.at_s > KEPT_S or abs(at_ms - at_s * 1000 - kept.set_to_ms) > SET_MS:
-            kept = self._kept = _Kept(at_s, at_ms - at_s * 1000, correction_ms(self.offsets_ms()))
-        return kept.correction_ms
+        median = self._median
+        if (
+            median is None
+            or at_s - median.at_s > MEDIAN_AGE_MAX_S
+            or abs(at_ms - at_s * 1000 - median.set_to_ms) > SET_MS
+        ):
+            median = self._median = _Median(at_s, at_ms - at_s * 1000, correction_ms(self.offsets_ms()))
+        return median.correction_ms
 
     def now_ms(self) -> int:
         """What most clocks show: ours, unless most others call it wrong."""

@@ -100,11 +100,11 @@ class Operations:
         """Before this process ends: if it leads, wait until another does, for HAND_OVER_S at most."""
         try:
             leader = await self.transfer("")
-            _log.info("handed the lead to %s", leader)
+            _log.info("handed leadership over to %s", leader)
         except NotLeader:
             return
         except FilestoreError as error:
-            _log.info("the lead was not handed over: %s", error.details)
+            _log.info("leadership was not handed over: %s", error.details)
 
     async def run(self) -> None:
         """Promote learners that have caught up, for ever; only the leader sees any."""

@@ -30,10 +30,10 @@ from coordinator.storage.snapshot_store import Incoming, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS
 
-KEPT_MAX = 2  # damaged databases: each is as large as the state
+DAMAGED_MAX = 2  # damaged databases: each is as large as the state
 PAUSE_S = 0.5  # between two looks whether a snapshot is made
 SILENCE_S = 120.0  # without a piece of a snapshot from anybody
-_KEPT = "state.sqlite.damaged-"
+_DAMAGED_PREFIX = "state.sqlite.damaged-"
 _SIDECARS = ("", "-wal", "-shm", SUMS)
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def note_damage(files: CoordinatorFiles, damage: StateDamaged) -> StateLost:
     try:
         write_durable(files.state_damaged, damage.details.encode() + b"\n")
     except OSError as error:  # the disk may be what fails: then the next start has to find it again
-        _log.error("the damage is not noted: %s", error)
+        _log.error("the damage could not be recorded: %s", error)
     return StateLost(
         f"{damage.details}. Start this coordinator again: it sets that aside, and gets the state from its log"
         " or from the other coordinators."
@@ -62,7 +62,7 @@ async def rebuild(
     Raises StateLost when no coordinator gives a snapshot, LogDamaged, LogInUse, InsufficientStorage, OSError;
     then all is as it was.
     """
-    _log.critical("%s; it is set aside and built again", damage.details)
+    _log.critical("%s; the database is moved aside and rebuilt", damage.details)
     index_min = await asyncio.to_thread(_log_follows, files, sync)
     snapshots = SnapshotStore(files.snapshots, files.state)
     if index_min > 0:
@@ -72,7 +72,7 @@ async def rebuild(
     else:
         await asyncio.to_thread(snapshots.vouched)  # what the log builds is a state of its own
     await asyncio.to_thread(_begin_anew, files)
-    await asyncio.to_thread(_set_aside, files)
+    await asyncio.to_thread(_move_aside, files)
     await asyncio.to_thread(snapshots.recover)
     files.state_damaged.unlink(missing_ok=True)
     await asyncio.to_thread(sync_directory, files.data)
@@ -122,16 +122,16 @@ async def _fetch(
     damage: StateDamaged,
 ) -> SnapshotMeta:
     """A whole snapshot of whoever has one first. It lies verified then."""
-    own_id, told = files.read_config().id, ""
+    own_id, logged = files.read_config().id, ""
     others = [each.coordinator_id for each in metadata.coordinators if each.coordinator_id != own_id]
     running = asyncio.create_task(metadata.run(), name="links of a rebuild")
-    heard_at_s, reason = time.monotonic(), "there is no other"
+    answered_at_s, reason = time.monotonic(), "there is no other"
     try:
-        while others and time.monotonic() - heard_at_s < SILENCE_S:
+        while others and time.monotonic() - answered_at_s < SILENCE_S:
             for source in others:
                 try:
                     meta = await metadata.snapshot(source, index_min)
-                    heard_at_s = time.monotonic()  # None: it makes one, which may take minutes
+                    answered_at_s = time.monotonic()  # None: it makes one, which may take minutes
                     if meta is not None:
                         await _fetch_from(metadata, source, await _incoming(snapshots, meta, source), meta)
                         _log.warning("fetched the state at %d from %s", meta.index, source)
@@ -141,9 +141,9 @@ async def _fetch(
                 except FilestoreError as error:
                     reason = f"{source}: {error.details}"
                     if isinstance(error, Conflict):  # it has the state, and must not give it now
-                        heard_at_s = time.monotonic()
-                        if reason != told:
-                            _log.error("waiting for a state: %s", told := reason)
+                        answered_at_s = time.monotonic()
+                        if reason != logged:
+                            _log.error("waiting for a state: %s", logged := reason)
             await asyncio.sleep(PAUSE_S)
     finally:
         await end(running)
@@ -165,14 +165,16 @@ async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming,
     await asyncio.to_thread(incoming.finish)
 
 
-def _set_aside(files: CoordinatorFiles) -> None:
+def _move_aside(files: CoordinatorFiles) -> None:
     """Keep the damaged database for who wants to know, and of earlier ones the newest."""
-    kept = sorted(files.data.glob(f"{_KEPT}*"))
-    names = sorted({path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(SUMS) for path in kept})
-    for name in names[: max(0, len(names) - (KEPT_MAX - 1))]:
+    earlier = sorted(files.data.glob(f"{_DAMAGED_PREFIX}*"))
+    names = sorted(
+        {path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(SUMS) for path in earlier}
+    )
+    for name in names[: max(0, len(names) - (DAMAGED_MAX - 1))]:
         for ending in _SIDECARS:
             (files.data / f"{name}{ending}").unlink(missing_ok=True)
-    target = f"{_KEPT}{now_ms()}"
+    target = f"{_DAMAGED_PREFIX}{now_ms()}"
     for ending in reversed(_SIDECARS):  # the database last: until it is gone, the next start does this again
         path = files.data / f"{files.state.name}{ending}"
         if path.exists():

@@ -38,17 +38,17 @@ DRIFT_SHARE = 0.1  # of a lease that a node is not told: clocks differ in rate b
 DUE_SHARE = 0.25  # of a lease, after which it is renewed: news in between needs no read barrier
 SUBSCRIBERS_MAX = 4096  # worker processes: hundreds of nodes with several each
 BLOCKS_MAX = 16_384  # commands that wait, or are not applied yet
-KEYS_TOLD_MAX = 1024  # in one answer; more count as everything
+REPLY_KEYS_MAX = 1024  # in one answer; more count as everything
 
 
 class _Subscriber:
-    """One worker process of a node. `told` is the version of the last answer that it got."""
+    """One worker process of a node. `sent_version` is the version of the last answer that it got."""
 
-    __slots__ = ("acknowledged", "ends_at_s", "has_left", "told")
+    __slots__ = ("acknowledged", "ends_at_s", "has_left", "sent_version")
 
-    def __init__(self, acknowledged: int, told: int, ends_at_s: float) -> None:
+    def __init__(self, acknowledged: int, sent_version: int, ends_at_s: float) -> None:
         self.acknowledged = acknowledged
-        self.told = told
+        self.sent_version = sent_version
         self.ends_at_s = ends_at_s
         self.has_left = False
 
@@ -157,8 +157,8 @@ class CacheLeases:
         """What is blocked, and no lease: the one that it has, if any, is left as it is."""
         known = self._subscribers.get(subscriber)
         if known is not None:
-            known.told = self.version
-        return FollowReply(self.term, self.version, _told(self._blocks.values()), 0.0)
+            known.sent_version = self.version
+        return FollowReply(self.term, self.version, _keys_of(self._blocks.values()), 0.0)
 
     def grant(self, subscriber: str, term: int, acknowledged: int, *, received_at_s: float) -> FollowReply:
         """The answer to a call that was received then: what is blocked, and a lease.
@@ -174,13 +174,13 @@ class CacheLeases:
             if is_granted := self._has_room(received_at_s):
                 self._subscribers[subscriber] = _Subscriber(acknowledged, self.version, ends_at_s)
         else:
-            is_granted = acknowledged >= known.told or known.ends_at_s <= received_at_s
+            is_granted = acknowledged >= known.sent_version or known.ends_at_s <= received_at_s
             is_granted = is_granted and not known.has_left
-            known.told = self.version
+            known.sent_version = self.version
             if is_granted:
                 known.ends_at_s = max(known.ends_at_s, ends_at_s)
         lease_s = self._lease_s * (1 - DRIFT_SHARE) if is_granted else 0.0
-        return FollowReply(self.term, self.version, _told(self._blocks.values()), lease_s)
+        return FollowReply(self.term, self.version, _keys_of(self._blocks.values()), lease_s)
 
     def live(self, *, at_s: float) -> int:
         """How many hold a lease."""
@@ -203,6 +203,6 @@ class CacheLeases:
         return len(self._subscribers) < SUBSCRIBERS_MAX
 
 
-def _told(blocks: Iterable[Block]) -> list[str]:
+def _keys_of(blocks: Iterable[Block]) -> list[str]:
     keys = frozenset[str]().union(*(block.keys for block in blocks))
-    return sorted(keys if len(keys) <= KEYS_TOLD_MAX else EVERYTHING)
+    return sorted(keys if len(keys) <= REPLY_KEYS_MAX else EVERYTHING)

@@ -56,13 +56,13 @@ class Upgrades:
     async def _raise(self) -> None:
         known = await self._metadata.rules() | {self._own_id: RULES}
         members = [record.coordinator_id for record in self._view().coordinators]
-        self._tell([member for member in members if known.get(member, 0) < RULES])
+        self._log_waiting([member for member in members if known.get(member, 0) < RULES])
         version = min(RULES, *(known.get(member, 0) for member in members))
         if version > self._store.rules():
             await self._driver.propose(RaiseRules(version=version))
             _log.info("every coordinator knows the rules %d: they are in force", version)
 
-    def _tell(self, waited_for: list[str]) -> None:
+    def _log_waiting(self, waited_for: list[str]) -> None:
         """Whom the newest rules wait for: one that is gone for good holds them up until it is removed."""
         if waited_for and waited_for != self._waited_for:
             _log.warning(

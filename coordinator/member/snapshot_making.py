@@ -91,7 +91,7 @@ class Making:
         self._again_at_s = 0.0  # not before, after a failure
         self._taken_at_s: float | None = None  # when the snapshot that lies ready was made, or found
         self._pinned: dict[int, Pinned] | None = None  # while a state that was asked for is awaited
-        self._told = ""
+        self._logged = ""
 
     @property
     def is_busy(self) -> bool:
@@ -118,7 +118,7 @@ class Making:
             if (damage := damage_in(error)) is not None:
                 self._hooks.failed(damage)
             else:
-                _log.warning("the state at this entry cannot be held: %s", error)
+                _log.warning("the state at this entry cannot be pinned: %s", error)
             return
         if self._pinned is not None and len(self._pinned) < PINNED_MAX:
             self._pinned[pinned.index] = pinned
@@ -133,21 +133,21 @@ class Making:
         if self._taken_at_s is None or self.is_busy:
             return
         if self.witnesses.forbids:
-            await self._withdraw()
+            await self._discard()
             return
         if time.monotonic() - max(self._taken_at_s, self._snapshots.served_at_s) < SNAPSHOT_AGE_S:
             return
         if self._hooks.is_fetched_from():
             self.begin()
         else:
-            await self._withdraw()
+            await self._discard()
 
     async def close(self) -> None:
         """End what is being made."""
         if self._task is not None:
             await end(self._task)
 
-    async def _withdraw(self) -> None:
+    async def _discard(self) -> None:
         self._taken_at_s = None
         self._hooks.gone()
         await asyncio.to_thread(self._snapshots.forget_outgoing)
@@ -186,9 +186,9 @@ class Making:
 
     def _may_hand_out(self) -> bool:
         why = self.witnesses.forbids
-        if why and why != self._told:
+        if why and why != self._logged:
             _log.error("a member that lags behind the log waits for its snapshot: %s", why)
-        self._told = why
+        self._logged = why
         return not why
 
     async def _make(self) -> tuple[Made, bool]:

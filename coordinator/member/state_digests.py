@@ -22,7 +22,7 @@ from msgspec import Struct
 from ca.errors import Conflict, FilestoreError, Internal
 from ca.secretfiles import write_durable
 from coordinator.machine.execution.rules import WHOLE_DIGESTS
-from coordinator.member.divergence import DigestStanding, Divergence, DivergenceWatch, Word
+from coordinator.member.divergence import DigestStanding, Divergence, DivergenceWatch, ReportedDigest
 from coordinator.member.driver import Driver
 from coordinator.member.rebuilding import rebuilt_at_ms
 from coordinator.member.snapshot_making import TAKE_AGAIN_S
@@ -61,7 +61,7 @@ class StateDiverged(Internal):
     """The state of this member is not that of the majority: it must not go on, nor start again."""
 
 
-class _Kept(Struct, frozen=True, kw_only=True):
+class _SavedDifferences(Struct, frozen=True, kw_only=True):
     """What outlives the process: who is odd, and what is not settled yet.
 
     The latter are the differences of which it is not known who is odd. It keeps as well which state each
@@ -101,11 +101,11 @@ class Digests:
         self._interval_s = interval_s
         self._files = files
         self._watch = DivergenceWatch(own_id)
-        self._to_report: asyncio.Queue[tuple[int, Word]] = asyncio.Queue(REPORTS_WAITING_MAX)
+        self._to_report: asyncio.Queue[tuple[int, ReportedDigest]] = asyncio.Queue(REPORTS_WAITING_MAX)
         self._wholes: deque[int] = deque(maxlen=WHOLES_MAX)
         self._to_hash: asyncio.Queue[Pinned] = asyncio.Queue(1)
         self._whole_asked_at_s = float("-inf")
-        self._told: set[str] = set()  # of whom the log says that they are odd
+        self._logged_odd: set[str] = set()  # of whom the log says that they are odd
         self._differs_at = 0
         self._opened_at_s = float("-inf")
         self._changed = asyncio.Event()  # what is kept
@@ -113,10 +113,10 @@ class Digests:
         self._to_hurry = asyncio.Event()
         self._diverged = asyncio.Event()
         self._rebuilt_at_ms = rebuilt_at_ms(files.rebuilt)
-        self._kept = _read_kept(files.differences)
-        self._rebuilt = dict(self._kept.rebuilt)
-        self._watch.odd.update(self._kept.odd)
-        for log_index, digests in self._kept.open.items():
+        self._saved = _read_saved(files.differences)
+        self._rebuilt = dict(self._saved.rebuilt)
+        self._watch.odd.update(self._saved.odd)
+        for log_index, digests in self._saved.open.items():
             self._watch.recall(log_index, digests)
         driver.making.witnesses = self
 
@@ -141,7 +141,7 @@ class Digests:
         if self.is_odd:
             return f"the state of {self._own_id} is wrong: set that coordinator up again"
         if places := self.differ_at:
-            said = ", ".join(sorted(self._watch.words_at(places[0])))
+            said = ", ".join(sorted(self._watch.digests_at(places[0])))
             return (
                 f"the states of {said} differ at index {places[0]}, and nothing shows yet whose is wrong."
                 " Start every coordinator that is down: the word of one that has its own state decides it."
@@ -164,7 +164,7 @@ class Digests:
             group.create_task(self._propose_for_ever(), name="state digests")
             group.create_task(self._report_for_ever(), name="reports of state digests")
             group.create_task(self._hash_for_ever(), name="digests of all of the state")
-            group.create_task(self._keep_for_ever(), name="what is known of differences")
+            group.create_task(self._save_for_ever(), name="what is known of differences")
             group.create_task(self._examine_for_ever(), name="examination of the state")
             await self._diverged.wait()
             diverged = await asyncio.to_thread(mark_diverged, self._files.diverged, self._own_id)
@@ -191,7 +191,7 @@ class Digests:
         """Pin the state at a HashWhole, to be hashed beside all else; not while another is hashed."""
         if self.is_odd:
             pinned.close()
-            self._report_soon(pinned.index, Word(""))  # nobody shall wait for it
+            self._report_soon(pinned.index, ReportedDigest(""))  # nobody shall wait for it
         elif self._to_hash.full():
             pinned.close()
         else:
@@ -211,7 +211,7 @@ class Digests:
             if not self._awaited(log_index):
                 return False
             await asyncio.sleep(VOUCH_LOOK_S)
-        _log.warning("not enough coordinators have said what their state is at index %d", log_index)
+        _log.warning("not enough coordinators have reported the digest of their state at index %d", log_index)
         return False
 
     def lost(self, coordinator_id: str) -> None:
@@ -265,25 +265,26 @@ class Digests:
         self._watch.origins[self._own_id] = self._snapshots.origin()
         self._watch.own(hashed.log_index, hashed.digest, hashed)
         agreed_at = self._watch.agreed_at(hashed)
-        self._report_soon(hashed.log_index, Word(hashed.digest, agreed_at=agreed_at, touched=hashed.touched))
+        report = ReportedDigest(hashed.digest, agreed_at=agreed_at, touched=hashed.touched)
+        self._report_soon(hashed.log_index, report)
 
     def _own_whole(self, log_index: int, digest: str) -> None:
         self._wholes.append(log_index)
         self._watch.origins[self._own_id] = self._snapshots.origin()
         self._watch.own(log_index, digest)
-        self._report_soon(log_index, Word(digest))
+        self._report_soon(log_index, ReportedDigest(digest))
 
-    def _report_soon(self, log_index: int, word: Word) -> None:
+    def _report_soon(self, log_index: int, reported: ReportedDigest) -> None:
         if self._to_report.full():
             self._to_report.get_nowait()
-        self._to_report.put_nowait((log_index, word))
+        self._to_report.put_nowait((log_index, reported))
 
     def _reported(self, report: HashReport) -> None:
         if not self._is_of_this_state(report):
             return
         voters = self._voters()
-        word = Word(report.digest, report.origin, report.agreed_at, report.touched)
-        found = self._watch.reported(report.coordinator_id, report.log_index, word, voters)
+        reported = ReportedDigest(report.digest, report.origin, report.agreed_at, report.touched)
+        found = self._watch.reported(report.coordinator_id, report.log_index, reported, voters)
         self._watch.origins[self._own_id] = self._snapshots.origin()  # not as it was when it reported
         if found is not None:
             self._judge(found)
@@ -307,7 +308,7 @@ class Digests:
             self._rebuilt[speaker] = report.rebuilt_at_ms
             self._watch.forget(speaker)
             self._watch.odd.discard(speaker)
-            self._told.discard(speaker)
+            self._logged_odd.discard(speaker)
             self._changed.set()
         return True
 
@@ -319,11 +320,11 @@ class Digests:
         self._changed.set()
         self._to_examine.set()
         self._to_hurry.set()
-        is_news = not found.odd or bool(set(found.odd) - self._told)
-        self._told.update(found.odd)
+        is_news = not found.odd or bool(set(found.odd) - self._logged_odd)
+        self._logged_odd.update(found.odd)
         _log.log(
             logging.CRITICAL if is_news else logging.INFO,
-            "the states of the coordinators differ at index %d; odd: %s",
+            "the states of the coordinators differ at index %d; wrong: %s",
             found.log_index,
             ", ".join(found.odd) or "not known, as nothing shows whose state is wrong",
         )
@@ -343,7 +344,7 @@ class Digests:
         if not self._watch.is_right(log_index, voters):
             return
         self._snapshots.vouched()
-        _log.info("the state that this coordinator has copied is what the others have at index %d", log_index)
+        _log.info("the state copied to this coordinator agrees with the others' at index %d", log_index)
 
     # What runs beside
 
@@ -384,7 +385,7 @@ class Digests:
             try:
                 digest = await asyncio.to_thread(_digest_and_close, pinned)
             except sqlite3.Error as error:
-                _log.warning("all of the state cannot be hashed: %s", error)
+                _log.warning("the whole state cannot be hashed: %s", error)
                 if (damage := damage_in(error)) is not None:
                     self._store.condemn(damage)
             else:
@@ -401,23 +402,23 @@ class Digests:
                 self._store.condemn(StateDamaged(f"state.sqlite is damaged: {flaw}"))
             await asyncio.sleep(TAKE_AGAIN_S)
 
-    async def _keep_for_ever(self) -> None:
+    async def _save_for_ever(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            places = {log_index: self._watch.words_at(log_index) for log_index in self.differ_at}
-            kept = _Kept(odd=sorted(self._watch.odd), open=places, rebuilt=dict(self._rebuilt))
-            if kept != self._kept:
-                self._kept = kept
-                await asyncio.to_thread(write_durable, self._files.differences, sealed(kept))
+            places = {log_index: self._watch.digests_at(log_index) for log_index in self.differ_at}
+            saved = _SavedDifferences(odd=sorted(self._watch.odd), open=places, rebuilt=dict(self._rebuilt))
+            if saved != self._saved:
+                self._saved = saved
+                await asyncio.to_thread(write_durable, self._files.differences, sealed(saved))
 
     async def _report_for_ever(self) -> None:
         while True:
-            log_index, word = await self._to_report.get()
+            log_index, reported = await self._to_report.get()
             # Digests of slices come again, but a lost one may be what shows who is odd: a pass later what was
             # agreed is forgotten. The others are waited for.
-            is_awaited, since_s = not word.digest or log_index in self._wholes, time.monotonic()
-            while not await self._report(log_index, word):
+            is_awaited, since_s = not reported.digest or log_index in self._wholes, time.monotonic()
+            while not await self._report(log_index, reported):
                 if not is_awaited and time.monotonic() - since_s > REPORT_S:
                     break
                 await asyncio.sleep(REPORT_AGAIN_S)
@@ -425,18 +426,18 @@ class Digests:
     async def _report_once(self) -> None:
         """Until the digest that differs got through, so that the others know who is odd."""
         digest = self._watch.own_digest(self._differs_at)
-        while digest and not await self._report(self._differs_at, Word(digest)):
+        while digest and not await self._report(self._differs_at, ReportedDigest(digest)):
             await asyncio.sleep(REPORT_AGAIN_S)
 
-    async def _report(self, log_index: int, word: Word) -> bool:
+    async def _report(self, log_index: int, reported: ReportedDigest) -> bool:
         """Whether it got through."""
         report = ReportHash(
             coordinator_id=self._own_id,
             log_index=log_index,
-            digest=word.digest,
+            digest=reported.digest,
             origin=self._snapshots.origin(),
-            agreed_at=word.agreed_at,
-            touched=word.touched,
+            agreed_at=reported.agreed_at,
+            touched=reported.touched,
             odd=self.diverged,
             rebuilt_at_ms=self._rebuilt_at_ms,
         )
@@ -457,15 +458,15 @@ def _digest_and_close(pinned: Pinned) -> str:
         return pinned.digest()
 
 
-def _read_kept(path: Path) -> _Kept:
+def _read_saved(path: Path) -> _SavedDifferences:
     """Blocks, for the start. What cannot be read is nothing: it is found anew as long as it is there."""
     try:
-        return unsealed(path.read_bytes(), _Kept)
+        return unsealed(path.read_bytes(), _SavedDifferences)
     except FileNotFoundError:
-        return _Kept()
+        return _SavedDifferences()
     except (OSError, msgspec.MsgspecError) as error:
         _log.warning("%s cannot be read: %s", path, error)
-        return _Kept()
+        return _SavedDifferences()
 
 
 def pause_after(rows: int, rows_max: int, *, interval_s: float) -> float:

@@ -60,15 +60,17 @@ class Worker:
         try:
             value = work(*arguments)
         except StopIteration:
-            _tell(done, done.set_exception, RuntimeError("work raised StopIteration, which no future takes"))
+            _settle_soon(
+                done, done.set_exception, RuntimeError("work raised StopIteration, which no future takes")
+            )
         except BaseException as error:  # noqa: BLE001 - nothing is handled here: it is the caller's
-            _tell(done, done.set_exception, error)
+            _settle_soon(done, done.set_exception, error)
         else:
-            _tell(done, done.set_result, value)
+            _settle_soon(done, done.set_result, value)
         return True
 
 
-def _tell(done: asyncio.Future[Any], settle: Callable[[Any], None], outcome: object) -> None:
+def _settle_soon(done: asyncio.Future[Any], settle: Callable[[Any], None], outcome: object) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         done.get_loop().call_soon_threadsafe(_settle, done, settle, outcome)
 

@@ -9,16 +9,16 @@ from msgspec import Meta, Struct
 from ca.errors import InvalidRequest
 
 HEADER: Final = "Filestore-Instance"
-PARSED_KEPT: Final = 256  # words that were parsed: each message of a connection comes with the same one
-_Word = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+PARSED_CACHE_SIZE: Final = 256  # words that were parsed: each message of a connection comes with the same one
+_Hex = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 
 
 class Instance(Struct, frozen=True, array_like=True):
     """The id of a directory, which start of it this is, and a random word of the process."""
 
-    directory: _Word
+    directory: _Hex
     start: Annotated[int, Meta(ge=1, lt=2**53)]
-    process: _Word
+    process: _Hex
 
     def __str__(self) -> str:
         return f"{self.directory}.{self.start}.{self.process}"
@@ -28,7 +28,7 @@ class Instance(Struct, frozen=True, array_like=True):
         return later.directory == self.directory and (later == self or later.start > self.start)
 
 
-@functools.lru_cache(PARSED_KEPT)
+@functools.lru_cache(PARSED_CACHE_SIZE)
 def parsed(text: str) -> Instance:
     """The instance in a header. Raises InvalidRequest."""
     directory, _, rest = text.partition(".")
@@ -39,14 +39,14 @@ def parsed(text: str) -> Instance:
         raise InvalidRequest("malformed instance") from error
 
 
-def contradiction(known: str, told: str) -> str:
-    """Why a process that says `told` is not who spoke last, "" if it may be; both as `str` writes them.
+def contradiction(known: str, claimed: str) -> str:
+    """Why a process that says `claimed` is not who spoke last, "" if it may be; both as `str` writes them.
 
     Who tells none is of an older version, of which nobody knows. Raises InvalidRequest.
     """
-    if not known or not told or known == told:
+    if not known or not claimed or known == claimed:
         return ""
-    last, now = parsed(known), parsed(told)
+    last, now = parsed(known), parsed(claimed)
     if last.directory != now.directory:
         return "another directory has this name and certificate"
     if last.is_followed_by(now):

@@ -156,14 +156,14 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
 
 
 class NodeReplicas(Struct, frozen=True, kw_only=True):
-    """How many replicas the log names a node for, and how many more of its are doomed."""
+    """How many replicas the log names a node for, and how many more of its are marked for deletion."""
 
     replicas: int
     doomed: int
 
 
 class Collected(Struct, frozen=True, kw_only=True):
-    """What one Collect has done: blobs (and their bytes) that are to go, replicas doomed.
+    """What one Collect has done: blobs (and their bytes) that are to go, replicas marked for deletion.
 
     `more`: it stopped at its bound.
     """

@@ -12,14 +12,14 @@ from typing import Final
 # Two clocks that differ by no more from most others' differ by less from each other than tokens are taken
 # before their time (`ca.usertoken.LEEWAY_S`, 30 s): what one leader mints the next one takes.
 CLOCK_OFF_MAX_MS: Final = 10_000
-CAUTION_SHARE: Final = 0.1
-CAUTION_BLOBS: Final = 100  # fewer never are too many
-CAUTION_S: Final = 7 * 86_400.0  # what has waited for an answer for so long goes without one
+SAFETY_SHARE_MAX: Final = 0.1
+SAFETY_BLOBS_MAX: Final = 100  # fewer never are too many
+SAFETY_WAIT_S: Final = 7 * 86_400.0  # what has waited for an answer for so long goes without one
 
 
 def is_too_many(going: int, blobs: int) -> bool:
     """Whether so many of so many blobs are more than goes without a question."""
-    return going > CAUTION_BLOBS and going > blobs * CAUTION_SHARE
+    return going > SAFETY_BLOBS_MAX and going > blobs * SAFETY_SHARE_MAX
 
 
 def clock_doubt(offsets_ms: Iterable[int]) -> str:

@@ -10,7 +10,7 @@ progress (`moved`), which is, and nothing else is:
 - the log told where the upload stands that the request is for, or took a change of it;
 - a member of the upload has more bytes durable than ever before, or has put the content into place, or has
   taken some of a copy;
-- a stretch of a file was hashed that has to be;
+- a span of a file was hashed that has to be;
 - the node that the request was passed on to says that it lives: that one has the same bound.
 
 To ask again, or somebody else, is no progress, and neither is any answer that a request only looks at. Work

@@ -71,6 +71,24 @@ class MintCall(Struct, frozen=True, tag="mint"):
     acknowledged_below: Count
 
 
+class RenewTokenCall(Struct, frozen=True, tag="renew_token"):
+    """A user asks for another token of its own, with the rights that it has now. Leader only, no entry.
+
+    Answers a MintReply.
+    """
+
+    caller: Caller
+    ttl_seconds: Count
+
+
+class TicketCall(Struct, frozen=True, tag="ticket"):
+    """Who may read a file asks for a ticket to its content. Leader only, no entry. Answers a TicketReply."""
+
+    caller: Caller
+    file_uuid: Text
+    ttl_seconds: Count
+
+
 class RotateKeyCall(Struct, frozen=True, tag="rotate_token_key"):
     """An admin lets another key sign user tokens; those before end `grace_seconds` later. Leader only.
 
@@ -92,6 +110,13 @@ class MintReply(Struct, frozen=True):
     expires_at_ms: int
     roles: list[str]
     groups: list[str]
+
+
+class TicketReply(Struct, frozen=True):
+    """The ticket is shown once."""
+
+    ticket: str
+    expires_at_ms: int
 
 
 class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
@@ -258,8 +283,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
     `disk`: ok; low, when no room is left but the reserve; full, when none is left at all; failed, when it
     takes no bytes. `copy_failures`: what the leader has seen fail again and again of the copies that it shall
-    make or give; "" for nothing. `since_ms`: see `coordinator.rpc.node_health.Heard`. `rival`: why a second
-    process that claims to be this node is refused, "" if there is none.
+    make or give; "" for nothing. `since_ms`: see `coordinator.rpc.node_health.LastHeartbeat`. `rival`: why a
+    second process that claims to be this node is refused, "" if there is none.
     """
 
     node: NodeRecord
@@ -326,6 +351,8 @@ AnyCall = (
     | JoinCall
     | RenewCall
     | MintCall
+    | RenewTokenCall
+    | TicketCall
     | RotateKeyCall
     | HeartbeatCall
     | FollowCall

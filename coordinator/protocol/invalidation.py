@@ -64,8 +64,9 @@ def _file(command: Any) -> Keys:
 
 
 def _described(command: UpdateFile) -> Keys:
-    """Descriptions are not in what a download shows; a time at which its content goes is."""
-    return NOTHING if command.retention_hours is UNSET else _file(command)
+    """A download shows name and type of the file, and when its content goes; nothing of its kind."""
+    shown = (command.filename, command.content_type, command.retention_hours)
+    return NOTHING if all(value is UNSET for value in shown) else _file(command)
 
 
 def _user(command: Any) -> Keys:

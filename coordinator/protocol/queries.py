@@ -200,6 +200,13 @@ class GetUpload(Query, frozen=True, kw_only=True, tag="get_upload"):
     file_uuid: Text
 
 
+class GetTicketContent(Query, frozen=True, kw_only=True, tag="get_ticket_content"):
+    """As GetContent, for whoever has a ticket of `caller` to this file: it stands in place of the token."""
+
+    caller: Caller
+    file_uuid: Text
+
+
 class GetContent(Query, frozen=True, kw_only=True, tag="get_content"):
     """Needs read: the ContentRecord. not_available before the upload ends, gone when tombstoned."""
 
@@ -335,9 +342,9 @@ class ListLastSources(Query, frozen=True, kw_only=True, tag="list_last_sources")
 
 
 class CountCollectable(Query, frozen=True, kw_only=True, tag="count_collectable"):
-    """For members only: how many blobs a Collect with this grace would doom.
+    """For members only: how many blobs a Collect with this grace would mark for deletion.
 
-    They are counted up to `limit`. With `is_doomed` it is how many replicas were doomed of those that a
+    They are counted up to `limit`. With `is_doomed` it is how many replicas were marked of those that a
     Collect would have by now, and are there still.
     """
 
@@ -373,6 +380,7 @@ AnyQuery = (
     | ListJobRuns
     | GetLastRuns
     | GetUpload
+    | GetTicketContent
     | GetContent
     | FindBlob
     | LiveUploads

@@ -122,7 +122,7 @@ class Progress:
         self._inflight.clear()
         return True
 
-    def heard_heartbeat_reply(self) -> None:
+    def receive_heartbeat_reply(self) -> None:
         """The member lives: what seems lost on the way is asked after.
 
         A silent member is sent nothing but heartbeats.

@@ -316,13 +316,13 @@ def on_heartbeat_reply(state: State, message: Message) -> None:
     if progress is None:
         return
     progress.active = True
-    progress.reluctance = _told_reluctance(message)
+    progress.reluctance = _reluctance_of(message)
     progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
-    progress.heard_heartbeat_reply()
+    progress.receive_heartbeat_reply()
     state.flush_due = True
 
 
-def _told_reluctance(message: Message) -> Reluctance:
+def _reluctance_of(message: Message) -> Reluctance:
     if not message.reject:
         return Reluctance.WILLING
     is_known = Reluctance.WILLING < message.hint_index <= max(Reluctance)

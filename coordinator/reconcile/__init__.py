@@ -2,6 +2,6 @@
 
 Each reconciler compares the log with what is wanted, and acts by ordinary commands and by orders to nodes
 (`coordinator.rpc.node_client`). Its plans are pure functions of facts; what it has done is in the log at
-once, so that the next leader goes on by looking again. Nothing here deletes: the log dooms a replica, its
-node reads that and acts.
+once, so that the next leader goes on by looking again. Nothing here deletes: the log marks a replica for
+deletion, its node reads that and acts.
 """

@@ -18,7 +18,7 @@ REST_S_MAX: Final = 300.0
 FORGOTTEN_S: Final = 3600.0  # after its last failure: it was tried since if there was anything to do
 KEYS_MAX: Final = 10_000  # of one kind
 FAILING_MIN: Final = 2  # failures in a row of which an operator is told
-TOLD_S_MIN: Final = 20.0  # so long at least; where there is work it is tried again sooner, else nobody waits
+SHOWN_S_MIN: Final = 20.0  # so long at least; where there is work it is tried again sooner, else nobody waits
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Backoff:
             key: (record.failures, record.reason)
             for key, record in self._records.items()
             if record.failures >= FAILING_MIN
-            and self._clock_s() < record.failed_at_s + max(2 * record.rest_s, TOLD_S_MIN)
+            and self._clock_s() < record.failed_at_s + max(2 * record.rest_s, SHOWN_S_MIN)
         }
 
 

@@ -30,7 +30,7 @@ _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignm
 
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
-    """State, ears and voice of this coordinator.
+    """The parts of this coordinator that its reconcilers depend on.
 
     `grace_ms`: how long a blob without files is kept; `failures`: of the copies that were made since it runs.
     """
@@ -45,12 +45,12 @@ class ReconcileContext:
     failures: CopyFailures = field(default_factory=CopyFailures)
 
     def facts(self) -> Facts:
-        """The cluster as this coordinator has applied it and hears it."""
+        """The cluster as this coordinator has applied it, and as heartbeats show it."""
         view, at_s = self.view(), time.monotonic()
         return Facts(
             nodes=tuple(view.nodes),
             candidates=tuple(self.health.candidates(view.nodes, at_s=at_s)),
-            heard=self.health.heard(at_s=at_s).intersection(n.node_id for n in view.nodes),
+            reachable=self.health.reachable(at_s=at_s).intersection(n.node_id for n in view.nodes),
             replicas=view.replicas,
             write_quorum=view.write_quorum,
         )

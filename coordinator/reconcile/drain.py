@@ -41,7 +41,7 @@ PAGE_ROWS = 100
 DROP_POLL_S = 0.5
 RELEASED_MAX = 90  # in one round: with those under way fewer than 100, which a node drops without a question
 RELEASES_AT_ONCE = 8
-KEPT_MAX = 100_000  # replicas that one run remembers
+REMEMBERED_MAX = 100_000  # replicas that one run remembers
 DROP_POLLS_MAX = 60  # for the node to drop what was released, in one run
 
 _log = logging.getLogger(__name__)
@@ -91,17 +91,21 @@ def is_due(context: ReconcileContext) -> bool:
 
 
 async def release(context: ReconcileContext, progress: StepProgress, sha256: str, node_id: str) -> bool:
-    """Have the log doom a replica, if enough others count and are there; whether it does."""
+    """Have the log mark a replica for deletion, if enough others count and are there; whether it does."""
     facts = context.facts()
     if not await _is_elsewhere(context, facts, sha256, node_id):
-        _log.warning("a replica stays: others are not there", extra={"sha256": sha256, "holder": node_id})
+        _log.warning(
+            "a replica is not released: others are missing", extra={"sha256": sha256, "holder": node_id}
+        )
         progress.add(unconfirmed=1)
         return False
     command = ReleaseReplica(sha256=sha256, node_id=node_id, others_min=facts.wanted)
     try:
         await progress.apply(command, type(None))
     except Refused as refusal:
-        _log.info("a replica stays: %s", refusal.details, extra={"sha256": sha256, "holder": node_id})
+        _log.info(
+            "a replica is not released: %s", refusal.details, extra={"sha256": sha256, "holder": node_id}
+        )
         return refusal.code == NotFound.code
     progress.add(released=1)
     return True
@@ -139,7 +143,7 @@ class Rounds:
             await self._have_dropped()
 
     async def release(self, sha256: str) -> bool:
-        """Have the log doom the replica, if enough others count and are there; whether it does.
+        """Have the log mark the replica for deletion, if enough others count and are there; whether it does.
 
         Before the first of a round the node has dropped what was released in the one before.
         """
@@ -156,7 +160,7 @@ class Rounds:
             return is_released
 
     async def _is_dropping(self) -> bool:
-        """Whether something is doomed there from before."""
+        """Whether something is marked for deletion there from before."""
         page = await self._context.ask(ListReplicasToDelete(node_id=self._node_id, limit=1), DeletionPage)
         return bool(page.replicas)
 
@@ -165,7 +169,7 @@ class Rounds:
 
 
 async def have_dropped(context: ReconcileContext, progress: StepProgress, node_id: str) -> bool:
-    """Have a node drop what is doomed there, and wait for a while until it has; whether it has.
+    """Have a node delete what is marked there, and wait for a while until it has; whether it has.
 
     What it spares, since somebody was just told that it is there, is counted: a later run releases it again.
     """
@@ -174,12 +178,12 @@ async def have_dropped(context: ReconcileContext, progress: StepProgress, node_i
         try:
             state = await context.orders.custody(context.node(node_id), "collect", order_id)
         except (OrderFailed, NotFound) as failure:
-            _log.info("a node does not drop what it should now: %s", failure)
+            _log.info("a node does not delete marked replicas now: %s", failure)
             return False
         if state.state != "running":
             progress.add(spared=state.counts.get("spared", 0))
             if state.reason:
-                _log.warning("the node %s does not drop what it should: %s", node_id, state.reason)
+                _log.warning("the node %s does not delete marked replicas: %s", node_id, state.reason)
             return state.state == "completed"
         await asyncio.sleep(DROP_POLL_S)
     return False
@@ -233,12 +237,12 @@ async def _says_yes(context: ReconcileContext, node: NodeRecord, blob: BlobRecor
 async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str) -> None:
     copier = Copier(context, progress)
     rounds = Rounds(context, progress, node_id)
-    kept: set[str] = set()  # that could not be released
+    unreleased: set[str] = set()  # that could not be released
 
     def begin(crew: Crew, replica: HeldReplica) -> bool:
         sha256 = replica.sha256
         facts = context.facts()
-        if crew.is_at(sha256) or sha256 in kept or node_id not in draining(facts):
+        if crew.is_at(sha256) or sha256 in unreleased or node_id not in draining(facts):
             return True  # of the last somebody has thought better
 
         def plan(facts: Facts) -> list[Copy]:
@@ -247,8 +251,8 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
 
         async def move() -> None:
             is_free = await copier.make(copies or [], plan) and node_id in draining(context.facts())
-            if not (is_free and await rounds.release(sha256)) and len(kept) < KEPT_MAX:
-                kept.add(sha256)  # the next run tries again
+            if not (is_free and await rounds.release(sha256)) and len(unreleased) < REMEMBERED_MAX:
+                unreleased.add(sha256)  # the next run tries again
 
         copies = copier.choose(facts, sha256, replica.size_bytes, plan)
         if copies is None:
@@ -256,8 +260,8 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
         progress.add(looked_at=1)
         if copies or not _lacks(context, facts, sha256):
             crew.begin(sha256, move)
-        elif len(kept) < KEPT_MAX:
-            kept.add(sha256)
+        elif len(unreleased) < REMEMBERED_MAX:
+            unreleased.add(sha256)
         return True
 
     await rounds.run(begin)
@@ -274,6 +278,6 @@ def _holds(context: ReconcileContext, node_id: str) -> bool:
 
 
 def _held(context: ReconcileContext, node_id: str) -> int:
-    """Replicas of a node, doomed ones too."""
+    """Replicas of a node, those marked for deletion too."""
     counts = context.look(GetNodeReplicas(node_id=node_id), NodeReplicas)
     return counts.replicas + counts.doomed

@@ -11,11 +11,11 @@ SOURCES_MAX = 16  # of one copy: a node takes no more in an order (node/peerapi/
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The cluster at one moment. `heard`: nodes that answer now, whatever the log says of them."""
+    """The cluster at one moment. `reachable`: nodes that answer now, whatever the log says of them."""
 
     nodes: tuple[NodeRecord, ...]
     candidates: tuple[Candidate, ...]
-    heard: frozenset[str]
+    reachable: frozenset[str]
     replicas: int
     write_quorum: int
 
@@ -47,8 +47,8 @@ class Facts:
     def sources(self, holders: Sequence[str]) -> tuple[str, ...]:
         """Who can be asked for a blob, the best first: those that count, then others that answer."""
         good = set(self.good(holders))
-        heard = [node_id for node_id in holders if node_id in self.heard]
-        return tuple(sorted(heard, key=lambda node_id: node_id not in good))[:SOURCES_MAX]
+        reachable = [node_id for node_id in holders if node_id in self.reachable]
+        return tuple(sorted(reachable, key=lambda node_id: node_id not in good))[:SOURCES_MAX]
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ class JobRuns:
         try:
             await self._work_to_its_end(run)
         except Interrupted as reason:
-            _log.info("the run %s of the job %s stops for now: %s", run.run_id, run.job_name, reason)
+            _log.info("the run %s of the job %s is interrupted: %s", run.run_id, run.job_name, reason)
             await asyncio.sleep(RETRY_S)
         finally:
             del self._working[run.run_id]
@@ -256,7 +256,7 @@ class JobRuns:
     async def _work_to_its_end(self, run: JobRunRecord) -> None:
         progress = StepProgress(self._own_id, self._driver, run, self._doubt_of(run.job_name))
         await progress.record("running")  # from here on it is ours
-        _log.info("the run %s of the job %s begins, or goes on", run.run_id, run.job_name)
+        _log.info("the run %s of the job %s starts or resumes", run.run_id, run.job_name)
         status = "completed"
         try:
             await self._works[run.job_name](progress)

@@ -22,7 +22,7 @@ from coordinator.storage.state_backup import copy_database
 
 EXPIRE_STEP_ROWS = 100
 EXPIRE_REST_S = 0.02  # after each step: at most 5000 rows a second, most of the members' time for others
-BACKUPS_KEPT = 7
+BACKUPS_RETAINED = 7
 MAKING_NAME = "making"
 _ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may still copy when the next one begins
 
@@ -55,8 +55,8 @@ def take_backup(files: CoordinatorFiles, *, at_ms: int) -> tuple[Path, int]:
 
     Returns the file and the index of the last log entry in it.
 
-    The newest BACKUPS_KEPT stay, by that index: a clock may be wrong. Blocks until it is durable; a file that
-    has its name is whole. Raises InsufficientStorage.
+    The newest BACKUPS_RETAINED stay, by that index: a clock may be wrong. Blocks until it is durable; a file
+    that has its name is whole. Raises InsufficientStorage.
     """
     with _ONE_AT_A_TIME:
         return _take_backup(files, at_ms)
@@ -72,9 +72,9 @@ def _take_backup(files: CoordinatorFiles, at_ms: int) -> tuple[Path, int]:
     taken = describe(making)
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     path = files.backups / f"{at:%Y%m%dT%H%M%S}-{taken.index}.sqlite"
-    write_digest(making, kept_as=path)
+    write_digest(making, named_as=path)
     making.replace(path)
-    for older in sorted(files.backups.glob("*-*.sqlite"), key=_age)[:-BACKUPS_KEPT]:
+    for older in sorted(files.backups.glob("*-*.sqlite"), key=_age)[:-BACKUPS_RETAINED]:
         older.unlink()
     for digest in sorted(files.backups.glob("*.sha256")):  # theirs, and what a crash left
         if not digest.with_suffix("").exists():

@@ -106,11 +106,11 @@ class Comparisons:
         self._clock_s = clock_s
         self._order_ids: dict[str, str] = {}
         self._rests_until_s: dict[str, float] = {}
-        self._told: dict[str, str] = {}  # why a node is not taken back yet, as it was logged
+        self._logged: dict[str, str] = {}  # why a node is not taken back yet, as it was logged
 
     def keep(self, node_ids: Collection[str]) -> None:
         """Forget all nodes but these."""
-        for known in (self._order_ids, self._rests_until_s, self._told):
+        for known in (self._order_ids, self._rests_until_s, self._logged):
             for node_id in set(known) - set(node_ids):
                 del known[node_id]
 
@@ -125,17 +125,17 @@ class Comparisons:
         try:
             state = await self._orders.custody(node, "compare", order_id)
         except OrderFailed as failure:
-            self._tell(node.node_id, failure.reason)
+            self._log_once(node.node_id, failure.reason)
             return False
         if state.state == "stopped":
-            self._tell(node.node_id, state.reason)
+            self._log_once(node.node_id, state.reason)
             self._order_ids.pop(node.node_id, None)
             self._rests_until_s[node.node_id] = self._clock_s() + STOPPED_REST_S
         has_compared = state.state == "running" and state.counts.get("compared", 0) > 0
         return has_compared or state.state == "completed"
 
-    def _tell(self, node_id: str, reason: str) -> None:
+    def _log_once(self, node_id: str, reason: str) -> None:
         """Once."""
-        if self._told.get(node_id) != reason:
-            self._told[node_id] = reason
-            _log.warning("the node %s is not taken back yet: %s", node_id, reason)
+        if self._logged.get(node_id) != reason:
+            self._logged[node_id] = reason
+            _log.warning("the node %s is not back in service yet: %s", node_id, reason)

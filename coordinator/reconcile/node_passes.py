@@ -80,7 +80,7 @@ async def _states(context: ReconcileContext, order: PassOrder, node_id: str) -> 
                 context.node(node_id), order.kind, order.order_id, yes_really=order.yes_really
             )
         except (OrderFailed, NotFound) as failure:
-            _log.info("a node does not say how its pass stands: %s", failure)
+            _log.info("a node does not report the progress of its pass: %s", failure)
             if time.monotonic() - answered_at_s >= QUIET_S_MAX:
                 return
         else:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from ca.errors import Conflict
 from coordinator.model.records import DOWN
 from coordinator.model.replica_records import Collected, NodeReplicas, ReplicaCounts
-from coordinator.model.safety_limits import CAUTION_BLOBS, CAUTION_S, CAUTION_SHARE, is_too_many
+from coordinator.model.safety_limits import SAFETY_BLOBS_MAX, SAFETY_SHARE_MAX, SAFETY_WAIT_S, is_too_many
 from coordinator.protocol.commands import Collect
 from coordinator.protocol.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile.context import ReconcileContext
@@ -24,19 +24,19 @@ COLLECT_REST_S = 0.02  # after each step, as of `expire`
 
 
 async def gc(context: ReconcileContext, progress: StepProgress) -> None:
-    """Doom the replicas of what no file refers to, and have the nodes drop what is doomed.
+    """Mark the replicas of what no file refers to, and have the nodes delete what is marked.
 
-    The result: blobs, blob_bytes and replicas that were doomed; and what the nodes have counted: dropped,
+    The result: blobs, blob_bytes and replicas that were marked; and what the nodes have counted: dropped,
     bytes, spared, left. Raises Conflict when it would be too much at once; then only that was done which has
     been so for a week: nobody may be there to answer, and disks do not fill for ever.
     """
     grace_ms, yes_really = progress.parameters.grace_ms(context.grace_ms), progress.parameters.yes_really
-    overdue_ms = grace_ms + int(CAUTION_S * 1000)
+    overdue_ms = grace_ms + int(SAFETY_WAIT_S * 1000)
     stopped: Conflict | None = None
     try:
         if not yes_really:
             await _mark_for_deletion(progress, overdue_ms)
-            await _check_caution(context, grace_ms)
+            await _check_safety_limits(context, grace_ms)
         await _mark_for_deletion(progress, grace_ms)
     except Conflict as conflict:
         stopped = conflict
@@ -74,18 +74,18 @@ async def compare(context: ReconcileContext, progress: StepProgress) -> None:
 
 
 def is_gc_due(context: ReconcileContext) -> bool:
-    """Whether there is anything to doom or to drop."""
+    """Whether there is anything to mark or to delete."""
     collectable = context.look(CountCollectable(grace_ms=context.grace_ms, limit=1), int)
     return collectable > 0 or bool(context.look(GetReplicaCounts(), ReplicaCounts).doomed)
 
 
-async def _check_caution(context: ReconcileContext, grace_ms: int) -> None:
+async def _check_safety_limits(context: ReconcileContext, grace_ms: int) -> None:
     """Raises Conflict."""
-    going = await context.ask(CountCollectable(grace_ms=grace_ms, limit=CAUTION_BLOBS + 1), int)
-    if going <= CAUTION_BLOBS:
+    going = await context.ask(CountCollectable(grace_ms=grace_ms, limit=SAFETY_BLOBS_MAX + 1), int)
+    if going <= SAFETY_BLOBS_MAX:
         return
     _, blobs, _ = context.store.totals()
-    limit = int(blobs * CAUTION_SHARE) + CAUTION_BLOBS + 2
+    limit = int(blobs * SAFETY_SHARE_MAX) + SAFETY_BLOBS_MAX + 2
     going = await context.ask(CountCollectable(grace_ms=grace_ms, limit=limit), int)
     if is_too_many(going, blobs + going):
         raise Conflict(f"{going} blobs or more would go, {blobs} are in use. {HOW_TO_GO_ON}")
@@ -97,7 +97,7 @@ def _named(context: ReconcileContext, progress: StepProgress) -> list[str]:
         if context.node(named).state == DOWN:
             raise Conflict(f"{named} is down: nothing can be looked at there.")
         return [named]
-    return sorted(context.facts().heard)
+    return sorted(context.facts().reachable)
 
 
 def unasked(facts: Facts, asked: Collection[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Brings gc forward for buckets of which more lies on the disks than their quota.
 
 Content that no file refers to stays for a day, for whoever goes back to a snapshot; a quota bounds the disks
-as well. So the leader dooms what such a bucket has released, the longest released first, in rounds that are
-small enough for nodes to drop without a question. Its nodes are told to at once.
+as well. So the leader marks for deletion what such a bucket has released, the longest released first, in
+rounds that are small enough for nodes to drop without a question. Its nodes are told to at once.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ EARLY_GRACE_MS: Final = (
     15 * 60_000
 )  # longer than nodes spare what somebody was told of (PIN_S, node/storage/pins.py)
 ROUND_ROWS: Final = 180  # blobs and replicas: at most 90 of one node, which drops that many unasked
-DOOMED_MAX: Final = 10  # of one node that is heard, from before: else it has yet to drop the last round
+MARKED_MAX: Final = 10  # of one reachable node, from before: else it has yet to delete the last round
 
 _log = logging.getLogger(__name__)
 
@@ -47,33 +47,38 @@ class QuotaKeeper:
             try:
                 await self._collect()
             except (Interrupted, Refused, FilestoreError) as reason:
-                _log.info("what buckets have released beyond their quota stays for now: %s", reason)
+                _log.info("content that buckets released beyond their quota is not deleted now: %s", reason)
 
     def _is_due(self) -> bool:
         due = self._context.store.is_over_quota(at_ms=now_ms(), grace_ms=self._grace_ms)
         return due and not self._context.clock_doubt()
 
     async def _collect(self) -> None:
-        if any(count > DOOMED_MAX for count in self._doomed().values()):
+        if any(count > MARKED_MAX for count in self._marked().values()):
             return
         command = CollectOverQuota(rows_max=ROUND_ROWS, grace_ms=self._grace_ms)
         done = await applied(self._context.driver, command, Collected)
         if done.blobs:
-            _log.info("released content goes early: %d blobs of %d bytes", done.blobs, done.bytes)
+            _log.info(
+                "released content is marked for deletion early: %d blobs of %d bytes", done.blobs, done.bytes
+            )
         async with asyncio.TaskGroup() as group:
-            for node_id in self._doomed():
-                group.create_task(self._tell(node_id))
+            for node_id in self._marked():
+                group.create_task(self._order_deletion(node_id))
 
-    async def _tell(self, node_id: str) -> None:
-        """Have a node drop what is doomed there. One that was not told does so by itself, within a minute."""
+    async def _order_deletion(self, node_id: str) -> None:
+        """Have a node delete what is marked there. Without an order it does so by itself, within a minute."""
         try:
             await self._context.orders.custody(
                 self._context.node(node_id), "collect", str(uuid_utils.uuid7())
             )
         except (OrderFailed, FilestoreError) as failure:
-            _log.debug("a node was not told to drop what is doomed: %s", failure)
+            _log.debug("a node was not ordered to delete what is marked for deletion: %s", failure)
 
-    def _doomed(self) -> dict[str, int]:
-        """How much the nodes that are heard have yet to drop."""
-        counts, heard = self._context.look(GetReplicaCounts(), ReplicaCounts), self._context.facts().heard
-        return {node_id: count for node_id, count in counts.doomed.items() if node_id in heard}
+    def _marked(self) -> dict[str, int]:
+        """How many replicas each reachable node has yet to delete."""
+        counts, reachable = (
+            self._context.look(GetReplicaCounts(), ReplicaCounts),
+            self._context.facts().reachable,
+        )
+        return {node_id: count for node_id, count in counts.doomed.items() if node_id in reachable}

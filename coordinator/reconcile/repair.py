@@ -49,7 +49,7 @@ def plan_salvage(blob: ShortBlob, facts: Facts) -> list[Copy]:
 
     Each may have what no other has.
     """
-    sources = tuple(node_id for node_id in blob.damaged if node_id in facts.heard)
+    sources = tuple(node_id for node_id in blob.damaged if node_id in facts.reachable)
     able = [c for c in facts.candidates if c.node_id not in blob.doomed and c.can_repair(blob.size_bytes)]
     nearest = [c for c in able if c.node_id in sources] or able
     if not sources or not nearest:

@@ -25,7 +25,7 @@ class Attention:
         self._looked_at_s: float | None = None
         self._quiet_s: dict[str, float] = {}
         self._failing_s: dict[str, float] = {}
-        self._heard: set[str] = set()
+        self._seen: set[str] = set()
 
     @property
     def failing(self) -> frozenset[str]:
@@ -38,15 +38,15 @@ class Attention:
         tick_s = 0.0 if before_s is None else min(at_s - before_s, TICK_S_MAX)
         last = {node.node_id: health.last(node.node_id) for node in nodes}
         since_s = float("-inf") if before_s is None else before_s
-        self._heard = {node_id for node_id, heard in last.items() if heard and heard.at_s > since_s}
+        self._seen = {node_id for node_id, beat in last.items() if beat and beat.at_s > since_s}
         self._quiet_s = {
-            node_id: 0.0 if node_id in self._heard else self._quiet_s.get(node_id, -tick_s) + tick_s
+            node_id: 0.0 if node_id in self._seen else self._quiet_s.get(node_id, -tick_s) + tick_s
             for node_id in last
         }
         self._failing_s = {
             node_id: self._failing_s.get(node_id, -tick_s) + tick_s
-            for node_id, heard in last.items()
-            if heard and heard.heartbeat.disk_fails
+            for node_id, beat in last.items()
+            if beat and beat.heartbeat.disk_fails
         }
 
     def marks(self, nodes: Iterable[NodeRecord], *, down_after_s: float) -> list[Mark]:
@@ -62,6 +62,6 @@ class Attention:
                 found.append((node_id, DOWN))
             elif node.is_revoked:
                 continue  # what was heard of it was said before
-            elif node.state == DOWN and node_id in self._heard and node_id not in self._failing_s:
+            elif node.state == DOWN and node_id in self._seen and node_id not in self._failing_s:
                 found.append((node_id, RETURNING))
         return found

@@ -120,7 +120,7 @@ class _Trimming:
         self._dropping: dict[str, asyncio.Lock] = {}  # by node, as what follows
         self._released: dict[str, int] = {}  # since it has dropped the last time
         self._freed_bytes: Counter[str] = Counter()
-        self._holds_back: set[str] = set()  # does not drop what was released
+        self._slow_to_drop: set[str] = set()  # does not drop what was released
 
     async def begin(self, group: asyncio.TaskGroup, blob: BlobRecord) -> None:
         """As soon as it is its turn."""
@@ -153,7 +153,7 @@ class _Trimming:
     async def _may_release(self, node_id: str) -> bool:
         """Whether the node drops what was released there; it has before the first of a round."""
         async with self._dropping.setdefault(node_id, asyncio.Lock()):
-            if node_id in self._holds_back:
+            if node_id in self._slow_to_drop:
                 return False
             if node_id not in self._released:
                 page = await self._context.ask(ListReplicasToDelete(node_id=node_id, limit=1), DeletionPage)
@@ -161,7 +161,7 @@ class _Trimming:
             if self._released[node_id] >= RELEASED_MAX:
                 self._released[node_id] = 0
                 if not await have_dropped(self._context, self._progress, node_id):
-                    self._holds_back.add(node_id)
+                    self._slow_to_drop.add(node_id)
                     return False
             return True
 

@@ -115,7 +115,7 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
     """
     if context.store.rules() < UPLOADS_ARE_GUARDED:
         return
-    kept: list[str] = []
+    unmoved: list[str] = []
     uploads = _placed_on(context, node_id)
     taking = asyncio.Lock()
 
@@ -124,8 +124,8 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
         if why:
             progress.add(uploads_kept=1)
             facts = {"file_uuid": upload.file_uuid, "holder": node_id, "offset_bytes": upload.offset_bytes}
-            _log.warning("an unfinished upload stays on a node that drains: %s", why, extra=facts)
-            kept.append(f"{upload.file_uuid}: {why}")
+            _log.warning("an unfinished upload cannot be moved from a draining node: %s", why, extra=facts)
+            unmoved.append(f"{upload.file_uuid}: {why}")
         await progress.note()
 
     async def work() -> None:
@@ -139,8 +139,8 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
     async with asyncio.TaskGroup() as group:
         for _ in range(UPLOADS_AT_ONCE):
             group.create_task(work())
-    if kept and "kept" not in progress.result:  # of the first node that keeps any
-        progress.result["kept"] = "; ".join(sorted(kept)[:NAMED_MAX])
+    if unmoved and "kept" not in progress.result:  # of the first node that keeps any
+        progress.result["kept"] = "; ".join(sorted(unmoved)[:NAMED_MAX])
 
 
 def forget_left(progress: StepProgress) -> None:
@@ -190,7 +190,7 @@ class _Move:
     async def _survey(self) -> Survey:
         """Have the nodes of the placement look."""
         facts = self._context.facts()
-        asked = [node_id for node_id in self._upload.placement if node_id in facts.heard]
+        asked = [node_id for node_id in self._upload.placement if node_id in facts.reachable]
         said = await asyncio.gather(*(self._standing(node_id, self._upload) for node_id in asked))
         return Survey(self._upload, dict(zip(asked, said, strict=True)))
 
@@ -238,7 +238,10 @@ class _Move:
                 return ""
             return refusal.details
         facts = {"file_uuid": command.file_uuid, "placement": placement}
-        _log.info("an unfinished upload was moved" if not is_lost else "an upload begins anew", extra=facts)
+        _log.info(
+            "an unfinished upload was moved" if not is_lost else "an unfinished upload starts over",
+            extra=facts,
+        )
         self._progress.add(**{"uploads_restarted" if is_lost else "uploads_moved": 1})
         return ""
 
@@ -266,5 +269,5 @@ class _Move:
             if isinstance(failure, OrderFailed) and not failure.has_answered:
                 quiet.failed(node_id, failure.reason)
             facts = {"file_uuid": upload.file_uuid, "peer": node_id}
-            _log.info("a node does not say how an upload stands: %s", failure, extra=facts)
+            _log.info("a node does not report the state of an upload: %s", failure, extra=facts)
         return ""

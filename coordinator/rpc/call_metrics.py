@@ -30,7 +30,7 @@ class ServedCalls:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(
             "filestore_rpc_calls",
-            "Calls of members answered, by kind and outcome; `retry` is for lack of a quorum, or of time.",
+            "Calls of members by kind and outcome; `retry` means no quorum or no time.",
             ["call", "outcome"],
             registry=registry,
         )
@@ -53,9 +53,9 @@ class ServedCalls:
         self._times(kind).observe(duration_s)
         if request_id := REQUEST_ID.get():
             changed = call.command if isinstance(call, ProposeCall) else call
-            is_told = outcome in ("refused", "failed") or not isinstance(changed, _QUIET)
+            is_notable = outcome in ("refused", "failed") or not isinstance(changed, _QUIET)
             log_call(
-                logging.INFO if is_told else logging.DEBUG,
+                logging.INFO if is_notable else logging.DEBUG,
                 request_id=request_id,
                 caller=peer.identity.id,
                 call=kind if call is None else subject_of(call),

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ca.errors import Unauthorized
-from ca.usertoken import Claims, Verifier
+from ca.usertoken import Claims, Ticket, Verifier
 from coordinator.model.records import Caller, ClusterView
 from coordinator.protocol.commands import (
     AnyCommand,
@@ -19,7 +19,7 @@ from coordinator.protocol.commands import (
     RecordProgress,
     RewindUpload,
 )
-from coordinator.protocol.queries import AnyQuery
+from coordinator.protocol.queries import AnyQuery, GetTicketContent
 
 # An upload may outlast the token that it began with: only the signature and the generation count at its end.
 UNDER_WAY = (RecordProgress, RewindUpload, DeclareSize, CompleteUpload)
@@ -48,11 +48,20 @@ class Callers:
         caller = getattr(asked, "caller", None)
         if caller is None:
             return asked
-        if isinstance(asked, UNDER_WAY):
+        if isinstance(asked, GetTicketContent):
+            caller = self._proved_by_ticket(asked)
+        elif isinstance(asked, UNDER_WAY):
             caller = _match(caller, self._newest().verify_signature(caller.token, now_ms=self._clock_ms()))
         else:
             caller = self.proved(caller)
         return msgspec.structs.replace(asked, caller=caller)
+
+    def _proved_by_ticket(self, asked: GetTicketContent) -> Caller:
+        """Raises Gone for a ticket that has ended, Unauthorized for one to another file."""
+        ticket = self._newest().verify_ticket(asked.caller.token, now_ms=self._clock_ms())
+        if ticket.file_uuid != asked.file_uuid:
+            raise Unauthorized("a ticket to another file")
+        return _match(asked.caller, ticket)
 
     def _newest(self) -> Verifier:
         view = self._view()
@@ -62,7 +71,7 @@ class Callers:
         return self._verifier
 
 
-def _match(caller: Caller, claims: Claims) -> Caller:
+def _match(caller: Caller, claims: Claims | Ticket) -> Caller:
     if (caller.subject, caller.generation) != (claims.subject, claims.generation):
         raise Unauthorized("a caller with the token of another")
     return caller.unsigned()

@@ -41,18 +41,22 @@ from coordinator.protocol.calls import (
     ReadCall,
     RemoveCoordinatorCall,
     RenewCall,
+    RenewTokenCall,
     RotateKeyCall,
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
     StatusCall,
     StatusReply,
+    TicketCall,
+    TicketReply,
     TransferLeaderCall,
 )
 from coordinator.protocol.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AnyCommand, OpenSession
 from coordinator.protocol.queries import AnyQuery
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.rpc import wire
+from coordinator.rpc.change_session import ChangeSession
 from coordinator.rpc.connection import LinkDown, PeerLink
 from coordinator.rpc.roster import Roster
 from coordinator.rpc.websocket import dialling
@@ -77,31 +81,6 @@ _ERRORS: dict[str, Callable[[str], FilestoreError]] = {
 } | {RateLimited.code: lambda details: RateLimited(details, retry_after_s=GONE_S)}
 
 
-class _Session:
-    """Duplicate suppression of one process: numbers for changes, and which of them are still under way.
-
-    Its own number is a secret, see OpenSession. `ends_at_s`, by the clock of the loop: no change begins in it
-    later.
-    """
-
-    def __init__(self, number: int, *, ends_at_s: float = math.inf) -> None:
-        self.number = number
-        self.ends_at_s = ends_at_s
-        self._sequences = itertools.count(1)
-        self._under_way: set[int] = set()
-
-    def begin(self) -> int:
-        sequence = next(self._sequences)
-        self._under_way.add(sequence)
-        return sequence
-
-    def end(self, sequence: int) -> None:
-        self._under_way.discard(sequence)
-
-    def acknowledged_below(self) -> int:
-        return min(self._under_way)
-
-
 class MetadataClient:
     """Changes and reads of the replicated state. `run` keeps the connections up until it is cancelled."""
 
@@ -122,7 +101,7 @@ class MetadataClient:
         self._leader = self._reader = ""
         self._passed_over: dict[str, float] = {}  # until when, by the clock of the loop
         self.update(coordinators)
-        self._session: _Session | None = None
+        self._session: ChangeSession | None = None
         self._opening = asyncio.Lock()
         self._led_at_s = self._beaten_at_s = 0.0  # when a leader answered, and when a heartbeat ended
 
@@ -188,6 +167,18 @@ class MetadataClient:
         """A token for a user, who is created or updated. Admin only."""
         call = partial(MintCall, caller, user_id, roles, groups, ttl_seconds)
         return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=MintReply)
+
+    async def renew_token(self, caller: Caller, ttl_seconds: int) -> MintReply:
+        """Another token of the caller's own."""
+        call = RenewTokenCall(caller, ttl_seconds)
+        answer = await self._at_leader(call, _ends_at(bounded_s(CALL_TIMEOUT_S)))
+        return msgspec.msgpack.decode(answer, type=MintReply)
+
+    async def ticket(self, caller: Caller, file_uuid: str, ttl_seconds: int) -> TicketReply:
+        """A ticket to the content of a file that the caller may read."""
+        call = TicketCall(caller, file_uuid, ttl_seconds)
+        answer = await self._at_leader(call, _ends_at(bounded_s(CALL_TIMEOUT_S)))
+        return msgspec.msgpack.decode(answer, type=TicketReply)
 
     async def rotate_token_key(self, caller: Caller, grace_seconds: int) -> TokenKeyRecord:
         """Another key signs user tokens from now on. Admin only."""
@@ -341,7 +332,7 @@ class MetadataClient:
                 session.end(sequence)
         raise Unavailable("The coordinators end sessions too quickly.")
 
-    async def _open_session(self, ends_at: float) -> _Session:
+    async def _open_session(self, ends_at: float) -> ChangeSession:
         """The session that is open, or a new one."""
         if (known := self._usable_session()) is not None:
             return known
@@ -354,12 +345,13 @@ class MetadataClient:
                 call = ProposeCall(0, 0, 0, OpenSession(nonce="", number=drawn))
                 number = msgspec.msgpack.decode(await self._at_leader(call, ends_at), type=int)
                 is_drawn = number == drawn  # else by older rules, and not for long
-                self._session = _Session(number, ends_at_s=math.inf if is_drawn else _ends_at(GUESSABLE_S))
+                ends_at_s = math.inf if is_drawn else _ends_at(GUESSABLE_S)
+                self._session = ChangeSession(number, ends_at_s=ends_at_s)
                 return self._session
         except TimeoutError as error:
             raise _no_answer() from error
 
-    def _usable_session(self) -> _Session | None:
+    def _usable_session(self) -> ChangeSession | None:
         is_open = self._session is not None and asyncio.get_running_loop().time() < self._session.ends_at_s
         return self._session if is_open else None
 

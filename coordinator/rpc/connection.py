@@ -47,7 +47,7 @@ class _Trouble:
     """Since when there was no connection, and whether that was told."""
 
     since_s: float = field(default_factory=time.monotonic)
-    is_told: bool = False
+    is_logged: bool = False
 
 
 class PeerLink:
@@ -72,7 +72,7 @@ class PeerLink:
         self._deadlines = Deadlines(self._give_up)
         self._is_up = False
         self.is_removed = False  # as this coordinator said when it refused the last connection
-        self._unheard_since_s: float | None = None  # of the first call after which nothing was heard
+        self._silent_since_s: float | None = None  # of the first call after which nothing was heard
         self._trouble = _Trouble()
         self._dialled_with: ssl.SSLContext | None = None
 
@@ -89,7 +89,7 @@ class PeerLink:
     @property
     def silent_s(self) -> float:
         """How long nothing was heard on this connection while something was asked; 0 when all is well."""
-        return 0.0 if self._unheard_since_s is None else time.monotonic() - self._unheard_since_s
+        return 0.0 if self._silent_since_s is None else time.monotonic() - self._silent_since_s
 
     async def call(self, call: AnyCall, timeout_s: float) -> wire.AnswerFrame:
         """The answer.
@@ -108,8 +108,8 @@ class PeerLink:
             encoded = wire.encode_call(call)
             self._outbox.put(wire.CallFrame(number, timeout_ms, encoded, REQUEST_ID.get()))
             self._deadlines.set(number, timeout_s)
-            if self._unheard_since_s is None:
-                self._unheard_since_s = time.monotonic()
+            if self._silent_since_s is None:
+                self._silent_since_s = time.monotonic()
             return await answer
         except OutboxFull as error:
             raise LinkDown(self.coordinator.coordinator_id) from error
@@ -129,18 +129,18 @@ class PeerLink:
                     await self._serve(socket)
                     self._trouble = _Trouble()
             except (aiohttp.ClientError, OSError, TimeoutError, InvalidRequest) as error:
-                self._tell(error)
+                self._log_trouble(error)
             await asyncio.sleep(redial_s)
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
 
-    def _tell(self, error: Exception) -> None:
+    def _log_trouble(self, error: Exception) -> None:
         """That there is no connection: once, if this member is not wanted or it stays so."""
         status = error.status if isinstance(error, aiohttp.WSServerHandshakeError) else 0
         refusal = next((why for known, why in _REFUSALS.items() if known == status), "")
         is_over = time.monotonic() - self._trouble.since_s > UNREACHABLE_S
         self.is_removed = status == HTTPStatus.GONE
-        if (refusal or is_over) and not self._trouble.is_told:
-            self._trouble.is_told = True
+        if (refusal or is_over) and not self._trouble.is_logged:
+            self._trouble.is_logged = True
             why = refusal or connection_trouble(error)
             _log.warning("coordinator %s cannot be reached: %s", self.coordinator.coordinator_id, why)
         _log.debug("coordinator %s: %s", self.coordinator.coordinator_id, error)
@@ -159,7 +159,7 @@ class PeerLink:
 
     async def _serve(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         self._outbox.clear()
-        self._unheard_since_s = None
+        self._silent_since_s = None
         sender = asyncio.create_task(self._outbox.run(socket), name="calls")
         receiver = asyncio.create_task(self._receive(socket), name="answers")
         self._is_up, self.is_removed = True, False
@@ -176,7 +176,7 @@ class PeerLink:
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 return  # aiohttp reports a lost peer as a message whose data is an exception
-            self._unheard_since_s = None
+            self._silent_since_s = None
             frames = wire.decode(message.data)
             for frame in frames:
                 self._deliver(frame)

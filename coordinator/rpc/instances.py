@@ -57,14 +57,14 @@ def count_start(path: Path, own_id: str = "") -> Instance | None:
     It is kept twice: who loses it is taken for a directory that was made anew.
     """
     process = secrets.token_hex(8)
-    kept, is_new = _kept(path, own_id)
+    last, is_new = _read_copies(path, own_id)
     if is_new:
         instance = Instance(secrets.token_hex(8), 1, process)
-    elif kept is None:
+    elif last is None:
         _log.warning("the starts of this directory are not counted: put its %s back", path.name)
         return None
     else:
-        instance = Instance(kept.directory, kept.start + 1, process)
+        instance = Instance(last.directory, last.start + 1, process)
     try:
         for each in (copy_of(path), path):
             write_durable(each, sealed(instance, of=own_id))
@@ -76,7 +76,7 @@ def count_start(path: Path, own_id: str = "") -> Instance | None:
 
 def last_start(path: Path, own_id: str = "") -> Instance | None:
     """The start that was counted last, for another process of it. Blocks."""
-    return _kept(path, own_id)[0]
+    return _read_copies(path, own_id)[0]
 
 
 def copy_of(path: Path) -> Path:
@@ -84,7 +84,7 @@ def copy_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.copy")
 
 
-def _kept(path: Path, own_id: str) -> tuple[Instance | None, bool]:
+def _read_copies(path: Path, own_id: str) -> tuple[Instance | None, bool]:
     """The last start that either copy tells, and whether there is none because nothing was ever kept."""
     found: list[Instance] = []
     is_new = True
@@ -106,7 +106,7 @@ class KnownInstances:
         self._path = path
         self._own_id = own_id
         self._known: dict[str, Instance] = {}
-        self._told: dict[str, Instance] = {}  # of each that was refused, the last that the log was told of
+        self._logged: dict[str, Instance] = {}  # of each that was refused, the last that the log was told of
         self._writing = asyncio.Lock()
 
     def read(self) -> None:
@@ -120,7 +120,7 @@ class KnownInstances:
             pass
         except (OSError, msgspec.MsgspecError) as error:
             _log.warning(
-                "%s cannot be read, and is begun anew: what was seen of the others is forgotten",
+                "%s cannot be read and starts empty: the instances of other coordinators are forgotten",
                 self._path.name,
                 extra={"reason": str(error)},
             )
@@ -132,19 +132,21 @@ class KnownInstances:
         async with self._writing:
             known = self._known.get(coordinator_id)
             if known is not None and not known.is_followed_by(instance):
-                self._tell(coordinator_id, instance)
+                self._log_refusal(coordinator_id, instance)
                 raise Conflict(f"{coordinator_id} is known by another directory, or by a later start of it.")
             self._known[coordinator_id] = instance
             try:
                 content = sealed(self._known, of=self._own_id)
                 await asyncio.to_thread(write_durable, self._path, content)
             except OSError as error:
-                _log.warning("what was seen of the others is not kept", extra={"reason": error.strerror})
+                _log.warning(
+                    "the instances of other coordinators cannot be saved", extra={"reason": error.strerror}
+                )
 
-    def _tell(self, coordinator_id: str, instance: Instance) -> None:
+    def _log_refusal(self, coordinator_id: str, instance: Instance) -> None:
         """Once for each process that is refused."""
-        if self._told.get(coordinator_id) != instance:
-            self._told[coordinator_id] = instance
+        if self._logged.get(coordinator_id) != instance:
+            self._logged[coordinator_id] = instance
             _log.warning(
                 "coordinator %s is known here by another directory, or by a later start of it: no messages of"
                 " it are taken. If it was neither made anew nor put back from a copy, stop this coordinator,"

@@ -79,7 +79,7 @@ class _Answer(NamedTuple):
 class PassState(Struct, frozen=True, kw_only=True):
     """How a pass of a node over its own replicas stands.
 
-    `stopped`: it would drop or put aside more than a cautious node does; `reason` says what to do then.
+    `stopped`: it would drop or quarantine more than the safety limits allow; `reason` says what to do then.
     """
 
     order_id: Text

@@ -1,4 +1,4 @@
-"""Which nodes this coordinator hears: heartbeats by node, in memory. No I/O here; time is handed in.
+"""The last heartbeat of each node that came to this coordinator, in memory. No I/O here; time is handed in.
 
 Every node sends its heartbeats to every coordinator, so that a new leader knows at once who lives.
 """
@@ -15,7 +15,7 @@ from coordinator.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
 PLACEABLE_S = 3.0  # silent for longer: nothing new is placed there
 SUSPECT_S = 10.0
 DOWN_S = 600.0
-REFUSED_S = 30.0  # a process that is refused tries again sooner, and is told of for so long
+REFUSED_S = 30.0  # a process that is refused tries again sooner, and is shown for so long
 REPORTS_MIN = 2  # of nodes that cannot reach another
 UNREACHABLE: Final = "unreachable"
 UNHEARD: Final = "unheard"
@@ -33,11 +33,11 @@ SILENT, DISK, CUSTODY, POISON = "silent", "disk", "custody", "poison"  # what a 
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LastHeartbeat:
     """The last heartbeat of a node; `at_s` on the caller's monotonic clock.
 
     `clock_offset_ms`: the node's clock less ours, less the way of the heartbeat; None from older versions.
-    `since_ms`: by our clock, when DISK, CUSTODY and POISON were first heard in a row.
+    `since_ms`: by our clock, when DISK, CUSTODY and POISON were first received in a row.
     """
 
     at_s: float
@@ -50,7 +50,7 @@ class NodeHealth:
     """The last heartbeat of every node."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, Heard] = {}
+        self._heartbeats: dict[str, LastHeartbeat] = {}
         self._refused: dict[str, tuple[str, float]] = {}  # why, and when last
 
     def receive(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float, at_ms: int = 0) -> None:
@@ -58,17 +58,17 @@ class NodeHealth:
 
         Only for nodes that have joined, so the table is bounded by theirs.
         """
-        is_known, before = heartbeat.at_ms > 0 and at_ms > 0, self._heard.get(node_id)
+        is_known, before = heartbeat.at_ms > 0 and at_ms > 0, self._heartbeats.get(node_id)
         since_ms = {
             trouble: at_ms if before is None else before.since_ms.get(trouble, at_ms)
             for trouble in _troubles(heartbeat)
         }
         offset_ms = heartbeat.at_ms - at_ms if is_known else None
-        self._heard[node_id] = Heard(at_s, heartbeat, offset_ms, since_ms)
+        self._heartbeats[node_id] = LastHeartbeat(at_s, heartbeat, offset_ms, since_ms)
 
     def forget(self, node_id: str) -> None:
-        """A node has joined, or was revoked; what was heard under its name was another."""
-        self._heard.pop(node_id, None)
+        """A node has joined, or was revoked; what came under its name was another's."""
+        self._heartbeats.pop(node_id, None)
         self._refused.pop(node_id, None)
 
     def refuse(self, node_id: str, why: str, *, at_s: float) -> None:
@@ -81,14 +81,14 @@ class NodeHealth:
         return why if at_s - refused_at_s < REFUSED_S else ""
 
     def is_silent(self) -> bool:
-        """Whether no node was ever heard: this coordinator knows nothing about them yet."""
-        return not self._heard
+        """Whether no heartbeat ever came: this coordinator knows nothing about nodes yet."""
+        return not self._heartbeats
 
-    def last(self, node_id: str) -> Heard | None:
+    def last(self, node_id: str) -> LastHeartbeat | None:
         """The last heartbeat of a node, or None."""
-        return self._heard.get(node_id)
+        return self._heartbeats.get(node_id)
 
-    def heard(self, *, at_s: float) -> frozenset[str]:
+    def reachable(self, *, at_s: float) -> frozenset[str]:
         """The nodes that answer now, as far as that can be known."""
         return frozenset(self._answering(at_s)) - self._cut_off(at_s)
 
@@ -99,15 +99,15 @@ class NodeHealth:
         """
         return node_id in self._cut_off(at_s)
 
-    def _answering(self, at_s: float) -> dict[str, Heard]:
-        """By node, what was heard lately enough to place something there."""
-        return {name: heard for name, heard in self._heard.items() if at_s - heard.at_s < PLACEABLE_S}
+    def _answering(self, at_s: float) -> dict[str, LastHeartbeat]:
+        """By node, the heartbeats that came lately enough to place something there."""
+        return {name: last for name, last in self._heartbeats.items() if at_s - last.at_s < PLACEABLE_S}
 
     def _cut_off(self, at_s: float) -> frozenset[str]:
         answering = self._answering(at_s)
         reports: Counter[str] = Counter()
-        for own_id, heard in answering.items():
-            reports.update(set(heard.heartbeat.unreachable) - {own_id})
+        for own_id, last in answering.items():
+            reports.update(set(last.heartbeat.unreachable) - {own_id})
         return frozenset(
             name
             for name, count in reports.items()
@@ -115,11 +115,11 @@ class NodeHealth:
         )
 
     def shown_state(self, node: NodeRecord, *, at_s: float) -> str:
-        """What an operator is told of a node: what she must act on comes first.
+        """What an operator is shown of a node: what she must act on comes first.
 
         down or suspect when it is silent, or down because the log says so and nobody has recorded yet that it
-        is back; unreachable when most others say so; returning; draining; healthy. Where it was not heard
-        here: joined when it has never run, else unheard.
+        is back; unreachable when most others say so; returning; draining; healthy. Where none of its
+        heartbeats came: joined when it has never run, else unheard.
         """
         state = self.state(node.node_id, at_s=at_s)
         if DOWN in (node.state, state):
@@ -133,24 +133,24 @@ class NodeHealth:
         return "draining" if node.draining else HEALTHY
 
     def state(self, node_id: str, *, at_s: float) -> str:
-        """healthy, unreachable, suspect, down, or joined when it was never heard here."""
-        heard = self._heard.get(node_id)
-        if heard is None:
+        """healthy, unreachable, suspect, down, or joined when no heartbeat ever came."""
+        last = self._heartbeats.get(node_id)
+        if last is None:
             return "joined"
-        silent_s = at_s - heard.at_s
+        silent_s = at_s - last.at_s
         if silent_s < SUSPECT_S:
             return UNREACHABLE if self.is_cut_off(node_id, at_s=at_s) else HEALTHY
         return "suspect" if silent_s < DOWN_S else "down"
 
     def disk(self, node_id: str) -> str:
         """How the disk of a node was at its last heartbeat; DISK_OK while there was none."""
-        heard = self._heard.get(node_id)
-        return DISK_OK if heard is None else _disk(heard.heartbeat)
+        last = self._heartbeats.get(node_id)
+        return DISK_OK if last is None else _disk(last.heartbeat)
 
     def since_ms(self, node_id: str) -> dict[str, int]:
-        """Since when a node has what it told last, by our clock; nothing of one that was never heard."""
-        heard = self._heard.get(node_id)
-        return {} if heard is None else dict(heard.since_ms)
+        """Since when a node has the troubles of its last heartbeat, by our clock; {} before its first."""
+        last = self._heartbeats.get(node_id)
+        return {} if last is None else dict(last.since_ms)
 
     def candidates(self, nodes: Iterable[NodeRecord], *, at_s: float) -> list[Candidate]:
         """The nodes that may take bytes, with their room.
@@ -159,11 +159,11 @@ class NodeHealth:
         takes bytes or is merely full.
         """
         found = []
-        answering = self.heard(at_s=at_s)
+        answering = self.reachable(at_s=at_s)
         for node in nodes:
             if node.node_id not in answering or not node.takes_replicas:
                 continue
-            beat = self._heard[node.node_id].heartbeat
+            beat = self._heartbeats[node.node_id].heartbeat
             if (
                 beat.takes_bytes or beat.disk_full
             ) and beat.total_bytes:  # none before it has looked at its disk

@@ -35,8 +35,8 @@ class Roster:
         for record in coordinators:
             earlier = known.get(record.coordinator_id)
             # The same object as long as it is the same place, so that `run` need not begin anew.
-            kept = record if earlier is None or _where(earlier) != _where(record) else earlier
-            self._wanted[record.coordinator_id] = kept
+            wanted = record if earlier is None or _where(earlier) != _where(record) else earlier
+            self._wanted[record.coordinator_id] = wanted
         self._changed.set()
 
     async def run(self, work: Callable[[CoordinatorRecord], Coroutine[Any, Any, None]], name: str) -> None:

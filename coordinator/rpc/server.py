@@ -215,8 +215,8 @@ class PeerPort:
         if not peer.is_current(at_ms) and not (takes_expired and peer.may_renew(at_ms)):
             is_early = at_ms < peer.not_before_ms
             raise Unauthorized(f"the certificate {'is not valid yet' if is_early else 'has expired'}")
-        if (told := request.headers.get(instances.HEADER)) is not None and peer.identity.role is Role.NODE:
-            peer = replace(peer, instance=str(instances.parsed(told)))
+        if (header := request.headers.get(instances.HEADER)) is not None and peer.identity.role is Role.NODE:
+            peer = replace(peer, instance=str(instances.parsed(header)))
         self._check(peer)
         return peer
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ca.errors import FilestoreError, Unavailable
 from ca.identity import Identity, Role
-from ca.usertoken import Claims, Verifier
+from ca.usertoken import Claims, Ticket, Verifier
 from coordinator.model.clock import now_ms
 from coordinator.model.records import ClusterView, CoordinatorRecord, NodeRecord
 from coordinator.protocol.calls import HeartbeatCall
@@ -107,6 +107,20 @@ class View:
         assert self._verifier is not None
         return self._verifier.verify(token, now_ms=self._leader_now_ms())
 
+    def token_ends_at_ms(self, token: str) -> int:
+        """When a user token that was verified just now ends, by itself or with its key."""
+        assert self._verifier is not None
+        return self._verifier.ends_at_ms(token)
+
+    def verify_ticket(self, text: str) -> Ticket:
+        """What a ticket says, by the leader's clock.
+
+        Raises Gone, Unauthorized as `Verifier.verify_ticket` does, Unavailable when the view is too old.
+        """
+        self.require_fresh()
+        assert self._verifier is not None
+        return self._verifier.verify_ticket(text, now_ms=self._leader_now_ms())
+
     def token_keys(self) -> list[dict[str, str]]:
         """The keys that user tokens verify with now. Raises Unavailable when the view is too old."""
         view, at_ms = self.require_fresh(), self._leader_now_ms()
@@ -117,8 +131,8 @@ class View:
         """The leader's clock, as its last answer told and time has gone on since; ours before the first."""
         if self._leader_clock is None:
             return now_ms()
-        told_ms, at_s = self._leader_clock
-        return told_ms + int((time.monotonic() - at_s) * 1000)
+        leader_ms, at_s = self._leader_clock
+        return leader_ms + int((time.monotonic() - at_s) * 1000)
 
     def node(self, node_id: str) -> NodeRecord | None:
         """A node that has joined, or None."""
@@ -206,4 +220,4 @@ class View:
             try:
                 await asyncio.to_thread(write_known, self._known, coordinators)
             except OSError as error:
-                _log.warning("the list of coordinators cannot be kept: %s", error)
+                _log.warning("the list of coordinators cannot be saved: %s", error)

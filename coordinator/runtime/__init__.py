@@ -1,1 +1,1 @@
-"""What every process of both roles needs: configuration, life and end, logs, metrics, words for people."""
+"""What every process of both roles needs: configuration, life and end, logs, metrics, wording."""

@@ -22,22 +22,29 @@ from typing import Final
 from ca.errors import Unavailable
 from coordinator.model.clock import now_ms
 from coordinator.model.timestamps import rfc3339
+from coordinator.runtime.audit_pages import AuditPages
 
 _TOKEN: Final = re.compile(r"FST1\.[^\s/]*|eyJ[A-Za-z0-9_-]+\.[^\s/]*")
 SIZE_BYTES_MAX: Final = 32 << 20  # of one file, some 150,000 lines
-KEPT_PEOPLE, KEPT_HOUSEKEEPING = 9, 2  # full files beside the one that is written
+ROTATED_PEOPLE, ROTATED_HOUSEKEEPING = 9, 2  # full files beside the one that is written
 TEXT_CHARS_MAX: Final = 512  # of each field: a line stays below what one write appends at once
 
 
 class AuditLog:
-    """An append-only file, mode 0600. The only blocking I/O here is one short append to the page cache."""
+    """An append-only file, mode 0600. The only blocking I/O here is one short append to the page cache.
 
-    def __init__(self, path: Path, *, kept: int = KEPT_PEOPLE, size_bytes_max: int = SIZE_BYTES_MAX) -> None:
-        """`kept`: how many full files stay."""
+    `pages`: what is in it, and in the full ones.
+    """
+
+    def __init__(
+        self, path: Path, *, rotated: int = ROTATED_PEOPLE, size_bytes_max: int = SIZE_BYTES_MAX
+    ) -> None:
+        """`rotated`: how many full files stay."""
         self._path = path
-        self._kept = kept
+        self._rotated = rotated
         self._size_bytes_max = size_bytes_max
         self._file: FileIO | None = None
+        self.pages = AuditPages(path, rotated=rotated)
 
     def check_writable(self) -> None:
         """Raises Unavailable when `record` could not be called now: a line less is noticed before the act."""
@@ -103,7 +110,7 @@ class AuditLog:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)  # ends when the file is closed
         if not self._has_name(file):
             return
-        for number in range(self._kept, 1, -1):
+        for number in range(self._rotated, 1, -1):
             with suppress(FileNotFoundError):
                 self._numbered(number - 1).replace(self._numbered(number))
         self._path.replace(self._numbered(1))

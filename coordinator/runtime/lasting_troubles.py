@@ -49,4 +49,4 @@ class LastingTroubles:
         del self._met[key]
         what, reason = key
         facts = {"what": what, "reason": reason, "count": trouble.count}
-        self._log.warning("no more of this for %.0f s", self._quiet_s, extra=facts)
+        self._log.warning("this has not happened again for %.0f s", self._quiet_s, extra=facts)

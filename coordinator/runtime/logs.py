@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO
 from coordinator.model.timestamps import rfc3339
 
 # One write of more than 4 KiB to a pipe that other processes write to as well could be torn apart.
-LINES_HELD_MAX: Final = 6
+LINES_WAITING_MAX: Final = 6
 TEXT_CHARS_MAX: Final = 8192  # a traceback or a text of a user beyond this is cut
 PATH_CHARS_MAX: Final = 256
 PATH_SEGMENT_CHARS_MAX: Final = 40  # a UUID has 36; what is longer may be a secret that someone put there
@@ -64,7 +64,7 @@ class LogLines(logging.StreamHandler[TextIO]):
     """Where this process logs to. The line of an answer, of which there are many, has a way of its own.
 
     The lines of answers that a turn of the event loop gives are written together at its end, before any other
-    line that comes meanwhile, and when LINES_HELD_MAX of them wait.
+    line that comes meanwhile, and when LINES_WAITING_MAX of them wait.
     """
 
     def __init__(self, component: str) -> None:
@@ -72,7 +72,7 @@ class LogLines(logging.StreamHandler[TextIO]):
         self.setFormatter(JsonLines(component))
         self._origin = f'"component": {json.dumps(component)}, "logger": "{_requests.name}"'
         self._second = (0, "")
-        self._held: deque[str] = deque()
+        self._waiting: deque[str] = deque()
         try:
             self._descriptor = self.stream.fileno()
         except (OSError, ValueError):  # something that is no file stands for stderr
@@ -99,32 +99,32 @@ class LogLines(logging.StreamHandler[TextIO]):
             f' "method": "{method}", "path": "{path}",'
             f' "status": {status}, "size_bytes": {size_bytes}, "duration_s": {duration_s:.6f}}}\n'
         )
-        self._held.append(line)
-        if len(self._held) == 1:
+        self._waiting.append(line)
+        if len(self._waiting) == 1:
             try:
-                asyncio.get_running_loop().call_soon(self._write_held)
+                asyncio.get_running_loop().call_soon(self._write_waiting)
             except RuntimeError:
-                self._write_held()
-        elif len(self._held) >= LINES_HELD_MAX:
-            self._write_held()
+                self._write_waiting()
+        elif len(self._waiting) >= LINES_WAITING_MAX:
+            self._write_waiting()
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write any other line, behind those that were there before."""
-        self._write_held()
+        self._write_waiting()
         super().emit(record)
 
     def flush(self) -> None:
         """Write what is held back."""
-        self._write_held()
+        self._write_waiting()
         super().flush()
 
-    def _write_held(self) -> None:
+    def _write_waiting(self) -> None:
         """For any thread: each line is taken by one."""
         lines = []
         with suppress(IndexError):
             while True:
-                lines.append(self._held.popleft())
+                lines.append(self._waiting.popleft())
         if lines:
             with suppress(OSError):  # as for any other line: a log that cannot be written stops nothing
                 os.write(self._descriptor, "".join(lines).encode("ascii"))  # the stream holds nothing back
@@ -205,9 +205,10 @@ def log_call(level: int, *, request_id: str, caller: str, call: str, status: str
 def shown_path(path: str, template: str | None) -> str:
     """The path of a request as a log may hold it.
 
-    A template with a `{token}` in it stands for itself. Elsewhere, segments longer than any id become `...`.
+    A template with a `{token}` or `{ticket}` in it stands for itself. Elsewhere, segments longer than any id
+    become `...`.
     """
-    if template is not None and "{token}" in template:
+    if template is not None and ("{token}" in template or "{ticket}" in template):
         return template
     segments = path[:PATH_CHARS_MAX].split("/")
     return "/".join(segment if len(segment) <= PATH_SEGMENT_CHARS_MAX else "..." for segment in segments)

@@ -39,7 +39,7 @@ class Metrics:
         self.registry.register(self._requests)
         self._connections_refused = Counter(
             "filestore_http_connections_refused",
-            "Connections that were closed as they came, as there were too many, or one address has too many.",
+            "Connections refused because there were too many in all, or from one address.",
             labelnames=["cause"],
             registry=self.registry,
         )
@@ -132,19 +132,19 @@ class CoordinatorMetrics:
             "filestore_raft_commit_index": ("Last committed entry.", lambda s: s.commit),
             "filestore_raft_applied_index": ("Last entry in the database.", lambda s: s.applied),
             "filestore_raft_followers_active": (
-                "Members that the leader hears, itself included; 0 elsewhere.",
+                "Members that answer the leader, itself included; 0 elsewhere.",
                 lambda s: sum(follower.active for follower in s.followers),
             ),
             "filestore_raft_followers": (
-                "Members, voters and learners, with the leader itself; 0 elsewhere.",
+                "Voters and learners, the leader included; 0 elsewhere.",
                 lambda s: len(s.followers),
             ),
             "filestore_raft_lag_entries": (
-                "Entries that the member which lags most is behind the commit; 0 but on the leader.",
+                "Committed entries that the slowest member lacks; 0 but on the leader.",
                 lambda s: max((max(s.commit - f.match, 0) for f in s.followers), default=0),
             ),
             "filestore_cache_leases": (
-                "Processes of nodes that may keep records of files; 0 but on the leader.",
+                "Processes of nodes with a lease on cached records; 0 but on the leader.",
                 lambda s: s.cache_leases,
             ),
             "filestore_coordinator_disk_full": (
@@ -152,11 +152,11 @@ class CoordinatorMetrics:
                 lambda s: int(s.disk_full),
             ),
             "filestore_raft_recovering": (
-                "1 while this coordinator neither votes nor leads, as it has lost the end of its log.",
+                "1 while this coordinator neither votes nor leads because it has lost the end of its log.",
                 lambda s: int(s.recovering),
             ),
             "filestore_coordinator_clock_wrong": (
-                "1 while most other members call the clock of this coordinator wrong.",
+                "1 while the clock of this coordinator differs from those of most other members.",
                 lambda s: int(s.clock_wrong),
             ),
             "filestore_raft_diverged_members": (
@@ -164,7 +164,7 @@ class CoordinatorMetrics:
                 lambda s: len(s.diverged),
             ),
             "filestore_raft_states_differ": (
-                "1 while members differ and nothing shows whose state is wrong: no snapshot is handed out.",
+                "1 while members differ and it is unknown whose state is wrong: no snapshot is handed out.",
                 lambda s: int(s.differ),
             ),
         }

@@ -1,4 +1,4 @@
-"""How numbers and failed connections are told to people. No I/O here."""
+"""How numbers and failed connections are worded for people. No I/O here."""
 
 import errno
 import os

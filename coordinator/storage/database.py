@@ -19,7 +19,7 @@ from coordinator.machine.files import RETENTION_MS
 from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
 from coordinator.model.records import VOTER
 
-WAL_KEPT_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
+WAL_RESERVED_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
 WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
 STEPS_AT_ONCE = 20_000  # of SQLite's machine: a millisecond or a few
 REST_S_MAX = 0.1
@@ -62,7 +62,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         writer.execute("PRAGMA temp_store = MEMORY")
         writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
         writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
-        _keep_wal(writer, path)
+        _reserve_wal(writer, path)
         sync_directory(path.parent)
         reader = opened.enter_context(closing(_opened(path)))
         reader.execute("PRAGMA query_only = ON")
@@ -169,7 +169,7 @@ def _missing_columns(writer: sqlite3.Connection, schema: str) -> dict[tuple[str,
     return missing
 
 
-def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:
+def _reserve_wal(writer: sqlite3.Connection, path: Path) -> None:
     """Give the WAL its room now, so that some more changes pass on a disk that is full.
 
     What lies behind its last frame is no valid frame, and ends a recovery like the end of the file. The write
@@ -179,12 +179,12 @@ def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:
     try:
         wal = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
         try:
-            if os.fstat(wal).st_size < WAL_KEPT_BYTES:
-                os.posix_fallocate(wal, 0, WAL_KEPT_BYTES)
+            if os.fstat(wal).st_size < WAL_RESERVED_BYTES:
+                os.posix_fallocate(wal, 0, WAL_RESERVED_BYTES)
         finally:
             os.close(wal)
     except OSError as error:
-        _log.warning("no room is kept for changes on a full disk: %s", error.strerror)
+        _log.warning("no space can be reserved for changes on a full disk: %s", error.strerror)
     finally:
         writer.execute("ROLLBACK")
 

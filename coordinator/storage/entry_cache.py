@@ -25,13 +25,13 @@ class EntryCache:
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Takes the next entries, and lets the oldest go where there are too many bytes."""
-        held = self._entries
+        cached = self._entries
         size_bytes = self._size_bytes
         for entry in entries:
-            held[entry.index] = entry
+            cached[entry.index] = entry
             size_bytes += entry_size_bytes(entry)
         while size_bytes > self._size_bytes_max:
-            size_bytes -= entry_size_bytes(held.pop(self.first))
+            size_bytes -= entry_size_bytes(cached.pop(self.first))
             self.first += 1
         self._size_bytes = size_bytes
 

@@ -21,19 +21,19 @@ def digest_beside(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def write_digest(path: Path, *, kept_as: Path | None = None) -> None:
+def write_digest(path: Path, *, named_as: Path | None = None) -> None:
     """Write the digest of a file beside it, or beside the name that it is going to have, durably."""
-    name = kept_as or path
+    name = named_as or path
     write_secret(digest_beside(name), os.fsencode(f"{sha256_of(path)}  {name.name}\n"))
 
 
-def matches_digest(path: Path, *, kept_as: Path | None = None) -> bool:
+def matches_digest(path: Path, *, named_as: Path | None = None) -> bool:
     """Whether a file is what its digest says; True when there is none.
 
     The digest lies beside it, or beside the file that it is a copy of.
     """
     try:
-        line = digest_beside(kept_as or path).read_bytes()
+        line = digest_beside(named_as or path).read_bytes()
     except FileNotFoundError:
         return True
     return line.split(maxsplit=1)[:1] == [sha256_of(path).encode("ascii")]

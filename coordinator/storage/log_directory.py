@@ -31,7 +31,7 @@ def writable_bytes(found: os.statvfs_result) -> int:
 
 
 @contextmanager
-def kept_still(directory: Path) -> Iterator[None]:
+def while_stopped(directory: Path) -> Iterator[None]:
     """No process starts here meanwhile. Raises Conflict while one runs, OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:

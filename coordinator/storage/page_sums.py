@@ -60,7 +60,7 @@ class PageSums:
     @property
     def mark(self) -> int:
         """What the database has to bear, 0 while sums are not kept."""
-        return self._stored.header.mark if self._stored.is_kept else 0
+        return self._stored.header.mark if self._stored.is_used else 0
 
     def adopt(self, mark: int) -> None:
         """From now on sums are kept, of the database that durably bears this mark."""
@@ -71,7 +71,7 @@ class PageSums:
     def rest(self) -> None:
         """The last connection is going to be closed, and nothing is left to be copied from the WAL."""
         with self._lock:
-            if self._stored.is_kept:
+            if self._stored.is_used:
                 self._keep()
                 self._stored.rest()
 
@@ -81,7 +81,7 @@ class PageSums:
         with self._lock:
             self._forget_foreign()
             pages = sorted(set(self._pages_in_wal()))
-            if self._stored.is_kept:
+            if self._stored.is_used:
                 self._forget(pages)
             try:
                 yield
@@ -147,7 +147,7 @@ class PageSums:
         salts, page_bytes = self._wal_salts(), self._page_bytes()
         noted = self._stored.header
         is_new = (noted.changed_ns, noted.wal_salts) != (self._written_ns, salts)
-        if not self._stored.is_kept or not (self._learned or is_new):
+        if not self._stored.is_used or not (self._learned or is_new):
             return
         if os.fstat(self._file).st_mtime_ns == self._written_ns:
             self._stored.keep(self._sums, self._learned, self._written_ns, page_bytes, salts)
@@ -159,7 +159,7 @@ class PageSums:
         if written_ns != self._written_ns:
             self._written_ns = written_ns
             self._sums = array("Q")
-            if self._stored.is_kept:
+            if self._stored.is_used:
                 self._stored.clear()
 
     def _take_sums(self, pages: list[int]) -> None:

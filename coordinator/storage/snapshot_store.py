@@ -382,7 +382,7 @@ class SnapshotStore:
     def unfinished(self) -> SnapshotMeta | None:
         """What an installation that was interrupted is going to make the state; None if there is none.
 
-        What lies there and is no such thing is set aside: the state is as it was before. Blocks, and reads
+        What lies there and is no such thing is moved aside: the state is as it was before. Blocks, and reads
         all of it. Raises OSError.
         """
         if not self._intent_path.exists():
@@ -395,14 +395,14 @@ class SnapshotStore:
                 why = "it is not what came"
         except (sqlite3.Error, InvalidRequest) as error:
             why = str(error)
-        aside = self._intent_path.with_name(f"{self._intent_path.name}.damaged")
-        self._disk.replace(self._intent_path, aside)
-        self._disk.sync(aside.parent)
+        damaged_path = self._intent_path.with_name(f"{self._intent_path.name}.damaged")
+        self._disk.replace(self._intent_path, damaged_path)
+        self._disk.sync(damaged_path.parent)
         _log.error(
             "the snapshot that was being installed is damaged (%s) and lies in %s: this coordinator goes on"
             " from the state before, and fetches it again. Look at its disk, and delete the file",
             why,
-            aside,
+            damaged_path,
         )
         return None
 

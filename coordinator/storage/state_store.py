@@ -334,7 +334,7 @@ class Store:
         if self._file is not None:
             with self._read() as db:
                 flaw = self._file.flaw(db)
-            self._told(flaw)
+            self._require_sound(flaw)
             self._adopt()
 
     def _adopt(self) -> None:
@@ -349,10 +349,10 @@ class Store:
         if self._file is None:
             return True
         flaw, is_round = self._file.compare_slice()
-        self._told(flaw)
+        self._require_sound(flaw)
         return is_round
 
-    def _told(self, flaw: str) -> None:
+    def _require_sound(self, flaw: str) -> None:
         """Raises StateDamaged, if there is a flaw."""
         if flaw:
             raise self._found(StateDamaged(f"state.sqlite is damaged: {flaw}"))
@@ -371,7 +371,7 @@ class Store:
         """
         if self._file is not None:
             try:
-                self._told(self._file.compare_indexes(table, stop))
+                self._require_sound(self._file.compare_indexes(table, stop))
             except sqlite3.Error as error:
                 self._examine(error)
                 raise

@@ -72,7 +72,7 @@ class StoredSums:
             self.close()
 
     @property
-    def is_kept(self) -> bool:
+    def is_used(self) -> bool:
         """Whether sums come into the file: the database bears a mark."""
         return self._file >= 0 and self.header.mark != 0
 
@@ -83,7 +83,7 @@ class StoredSums:
         """
         noted = self.header
         if (
-            not self.is_kept
+            not self.is_used
             or noted.changed_ns != changed_ns
             or not any(noted.wal_salts)
             or not any(wal_salts)
@@ -103,7 +103,7 @@ class StoredSums:
 
         Raises OSError as `forget` does.
         """
-        if not self.is_kept:
+        if not self.is_used:
             return array("Q")
         try:
             return self._loaded(changed_ns, page_bytes)
@@ -184,8 +184,8 @@ class StoredSums:
 
     def _write_blocks(self, sums: "array[int]", pages: Iterable[int]) -> None:
         for number in sorted({(page - 1) // SUMS_IN_BLOCK for page in pages}):
-            held = sums[number * SUMS_IN_BLOCK : (number + 1) * SUMS_IN_BLOCK]
-            raw = _bytes_of(held).ljust(SUMS_IN_BLOCK * _SUM.size, b"\0")
+            block = sums[number * SUMS_IN_BLOCK : (number + 1) * SUMS_IN_BLOCK]
+            raw = _bytes_of(block).ljust(SUMS_IN_BLOCK * _SUM.size, b"\0")
             check = _SUM.pack(_sum(_SUM.pack(number) + raw))
             if os.pwrite(self._file, raw + check, (number + 1) * _BLOCK_BYTES) != _BLOCK_BYTES:
                 raise OSError("the disk took half of a block")

@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 import click
 import uvloop
 from click.core import ParameterSource
-from filestore_client import AsyncClient
-from filestore_client.errors import InvalidRequest as UnusableFile
-from filestore_client.errors import Unauthorized
-from filestore_client.retry import DEADLINE_S
-from filestore_client.transport import base_url, require_token
 
 from ca.errors import InvalidRequest
 from deploy.base.cluster_file import read_cluster_file
 from deploy.base.contexts import read_contexts
 from deploy.base.failures import explained, reason_of
 from deploy.base.option_names import options_named
+from filestore_client import AsyncClient
+from filestore_client.base.errors import InvalidRequest as UnusableFile
+from filestore_client.base.errors import Unauthorized
+from filestore_client.base.retry import DEADLINE_S
+from filestore_client.base.transport import base_url, require_token
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
 TEXT_CHARS_MAX = 1 << 20  # a bound on what a wrong path costs

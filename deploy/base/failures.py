@@ -19,12 +19,12 @@ import time
 from typing import Final
 
 import msgspec
-from filestore_client.errors import FilestoreError, Unauthorized
 
 from ca.errors import FilestoreError as LocalError
 from ca.errors import Internal
 from coordinator.model.timestamps import rfc3339
 from coordinator.runtime.wording import duration
+from filestore_client.base.errors import FilestoreError, Unauthorized
 
 FAILED: Final = 1
 USAGE: Final = 2

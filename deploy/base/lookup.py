@@ -3,12 +3,11 @@
 import re
 from typing import Final
 
-from filestore_client import AsyncClient
-from filestore_client.errors import Conflict, NotFound
-from filestore_client.records import Bucket, FileRecord, Kind
-
 from deploy.base.output import moment, size
 from deploy.base.terminal import printable_name
+from filestore_client import AsyncClient
+from filestore_client.base.errors import Conflict, NotFound
+from filestore_client.base.records import Bucket, FileRecord, Kind
 
 CANDIDATES_SHOWN_MAX: Final = 10
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")

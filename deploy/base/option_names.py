@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
-from filestore_client.errors import InvalidRequest as RefusedRequest
 
 from ca.errors import InvalidRequest
+from filestore_client.base.errors import InvalidRequest as RefusedRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,10 +10,6 @@ from urllib.parse import urlsplit
 
 import click
 import uvloop
-from filestore_client import AsyncClient
-from filestore_client.errors import Unauthorized, Unavailable, UntrustedServer
-from filestore_client.records import User
-from filestore_client.transport import base_url
 
 from ca.certificates import UntrustedCertificate, root_digest, trusted_root
 from ca.errors import InvalidRequest, NotFound
@@ -32,6 +28,10 @@ from deploy.base.contexts import (
 from deploy.base.failures import claims_of, explained
 from deploy.base.option_names import names_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
+from filestore_client import AsyncClient
+from filestore_client.base.errors import Unauthorized, Unavailable, UntrustedServer
+from filestore_client.base.records import User
+from filestore_client.base.transport import base_url
 
 CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 256 << 10

@@ -8,9 +8,9 @@ from typing import Final
 
 import click
 from click.shell_completion import get_completion_class
-from filestore_client import AsyncClient
 
 from deploy.base.connection import Connection, connection_options
+from filestore_client import AsyncClient
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SHELLS: Final = ("bash", "zsh", "fish")

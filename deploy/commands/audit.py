@@ -6,19 +6,19 @@ from typing import Final
 
 import click
 import msgspec
-from filestore_client import AsyncClient
-from filestore_client.errors import FilestoreError
-from filestore_client.records import AuditEntry
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, line_of
 from deploy.base.lookup import find_file
 from deploy.base.options import Duration
 from deploy.base.output import json_option, moment, print_records
+from filestore_client import AsyncClient
+from filestore_client.base.errors import FilestoreError
+from filestore_client.base.records import AuditEntry
 
 SHOWN_MAX: Final = 100
 _COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {
-    "at": lambda entry: moment(entry.at),
+    "at": lambda entry: moment(entry.time),
     "who": lambda entry: entry.principal,
     "did": lambda entry: entry.action,
     "to": lambda entry: entry.target,
@@ -81,7 +81,7 @@ def audit(
                 entries += answer
         if len(silent) == len(members):
             raise next(iter(silent.values()))
-        return sorted(entries, key=lambda entry: entry.at, reverse=True)[:limit], silent
+        return sorted(entries, key=lambda entry: entry.time, reverse=True)[:limit], silent
 
     entries, silent = connection.run(work)
     print_records(entries, _COLUMNS, as_json=as_json, empty="Nothing of this is on record.")

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import click
-from filestore_client import AsyncClient
-from filestore_client.records import Bucket, Grant, ListedShare, Permission, PrincipalType, Share
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.lookup import find_bucket, find_file
 from deploy.base.options import Expiry, Size
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.terminal import printable_name
+from filestore_client import AsyncClient
+from filestore_client.base.records import Bucket, Grant, ListedShare, Permission, PrincipalType, Share
 
 _BUCKETS: Final[Mapping[str, Callable[[Bucket], object]]] = {
     "bucket_id": lambda bucket: bucket.bucket_id,

@@ -7,7 +7,6 @@ import base64
 from pathlib import Path
 
 import click
-from filestore_client import AsyncClient
 
 from ca.errors import InvalidRequest
 from deploy.base.addresses import METAVAR, record_at
@@ -15,6 +14,7 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
+from filestore_client import AsyncClient
 
 _data = data_option("The directory of a coordinator.")
 _output = click.option(

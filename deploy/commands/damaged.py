@@ -3,13 +3,13 @@
 from typing import Any, Final
 
 import click
-from filestore_client import AsyncClient
 from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION
 from deploy.base.output import json_option, print_json
 from deploy.base.terminal import printable_name, table_console
+from filestore_client import AsyncClient
 
 PATH: Final = "/api/v1/cluster/damaged"
 RANGES_SHOWN_MAX: Final = 5

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from filestore_client import AsyncClient
-from filestore_client.ranges import CONNECTIONS, CONNECTIONS_MAX
-from filestore_client.records import FileRecord, FileSummary, Kind
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, exit_code_of, line_of
 from deploy.base.lookup import bucket_names, find_bucket, find_file, is_uuid
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted, printable_name
+from filestore_client import AsyncClient
+from filestore_client.base.records import FileRecord, FileSummary, Kind
+from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 
 KINDS: Final = ("project", "image", "backup")
 NOTHING: Final = "No files. `filestore put FILE` uploads one."

@@ -7,8 +7,6 @@ from typing import Any
 from urllib.parse import quote
 
 import click
-from filestore_client import AsyncClient
-from filestore_client.errors import NotFound
 from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options
@@ -16,6 +14,8 @@ from deploy.base.lookup import is_uuid
 from deploy.base.output import json_option, print_json
 from deploy.base.terminal import table_console
 from deploy.commands.status import progress_of
+from filestore_client import AsyncClient
+from filestore_client.base.errors import NotFound
 
 PATH = "/api/v1/jobs"
 POLL_S = 0.2

@@ -5,13 +5,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import click
-from filestore_client import AsyncClient
-from filestore_client.records import Node
 
 from coordinator.model.jobs import DRAIN
 from coordinator.runtime.wording import counted
 from deploy.base.connection import Connection, connection_options
 from deploy.base.output import json_option, moment, print_record, print_records
+from filestore_client import AsyncClient
+from filestore_client.base.records import Node
 
 PATH = "/api/v1/cluster/nodes"
 JOBS_PATH = "/api/v1/jobs"
@@ -62,7 +62,7 @@ def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     """
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     click.echo(f"{node_id} is draining.")
-    _tell_kept(connection)
+    _show_unmoved(connection)
     answer = connection.run(lambda client: client.cluster.status())
     if answer.get("health") == "unavailable":
         for problem in answer["problems"]:
@@ -91,8 +91,8 @@ def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, 
     """
     if is_gone and not force:
         raise click.UsageError("--is-gone: only with --force.")
-    words = (("force=1", force), ("is_gone=1", is_gone), ("give_up=1", give_up))
-    said = [name for name, is_said in words if is_said]
+    flags = (("force=1", force), ("is_gone=1", is_gone), ("give_up=1", give_up))
+    said = [name for name, is_said in flags if is_said]
     removed = _call(connection, "DELETE", node_id, f"?{'&'.join(said)}" if said else "")
     click.echo(f"{node_id} is removed.")
     if not force:
@@ -146,7 +146,7 @@ def forget_instance(connection: Connection, node_id: str) -> None:
     click.echo(f"The next process with the certificate of {node_id} speaks for it.")
 
 
-def _tell_kept(connection: Connection) -> None:
+def _show_unmoved(connection: Connection) -> None:
     """What the newest drain has left, if it is known."""
 
     async def work(client: AsyncClient) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def _tell_kept(connection: Connection) -> None:
 
     jobs = {job["job_name"]: job for job in connection.run(work)["jobs"]}
     last_run = jobs.get(DRAIN, {}).get("last_run") or {}
-    if kept := last_run.get("result", {}).get("kept"):
-        click.echo(f"! Unfinished uploads that could not be moved: {kept}", err=True)
+    if unmoved := last_run.get("result", {}).get("kept"):
+        click.echo(f"! Unfinished uploads that could not be moved: {unmoved}", err=True)
 
 
 def _call(connection: Connection, method: str, node_id: str, what: str = "") -> dict[str, Any]:

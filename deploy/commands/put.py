@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from filestore_client import AsyncClient
-from filestore_client.errors import FilestoreError
-from filestore_client.ranges import CONNECTIONS, CONNECTIONS_MAX
-from filestore_client.records import FileRecord, Kind
-from filestore_client.upload_memory import Memory
 
 from ca.errors import FilestoreError as LocalError
 from ca.errors import InvalidRequest
@@ -23,6 +18,11 @@ from deploy.base.lookup import find_bucket, is_uuid
 from deploy.base.output import json_option, print_json, size
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted, printable_name
 from deploy.commands.files import KINDS
+from filestore_client import AsyncClient
+from filestore_client.base.errors import FilestoreError
+from filestore_client.base.records import FileRecord, Kind
+from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
+from filestore_client.transfer.upload_memory import Memory
 
 COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 VIRT_TYPES = ("docker", "dynamips", "iou", "qemu", "virtualbox", "vmware", "vpcs")

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any, Final
 
 import click
-from filestore_client.errors import FilestoreError, Unavailable
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +15,7 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of
 from deploy.base.output import json_option, print_json
 from deploy.base.terminal import table_console
+from filestore_client.base.errors import FilestoreError, Unavailable
 
 CLOCK_SHOWN_MS_MIN: Final = 1000
 EXIT_CODES: Final = {
@@ -74,10 +74,10 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
         _line(console, oldest)
     if replicas := answer.get("replicas"):
         _line(console, _replicas(replicas))
-    word = answer.get("health") or "healthy"
+    health = answer.get("health") or "healthy"
     _line(
         console,
-        f"{answer['cluster']}: {word if word == 'healthy' else word.upper()},"
+        f"{answer['cluster']}: {health if health == 'healthy' else health.upper()},"
         f" {counted(answer['files'], 'file', 'files')}, {counted(answer['blobs'], 'blob', 'blobs')},"
         f" {gibibytes(answer['blob_bytes'])}",
     )
@@ -114,16 +114,16 @@ def _nodes(answer: dict[str, Any]) -> Table:
         "node", "url", "state", "heard", "disk", "free", "total", "uploads", "clock", box=None, pad_edge=False
     )
     for node in answer["nodes"]:
-        heard_ms_ago, is_heard = node.get("heard_ms_ago", 0), node.get("total_bytes", 0) > 0
+        heard_ms_ago, has_reported = node.get("heard_ms_ago", 0), node.get("total_bytes", 0) > 0
         table.add_row(
             str(node["id"]),
             str(node["url"]),
             str(node["state"]),
             f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
-            str(node.get("disk", "")) if is_heard else "",  # what nobody has told is left open
-            gibibytes(node.get("free_bytes", 0)) if is_heard else "",
-            gibibytes(node["total_bytes"]) if is_heard else "",
-            str(node.get("uploads", "")) if is_heard else "",
+            str(node.get("disk", "")) if has_reported else "",  # what nobody has told is left open
+            gibibytes(node.get("free_bytes", 0)) if has_reported else "",
+            gibibytes(node["total_bytes"]) if has_reported else "",
+            str(node.get("uploads", "")) if has_reported else "",
             _clock(node),
         )
     return table
@@ -142,9 +142,9 @@ def _problems(answer: dict[str, Any]) -> list[str]:
     findings = answer.get("findings") or [{"problem": problem} for problem in answer.get("problems", ())]
     lines = []
     for finding in findings:
-        told = [f"since {finding['since']}"] if finding.get("since") else []
-        told += [f"runbook: {finding['runbook']}"] if finding.get("runbook") else []
-        more = f" ({', '.join(told)})" if told else ""
+        details = [f"since {finding['since']}"] if finding.get("since") else []
+        details += [f"runbook: {finding['runbook']}"] if finding.get("runbook") else []
+        more = f" ({', '.join(details)})" if details else ""
         lines.append(f"! {finding['problem']}{more}")
     return lines
 
@@ -152,8 +152,8 @@ def _problems(answer: dict[str, Any]) -> list[str]:
 def _replicas(replicas: dict[str, Any]) -> str:
     short = ", ".join(f"{blobs} lack {missing}" for missing, blobs in replicas["short"].items()) or "none"
     # A node of an older version does not say how many are on their last.
-    told = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
-    names = [name for name in told if name in replicas]
+    kinds = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
+    names = [name for name in kinds if name in replicas]
     others = ", ".join(f"{name} {replicas[name]}" for name in names)
     return f"replicas: short {short}, {others}"
 

@@ -8,14 +8,14 @@ from typing import Final
 import click
 import msgspec
 import uvloop
-from filestore_client import AsyncClient
-from filestore_client.records import JoinToken, MintedJoinToken, MintedToken
 
 from ca.errors import Unavailable
 from ca.secretfiles import write_secret
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.options import Duration, data_option
 from deploy.base.output import json_option, moment, print_json, print_records
+from filestore_client import AsyncClient
+from filestore_client.base.records import JoinToken, MintedJoinToken, MintedToken
 
 REVOKING_S = 60
 APPLIED_S_MAX = 30.0

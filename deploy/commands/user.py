@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import click
-from filestore_client import AsyncClient
-from filestore_client.records import User
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
+from filestore_client import AsyncClient
+from filestore_client.base.records import User
 
 ADMIN = "admin"  # the first admin, whose token every coordinator can mint
 _COLUMNS: Final[Mapping[str, Callable[[User], object]]] = {

@@ -22,7 +22,6 @@ from typing import Any
 
 import click
 import msgspec
-from filestore_client import AsyncClient
 
 from ca.errors import Conflict, FilestoreError
 from ca.secretfiles import write_durable, write_secret
@@ -41,6 +40,7 @@ from deploy.dev.processes import (
     stop_children,
     wait_until,
 )
+from filestore_client import AsyncClient
 from node.membership.join import join
 
 CLUSTER_NAME = "development"
@@ -332,7 +332,7 @@ def serve(directory: Path, *, base_port: int | None) -> None:
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 cluster.start()
-                tell(cluster)
+                print_summary(cluster)
                 watch(cluster)
         finally:
             cluster.stop()
@@ -362,7 +362,7 @@ def watch(cluster: DevelopmentCluster) -> None:
                 click.echo(f"{FilestoreError.code}: {child.obituary()}", err=True)
 
 
-def tell(cluster: DevelopmentCluster) -> None:
+def print_summary(cluster: DevelopmentCluster) -> None:
     """Print where everything is, and three commands that work as they stand."""
     nodes = cluster.layout.of_role("node")
     command = Path(sys.executable).with_name("filestore")

@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 from filestore_client import AsyncClient
-from filestore_client.errors import Conflict, Gone, NotFound
-from filestore_client.records import Content, FileSummary
-from filestore_client.sources import Contents
-from filestore_client.streaming import read_span
+from filestore_client.base.errors import Conflict, Gone, NotFound
+from filestore_client.base.records import Content, FileSummary
+from filestore_client.transfer.sources import Contents
+from filestore_client.transfer.streaming import read_span
 
 CONFIG: Final = "config"
 TYPES: Final = ("data", "keys", "locks", "snapshots", "index")

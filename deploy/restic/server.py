@@ -11,8 +11,12 @@ from typing import Final
 
 import click
 from aiohttp import hdrs, web
+
+from deploy.base.failures import line_of
+from deploy.base.lookup import find_bucket
+from deploy.restic.repository import CONFIG, NAME, REPOSITORY, TYPES, Repositories
 from filestore_client import AsyncClient
-from filestore_client.errors import (
+from filestore_client.base.errors import (
     ChecksumMismatch,
     Conflict,
     FilestoreError,
@@ -23,10 +27,6 @@ from filestore_client.errors import (
     Unauthorized,
     Unavailable,
 )
-
-from deploy.base.failures import line_of
-from deploy.base.lookup import find_bucket
-from deploy.restic.repository import CONFIG, NAME, REPOSITORY, TYPES, Repositories
 
 V1: Final = "application/vnd.x.restic.rest.v1"
 V2: Final = "application/vnd.x.restic.rest.v2"

@@ -24,8 +24,8 @@ async def authenticate(request: web.Request, *, at_any_age: bool = False) -> Cal
     """The caller that the request's one `Authorization: Bearer` header names.
 
     `at_any_age`: see `View.verify`. Raises Unauthorized (RateLimited after too many from one address), or
-    Unavailable when this member's view of the cluster is too old to tell. A token anywhere else, in the query
-    for one, counts as none.
+    Unavailable when this member's view of the cluster is too old to decide. A token anywhere else, in the
+    query for one, counts as none.
     """
     try:
         token = bearer(request)
@@ -121,8 +121,9 @@ def on_record(
 
 
 def _failed(request: web.Request, error: Unauthorized, principal: str) -> FilestoreError:
-    """A failed authentication, on record. Without any credential the answer stays 401 beyond the rate too:
-    there was nothing to guess with.
+    """Record a failed authentication; the error to answer with.
+
+    Without any credential the answer stays 401 beyond the rate too: the caller had nothing to guess with.
     """
     answer = on_record(
         request,

@@ -8,15 +8,18 @@ from coordinator.protocol.commands import CreateBackup, UpdateBackup
 from coordinator.protocol.queries import GetBackup, ListBackups
 from node.api.bodies.backups import CHECKS, BackupBody, BackupList, CreateBackupBody, UpdateBackupBody
 from node.api.file_kinds import FileKind
-from node.api.file_operations import operations
+from node.api.file_operations import BY_TUS, operations
 from node.api.spec.operation import Operation
 
 _CREATE: Final = """\
 File record, backup metadata and upload are made in one change. Needs write on the bucket.
 
-An incremental backup names an existing one as `parent_backup_uuid`, which the caller may read."""
+An incremental backup names an existing one as `parent_backup_uuid`, which the caller may read.
+
+"""
 _UPDATE: Final = """\
-What the body leaves out stays as it is. Needs write on the file, and read on a new parent.
+What the body leaves out stays as it is. Needs write on the file, and read on a new parent. Downloads show
+another name and content type at once, on every node; content and its `ETag` are the same.
 
 A change to `full` drops the parent; a chain may not loop."""
 _DELETE: Final = """\
@@ -41,7 +44,7 @@ KIND: Final = FileKind(
     record=BackupRecord,
     page=BackupPage,
     checks=CHECKS,
-    descriptions={"create": _CREATE, "update": _UPDATE, "delete": _DELETE},
+    descriptions={"create": _CREATE + BY_TUS, "update": _UPDATE, "delete": _DELETE},
     deleted="backup",
     deleted_errors=(Conflict,),
 )

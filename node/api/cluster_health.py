@@ -40,15 +40,17 @@ Since = Mapping[str, Mapping[str, str]]  # by node, and then by what it has: a t
 
 
 def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: list[NodeState]) -> bool:
-    """A leader is known, every coordinator answers, has room and the right state, every node is healthy,
-    has its replicas and makes those that it shall, and every disk takes bytes.
+    """Whether all members are well.
+
+    They are when a leader is known, every coordinator answers, has room and the right state, every node is
+    healthy, has its replicas and makes those that it shall, and every disk takes bytes.
     """
     ill = _of_coordinators(coordinators, leader, {}) or _of_nodes(nodes, {})
     return not (_blockers(leader, coordinators) or ill)
 
 
 def since_of(node: NodeStatus, best: StatusReply) -> dict[str, str]:
-    """Since when a node has what it has, by what most clocks show."""
+    """Since when a node has each of its troubles, as a time by what most clocks show."""
     if not best.at_ms:
         return {}
     times_ms = dict(node.since_ms)
@@ -70,8 +72,8 @@ def findings_of(
 ) -> tuple[str, list[Finding]]:
     """HEALTHY, DEGRADED, or UNAVAILABLE when changes or uploads are refused; and why, a sentence each.
 
-    `is_served`: the member that was asked hears of changes. `now` is a time as `rfc3339` writes it; `since`
-    what `since_of` says of the nodes.
+    `is_served`: the member that was asked learns of changes. `now` is a time as `rfc3339` writes it; `since`
+    is what `since_of` returns for the nodes.
     """
     blockers = _blockers(leader, coordinators)
     takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
@@ -90,8 +92,8 @@ def findings_of(
         *_of_replicas(best, takers),
         *(_of_certificate(each, now) for each in certificates),
     ]
-    word = UNAVAILABLE if blockers else DEGRADED if others else HEALTHY
-    return word, [*blockers, *others]
+    health = UNAVAILABLE if blockers else DEGRADED if others else HEALTHY
+    return health, [*blockers, *others]
 
 
 def _of_certificate(certificate: EndingCertificate, now: str) -> Finding:
@@ -120,23 +122,23 @@ def _of_coordinators(
     found = []
     for each in coordinators:
         if each.role == "unreachable":
-            told = f"The coordinator {each.id} does not answer at {addresses.get(each.id, '?')}."
-            found.append(Finding(problem=told, runbook="FilestoreCoordinatorSilent"))
+            problem = f"The coordinator {each.id} does not answer at {addresses.get(each.id, '?')}."
+            found.append(Finding(problem=problem, runbook="FilestoreCoordinatorSilent"))
         if each.role != "unreachable" and each.active is False and each.id != leader:
-            told = f"The coordinator {each.id} answers, but not to the leader."
-            found.append(Finding(problem=told, runbook="FilestoreCoordinatorSilent"))
+            problem = f"The coordinator {each.id} answers, but not to the leader."
+            found.append(Finding(problem=problem, runbook="FilestoreCoordinatorSilent"))
         if each.disk_full is True and each.id != leader:
-            told = f"The disk of the coordinator {each.id} is full."
-            found.append(Finding(problem=told, runbook="FilestoreCoordinatorDiskFull"))
+            problem = f"The disk of the coordinator {each.id} is full."
+            found.append(Finding(problem=problem, runbook="FilestoreCoordinatorDiskFull"))
         if each.recovering is True:
-            told = (
+            problem = (
                 f"The coordinator {each.id} has lost the end of its log: it neither votes nor leads until a"
                 " leader of a later term has brought it up to date. Look at its disk."
             )
-            found.append(Finding(problem=told, runbook="FilestoreCoordinatorRecovering"))
+            found.append(Finding(problem=problem, runbook="FilestoreCoordinatorRecovering"))
         if each.diverged:
-            told = f"The state of the coordinator {each.id} is wrong: rebuild it."
-            found.append(Finding(problem=told, runbook="FilestoreCoordinatorDiverged"))
+            problem = f"The state of the coordinator {each.id} is wrong: rebuild it."
+            found.append(Finding(problem=problem, runbook="FilestoreCoordinatorDiverged"))
     return found
 
 
@@ -174,21 +176,21 @@ def _of_nodes(nodes: list[NodeState], since: Since) -> list[Finding]:
 
 
 def _of_state(node: NodeState, since: Since) -> Finding:
-    told = f"The node {node.id} is {node.state}."
+    problem = f"The node {node.id} is {node.state}."
     if node.revoked:
-        told = (
+        problem = (
             f"The node {node.id} is revoked: remove it (`filestore node remove --force`), or let it join anew"
             " with a token of its name."
         )
     elif node.state == "joined":
-        told = f"The node {node.id} has never run, as far as the coordinator that leads knows: {_START}"
+        problem = f"The node {node.id} has never run, as far as the coordinator that leads knows: {_START}"
     elif node.state == UNHEARD:
-        told = (
+        problem = (
             f"The node {node.id} has not been heard yet by the coordinator that leads, and the log has it as"
             f" {node.recorded}: {_START}"
         )
     return Finding(
-        problem=told,
+        problem=problem,
         runbook=_runbook_of(node),
         since=_since(since, node, SILENT) if node.state in _SILENT else "",
     )
@@ -210,26 +212,26 @@ def _of_failed_disk(node: NodeState, since: Since) -> Finding:
 
 
 def _of_room(nodes: list[NodeState], since: Since) -> list[Finding]:
-    told = {
+    problems = {
         DISK_LOW: ("is nearly full.", "FilestoreDiskLow"),
         DISK_FULL: ("is full: nothing can be written there.", "FilestoreDiskNotWritable"),
     }
     return [
         Finding(
-            problem=f"The disk of the node {node.id} {told[node.disk][0]}",
-            runbook=told[node.disk][1],
+            problem=f"The disk of the node {node.id} {problems[node.disk][0]}",
+            runbook=problems[node.disk][1],
             since=_since(since, node, DISK),
         )
         for node in nodes
-        if node.disk in told
+        if node.disk in problems
     ]
 
 
 def _of_poison(node: NodeState, since: Since) -> Finding:
     more = node.poison_count - len(node.poison)
-    told = "; ".join([*node.poison, *[f"{more} more"] * (more > 0)])
+    items = "; ".join([*node.poison, *[f"{more} more"] * (more > 0)])
     return Finding(
-        problem=f"The node {node.id} passes over what it cannot use: {told.removesuffix('.')}.",
+        problem=f"The node {node.id} passes over what it cannot use: {items.removesuffix('.')}.",
         runbook="FilestorePoisonItems",
         since=_since(since, node, POISON),
     )
@@ -244,27 +246,27 @@ def _of_replicas(best: StatusReply, takers: int) -> list[Finding]:
     if counts is None:
         return []
     if counts.lost:
-        told = f"{_several(counts.lost, 'blob')} lost: no node holds a replica."
-        found.append(Finding(problem=told, runbook="FilestoreBlobsLost"))
+        problem = f"{_several(counts.lost, 'blob')} lost: no node holds a replica."
+        found.append(Finding(problem=problem, runbook="FilestoreBlobsLost"))
     if counts.gone:
         where = f"{counts.gone_bytes} bytes are damaged on every node"
-        told = f"{_several(counts.gone, 'blob')} incomplete: {where}. `filestore damaged` names the files."
-        found.append(Finding(problem=told, runbook="FilestoreBlobsIncomplete"))
+        problem = f"{_several(counts.gone, 'blob')} incomplete: {where}. `filestore damaged` names the files."
+        found.append(Finding(problem=problem, runbook="FilestoreBlobsIncomplete"))
     if counts.damaged:
-        told = (
+        problem = (
             f"{_several(counts.damaged, 'blob')} damaged on every node, each elsewhere: repair puts the sound"
             " parts together."
         )
-        found.append(Finding(problem=told, runbook="FilestoreBlobsDamaged"))
+        found.append(Finding(problem=problem, runbook="FilestoreBlobsDamaged"))
     if counts.absent:
         least = "At least " if _is_cut(counts) else ""
         where = "only on nodes that are down, or not compared since: bring one back"
-        told = f"{least}{_several(counts.absent, 'blob')} {where}."
-        found.append(Finding(problem=told, runbook="FilestoreBlobsLost"))
+        problem = f"{least}{_several(counts.absent, 'blob')} {where}."
+        found.append(Finding(problem=problem, runbook="FilestoreBlobsLost"))
     if counts.last:
         hope = "stop none, bring another back or add one"
-        told = f"{_several(counts.last, 'blob')} on one node alone that is there: {hope}."
-        found.append(Finding(problem=told, runbook="FilestoreLastReplica"))
+        problem = f"{_several(counts.last, 'blob')} on one node alone that is there: {hope}."
+        found.append(Finding(problem=problem, runbook="FilestoreLastReplica"))
     # What only waits to leave a node that drains is on as many nodes as it shall be.
     in_all = sum(counts.short.values())
     short = (in_all if counts.few < 0 else counts.few) - counts.absent
@@ -272,13 +274,13 @@ def _of_replicas(best: StatusReply, takers: int) -> list[Finding]:
         cannot = f"{_nodes_take(takers)} replicas, {best.replicas_wanted} must: start or add one"
         hope = cannot if takers < best.replicas_wanted else "repair makes them where nodes have room"
         least = "At least " if counts.few != in_all and _is_cut(counts) else ""
-        told = f"{least}{_several(short, 'blob')} short of replicas: {hope}."
-        found.append(Finding(problem=told, runbook="FilestoreReplicasShort"))
+        problem = f"{least}{_several(short, 'blob')} short of replicas: {hope}."
+        found.append(Finding(problem=problem, runbook="FilestoreReplicasShort"))
     return found
 
 
 def _is_cut(counts: ReplicaCounts) -> bool:
-    """Whether there are more blobs than whose holders are looked at."""
+    """Whether there are more blobs than the HELD_MAX whose nodes are looked at."""
     return any(blobs > HELD_MAX for blobs in counts.short.values())
 
 

@@ -13,11 +13,12 @@ from coordinator.runtime.audit import AuditLog
 
 @dataclass(frozen=True, slots=True)
 class ApiServices:
-    """One process. `public_url`: `https://HOST:PORT` of a node's client port, by node id.
+    """What the handlers use of their process.
 
-    `readiness` is the status that /readyz tells; it raises Unavailable, whose details say what is missing,
-    while this process cannot serve. `exposition`: the text of /metrics and its content type, for what a
-    scrape accepts, where more than this process's own registry is to be told.
+    `public_url`: `https://HOST:PORT` of a node's client port, by node id. `readiness` is the status that
+    /readyz answers; it raises Unavailable, whose details say what is missing, while this process cannot
+    serve. `exposition`: the text of /metrics and its content type, for what a scrape accepts, where it
+    contains more than this process's own registry.
     """
 
     metadata: MetadataClient

@@ -42,15 +42,15 @@ async def status(request: web.Request) -> web.Response:
     caller = await authenticate(request, at_any_age=True)
     services = request.app[API]
     replies = await services.metadata.status(caller)
-    heard = [reply for reply in replies.values() if reply is not None]
-    if not heard:
+    replied = [reply for reply in replies.values() if reply is not None]
+    if not replied:
         raise Unavailable("No coordinator answers.")
-    best = max(heard, key=_standing)
+    best = max(replied, key=_standing)
     leader = best.coordinator.id if _is_leader(best) else best.coordinator.leader
     coordinators = [_coordinator_state(record, replies, best) for record in best.coordinators]
     nodes = [_node_state(services, node) for node in best.nodes]
     since = {node.node.node_id: since_of(node, best) for node in best.nodes}
-    certificates = _certificates(heard)
+    certificates = _certificates(replied)
     is_served = services.view.is_fresh()  # or this member refuses everything but this
     now = rfc3339(now_ms())
     health, findings = findings_of(
@@ -152,13 +152,20 @@ def _is_leader(reply: StatusReply) -> bool:
 
 
 def _standing(reply: StatusReply) -> tuple[bool, int, int]:
-    """Who knows best: the leader, of two that think so the later one, then whoever has applied most."""
+    """A key by which the best informed reply is the greatest.
+
+    That is the reply of the leader, of two that claim to lead the one of the later term, then of whoever has
+    applied most.
+    """
     return _is_leader(reply), reply.coordinator.term, reply.coordinator.applied
 
 
-def _certificates(heard: list[StatusReply]) -> list[EndingCertificate]:
-    """Each coordinator tells of its own; all of them of the others, in the same words."""
-    ends_at_ms = {each.holder: each.expires_at_ms for reply in heard for each in reply.certificates}
+def _certificates(replied: list[StatusReply]) -> list[EndingCertificate]:
+    """The certificates that end soon, of all replies, by holder.
+
+    Each coordinator reports its own; all of them report the others, in the same words.
+    """
+    ends_at_ms = {each.holder: each.expires_at_ms for reply in replied for each in reply.certificates}
     return [
         EndingCertificate(holder=holder, expires_at=rfc3339(expires_at_ms))
         for holder, expires_at_ms in sorted(ends_at_ms.items())

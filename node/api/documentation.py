@@ -62,8 +62,10 @@ _HEADERS: Final = {
 
 
 class Documentation:
-    """`operations` are those given, and those that describe them. The document is made when first asked for:
-    most processes are never asked, and it is a tenth of what their start costs.
+    """The operations that a process serves, together with those that describe them.
+
+    The OpenAPI document is made when it is first asked for: most processes are never asked, and it is a tenth
+    of what their start costs.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:

@@ -44,9 +44,9 @@ Act = Literal["create", "list", "get", "update", "delete"]
 class FileKind:
     """A kind of file: its Structs, and the words of its operations.
 
-    `checks`: what the own fields of bodies are held to beyond their types, `filter_checks`: those of
-    `list_filter`. `metadata`: what its record has beside the file's. `descriptions`: where an operation has
-    more to say than that of every kind. `deleted_errors`: beside those of every kind.
+    `checks`: what the own fields of bodies must be beyond their types, `filter_checks`: what those of
+    `list_filter` must be. `metadata`: what its record has beside the file's. `descriptions`: where an
+    operation has more to say than that of every kind. `deleted_errors`: beside those of every kind.
     """
 
     name: str  # in the log, and of its operations
@@ -72,7 +72,7 @@ class FileKind:
     deleted_errors: tuple[type[FilestoreError], ...] = ()
 
     def __post_init__(self) -> None:
-        """A kind whose Structs do not fit each other does not come to a start."""
+        """Check that the Structs of the kind fit each other; otherwise no process starts."""
         assert _are_same(self.create_body, CreateFileBody, self.create_command, CreateFile)
         assert _are_same(self.update_body, UpdateFileBody, self.update_command, UpdateFile)
         assert _are_same(self.body, FileBody, self.record, FileRecord)
@@ -83,7 +83,7 @@ class FileKind:
 
     @property
     def names(self) -> str:
-        """Of several: the field of a list that has them, too."""
+        """The name in the plural; it is also the field of a list that has them."""
         return f"{self.name}s"
 
 

@@ -1,5 +1,6 @@
-"""The operations that every kind of file has, made from its description: creation, list, record, change and
-deletion. What the handlers do is told in `_DESCRIPTIONS`, or by the kind.
+"""The operations that every kind of file has: creation, list, record, change and deletion.
+
+They are made from the description of the kind. `_DESCRIPTIONS`, or the kind, describes what the handlers do.
 """
 
 from collections.abc import Mapping
@@ -15,9 +16,11 @@ from coordinator.http.app import json_response, read_json
 from coordinator.model.records import Caller, FileRecord, UploadRecord
 from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import CreateFile, UpdateFile
-from node.api.access import authenticate
+from node.api import tus_creation
+from node.api.access import audited, authenticate
 from node.api.bodies.checks import check_filename, check_media_type, check_sha256, check_uuid, path_uuid
 from node.api.bodies.files import (
+    CreateFileBody,
     DeletedFile,
     FileBody,
     ListFilter,
@@ -31,19 +34,30 @@ from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
 from node.api.spec.operation import Answer, Operation, parameters_of
 from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
+from node.http.tus_fields import versioned
 
 CREATED: Final[Mapping[int, Answer]] = {
     201: Answer(
         description="The record is made; its bytes go to `upload_url`.",
         body=UploadInitialisation,
-        headers={"Location": "The path of the new record."},
+        headers={
+            "Location": "The path of the new record; of a creation by tus the address of its upload.",
+            "Tus-Resumable": "Of a creation by tus: the version of the protocol.",
+            "Upload-Expires": "Of a creation by tus: when the upload is given up unless bytes come.",
+        },
     )
 }
+BY_TUS: Final = (
+    "A tus client creates by a POST without a body, of which `Tus-Resumable`, `Upload-Length` and "
+    "`Upload-Metadata` say the same."
+)
 _DESCRIPTIONS: Final[Mapping[Act, str]] = {
-    "create": "File record, {metadata} and upload are made in one change. Needs write on the bucket.",
+    "create": "File record, {metadata} and upload are made in one change. Needs write on the bucket.\n\n"
+    + BY_TUS,
     "list": "The caller's {noun}s, for admins all, oldest first.",
     "get": "File record and {metadata} in one. Needs read.",
-    "update": "What the body leaves out stays as it is. Needs write on the file.",
+    "update": "What the body leaves out stays as it is. Needs write on the file. Downloads show another name "
+    "and content type at once, on every node; content and its `ETag` are the same.",
     "delete": "The record goes at once, the blob when nothing refers to it any more. "
     "Needs admin on the file.",
 }
@@ -65,10 +79,12 @@ def _of_collection(kind: FileKind) -> tuple[Operation, ...]:
             summary=f"Create a {kind.noun} and begin its upload",
             description=_described(kind, "create"),
             body=kind.create_body,
+            headers=tus_creation.HEADERS,
             answers=CREATED,
-            errors=(PayloadTooLarge,),
+            errors=(PayloadTooLarge, PreconditionFailed),
             changes=True,
         ),
+        tus_creation.options_of(kind.names, kind.tag, kind.path),
         Operation(
             name=f"list_{kind.names}",
             tag=kind.tag,
@@ -140,10 +156,23 @@ def _described(kind: FileKind, act: Act) -> str:
 
 
 async def _create(kind: FileKind, request: web.Request) -> web.Response:
-    """201 with where the bytes go. File record, the row of its kind and upload are one change."""
-    services = request.app[API]
+    """Answer 201 with the place that the bytes go to.
+
+    File record, the row of its kind and upload are one change.
+    """
     caller = await authenticate(request)
-    body = await read_json(request, kind.create_body)
+    if tus_creation.is_by_tus(request):
+        with versioned():
+            upload = await _created(kind, request, caller, tus_creation.body_of(request, kind.create_body))
+            return tus_creation.answer_to(upload, _initialisation(request, upload))
+    upload = await _created(kind, request, caller, await read_json(request, kind.create_body))
+    location = f"{kind.path}/{upload.file_uuid}"
+    return json_response(_initialisation(request, upload), status=201, headers={"Location": location})
+
+
+async def _created(
+    kind: FileKind, request: web.Request, caller: Caller, body: CreateFileBody
+) -> UploadRecord:
     command = kind.create_command(
         caller=caller,
         file_uuid=str(uuid_utils.uuid7()),
@@ -155,15 +184,19 @@ async def _create(kind: FileKind, request: web.Request) -> web.Response:
         retention_hours=body.retention_period,
         **_given(kind, body, own_fields(kind.create_command, CreateFile)),
     )
-    upload = await services.metadata.propose(command, UploadRecord)
+    upload = await request.app[API].metadata.propose(command, UploadRecord)
     assert upload.placement, "an upload without a node to take it"
-    answer = UploadInitialisation(
+    return upload
+
+
+def _initialisation(request: web.Request, upload: UploadRecord) -> UploadInitialisation:
+    holder_url = request.app[API].public_url(upload.placement[0])
+    return UploadInitialisation(
         file_uuid=upload.file_uuid,
-        upload_url=f"{services.public_url(upload.placement[0])}/api/v1/files/{upload.file_uuid}/content",
+        upload_url=f"{holder_url}/api/v1/files/{upload.file_uuid}/content",
         expires_at=rfc3339(upload.expires_at_ms),
         status=upload.status,
     )
-    return json_response(answer, status=201, headers={"Location": f"{kind.path}/{upload.file_uuid}"})
 
 
 async def _list_page(kind: FileKind, request: web.Request) -> web.Response:
@@ -188,11 +221,14 @@ async def _update(kind: FileKind, request: web.Request) -> web.Response:
     command = kind.update_command(
         caller=caller,
         file_uuid=file_uuid,
+        filename=UNSET if body.filename is None else check_filename(body.filename),
+        content_type=UNSET if body.content_type is None else check_media_type(body.content_type),
         retention_hours=body.retention_period,
         unchanged_since_ms=await state_named(request, partial(_find, kind, request, caller)),
         **_given(kind, body, own_fields(kind.update_command, UpdateFile)),
     )
-    record = await request.app[API].metadata.propose(command, kind.record)
+    async with audited(request, "update_file", principal=caller.subject, target=file_uuid):
+        record = await request.app[API].metadata.propose(command, kind.record)
     return record_response(_body_of(kind, record), record.updated_at_ms)
 
 

@@ -64,7 +64,10 @@ async def _deleted(request: web.Request, command: DeleteFile) -> web.Response:
 
 
 async def _require_content(request: web.Request, caller: Caller, file_uuid: str) -> None:
-    """Raises PreconditionFailed. What holds now holds later: content never changes once it is available."""
+    """Raises PreconditionFailed when the content is not the one that the request names.
+
+    What is true now stays true: content never changes once it is available.
+    """
     query = GetContent(caller=caller, file_uuid=file_uuid)
     try:
         content = await request.app[API].metadata.read(query, ContentRecord)

@@ -55,8 +55,8 @@ async def targets(request: web.Request) -> web.Response:
         found += [(each.address, each.api_port) for each in view.coordinators]
     if role != Role.COORDINATOR:
         found += [(each.address, each.api_port) for each in view.nodes if each.peer_port]
-    told = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in found]
-    return json_response([ScrapeTargets(targets=told, labels={})])
+    endpoints = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in found]
+    return json_response([ScrapeTargets(targets=endpoints, labels={})])
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (

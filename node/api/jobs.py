@@ -77,7 +77,7 @@ async def _kind(request: web.Request, caller: Caller) -> JobKind:
 
 
 async def _require_node(services: ApiServices, caller: Caller, node_id: str) -> None:
-    """Raises NotFound, Forbidden."""
+    """Raises NotFound when there is no such node, Forbidden when the caller is no admin."""
     records = await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
     if all(record.node_id != node_id for record in records):
         raise NotFound(f"There is no node {node_id}.")
@@ -145,7 +145,7 @@ async def cancel_run(request: web.Request) -> web.Response:
 
 
 def _schedules(replies: Mapping[str, StatusReply | None]) -> dict[str, float]:
-    """Those that the leader goes by; nothing while it does not answer."""
+    """How often the leader runs each job, in seconds; nothing while the leader does not answer."""
     led = [reply for reply in replies.values() if reply is not None and reply.coordinator.role == "leader"]
     return max(led, key=lambda reply: reply.coordinator.term).schedules if led else {}
 

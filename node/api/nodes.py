@@ -81,14 +81,14 @@ async def revoke(request: web.Request) -> web.Response:
     node_id = _path_node(request)
     services = request.app[API]
     async with audited(request, "revoke_node", principal=caller.subject, target=node_id):
-        held = await services.metadata.propose(RevokeNode(caller=caller, node_id=node_id), NodeRemoval)
+        removal = await services.metadata.propose(RevokeNode(caller=caller, node_id=node_id), NodeRemoval)
     leader = await _leader(services, caller)
     others = _others_there(leader, node_id)
     body = RevokedNode(
         revoked=True,
         id=node_id,
-        replicas=held.replicas,
-        uploads=held.uploads,
+        replicas=removal.replicas,
+        uploads=removal.uploads,
         only_there=await _sole(services, node_id, others, count_max=COUNTED_MAX),
         uploads_only_there=await _endangered(services, node_id, frozenset(others), leader.write_quorum),
     )
@@ -141,11 +141,12 @@ async def remove(request: web.Request) -> web.Response:
 
 
 async def _require_expendable(services: ApiServices, command: RemoveNode) -> None:
-    """Raises Conflict when a node that is said to be gone is heard; and, unless that is given up, when no
-    other node that is there has some of what this one holds: it may come back, or its disk. Forbidden for who
-    is no admin, and shall not know; Unavailable when nobody leads.
+    """Raises Conflict when the cluster still needs a node that is to be removed by force.
 
-    Also of one that is not down, which the log refuses: it may be down by then.
+    It does when a node that is said to be gone was heard just now; and, unless `give_up` is set, when no
+    other node that is there has some of what this one has: it may come back, or its disk. The same is true of
+    one that is not down, which the log refuses: it may be down by then. Raises Forbidden for a caller that is
+    no admin, and shall not know; Unavailable when nobody leads.
     """
     node_id = command.node_id
     leader = await _leader(services, command.caller)
@@ -176,7 +177,7 @@ async def _require_expendable(services: ApiServices, command: RemoveNode) -> Non
 
 
 async def _leader(services: ApiServices, caller: Caller) -> StatusReply:
-    """What the coordinator that leads sees. Raises Forbidden for who is no admin, Unavailable."""
+    """What the coordinator that leads sees. Raises Forbidden for a caller that is no admin; Unavailable."""
     replies = (await services.metadata.status(caller)).values()
     leaders = [reply for reply in replies if reply is not None and reply.coordinator.role == "leader"]
     if not leaders:
@@ -202,8 +203,10 @@ async def _sole(services: ApiServices, node_id: str, others: list[str], *, count
 async def _endangered(
     services: ApiServices, node_id: str, others: frozenset[str], write_quorum: int
 ) -> list[str]:
-    """The first uploads of this node of which nobody knows that a node among `others` has the bytes: as many
-    as the write quorum of its placement have them, and so many may be elsewhere.
+    """The first uploads of this node whose bytes may be on no node among `others`.
+
+    As many nodes as the write quorum of its placement have the bytes of an upload; it is named here when so
+    many nodes of the placement are not among `others`.
     """
     named: list[str] = []
     page = UploadPage(uploads=[], more=True)
@@ -246,8 +249,10 @@ async def _nodes(request: web.Request) -> list[NodeRecord]:
 
 
 def numbered(nodes: Iterable[NodeRecord]) -> Iterator[tuple[int, NodeRecord]]:
-    """By when they joined, each with a number of its own that the list gives it every time: two that joined
-    within one millisecond take the next one free.
+    """The nodes in the order in which they joined, each with a number of its own.
+
+    A node has the same number in every list: the millisecond in which it joined; of two with the same one the
+    second takes the next number that is free.
     """
     number = 0
     for node in sorted(nodes, key=attrgetter("joined_at_ms", "node_id")):
@@ -256,7 +261,10 @@ def numbered(nodes: Iterable[NodeRecord]) -> Iterator[tuple[int, NodeRecord]]:
 
 
 def _is_set(request: web.Request, name: str) -> bool:
-    """Raises InvalidRequest: nobody removes a node by a typing error."""
+    """Whether a parameter is `1`; "" and `0` are not. Raises InvalidRequest for anything else.
+
+    So nobody removes a node by a typing error.
+    """
     value = query_text(request, name)
     if value not in ("", "0", "1"):
         raise InvalidRequest(f"{name}: expected 1")
@@ -264,7 +272,7 @@ def _is_set(request: web.Request, name: str) -> bool:
 
 
 def _path_node(request: web.Request) -> str:
-    """Raises NotFound: no node has a malformed id."""
+    """The id of the node in the path. Raises NotFound: no node has a malformed id."""
     try:
         return check_member_id(request.match_info["id"])
     except InvalidRequest as error:

@@ -32,7 +32,9 @@ PAGE_PARAMETERS: Final = (
 )
 
 
-def page_response(request: web.Request, answer: Struct, next_cursor: int, **filters: str) -> web.Response:
+def page_response(
+    request: web.Request, answer: Struct, next_cursor: int | str, **filters: str
+) -> web.Response:
     """`answer`, with a `Link: <...>; rel="next"` (RFC 8288) that repeats the filters while more remains."""
     if not next_cursor:
         return json_response(answer)
@@ -44,8 +46,9 @@ def page_response(request: web.Request, answer: Struct, next_cursor: int, **filt
 
 
 def numbered_page(request: web.Request, elements: Iterable[tuple[int, _T]]) -> tuple[list[_T], int]:
-    """The page of `elements`, whose numbers rise from 1 or more, that the query asks for; and the cursor of
-    the next one, 0 when nothing remains. For short lists that are in memory. Raises InvalidRequest.
+    """The page of `elements` that the query asks for, and the cursor of the next one, 0 when nothing remains.
+
+    Their numbers rise from 1 or more. For short lists that are in memory. Raises InvalidRequest.
     """
     limit, cursor = query_limit(request), query_cursor(request)
     left = [each for each in elements if each[0] > cursor]
@@ -74,7 +77,7 @@ def query_limit(request: web.Request) -> int:
 
 
 def query_cursor(request: web.Request) -> int:
-    """`?cursor=`, which is what `next_cursor` said, or 0. Raises InvalidRequest."""
+    """`?cursor=`, the `next_cursor` of the page before, or 0. Raises InvalidRequest."""
     return _query_number(request, "cursor", 0, COUNT_MAX)
 
 

@@ -116,7 +116,7 @@ async def _withdraw(request: web.Request, target: Target) -> web.Response:
 
 
 def _checked_principal(body: GrantBody) -> str:
-    """What a principal of this type may be called. Raises InvalidRequest."""
+    """The id of the principal, checked by its type. Raises InvalidRequest."""
     if body.principal_type == "user":
         return check_user_id(body.principal_id, "principal_id")
     return check_names([body.principal_id], "principal_id")[0]

@@ -1,6 +1,6 @@
 """Public tokens: links to one file that need no credential.
 
-The secret is in the answer that makes the link, and nowhere else: its hash is what the cluster keeps.
+The secret is in the answer that makes the link, and nowhere else: the cluster stores only its hash.
 """
 
 import hashlib

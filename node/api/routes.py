@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 from ca.errors import NotAcceptable
 from coordinator.model.time_limits import patient
 from node.api import (
+    audit,
     backups,
     buckets,
     cluster,
@@ -24,6 +25,7 @@ from node.api import (
     permissions,
     project_files,
     public_tokens,
+    tickets,
     users,
     vms,
 )
@@ -39,7 +41,9 @@ METADATA: Final[tuple[Operation, ...]] = (
     *buckets.OPERATIONS,
     *permissions.OPERATIONS,
     *public_tokens.OPERATIONS,
+    *tickets.OPERATIONS,
     *users.OPERATIONS,
+    *audit.OPERATIONS,
     *jobs.OPERATIONS,
     *cluster.OPERATIONS,
     *nodes.OPERATIONS,

@@ -2,7 +2,7 @@
 
 A tag is a digest of the record as it is answered: another one whenever a byte of the answer is. No state of a
 record has the tag of an earlier one, since `updated_at` rises with every change. It is not the tag of the
-file's content, which is that of `/api/v1/files/{file_uuid}`. Modification times are told and compared by
+file's content, which is that of `/api/v1/files/{file_uuid}`. Modification times are sent and compared by
 seconds, so that `If-Modified-Since` alone is not enough to call a copy good: it is passed over here.
 """
 
@@ -53,7 +53,7 @@ def tag_of(body: Struct) -> str:
 def record_response(
     body: Struct, updated_at_ms: int, *, status: int = 200, location: str = ""
 ) -> web.Response:
-    """The record with its tag."""
+    """An answer with the record and its tag."""
     headers = _headers(body, updated_at_ms)
     if location:
         headers[hdrs.LOCATION] = location
@@ -61,7 +61,7 @@ def record_response(
 
 
 def answer_read(request: web.Request, found: Found) -> web.Response:
-    """The same for a GET, or 304. Raises PreconditionFailed."""
+    """The answer to a GET of a record: as `record_response`, or 304. Raises PreconditionFailed."""
     if _evaluate(request, found, (tag_of(found.body),)) is Outcome.NOT_MODIFIED:
         return web.Response(status=304, headers=_headers(found.body, found.updated_at_ms))
     return record_response(found.body, found.updated_at_ms)

@@ -2,6 +2,7 @@
 
 from typing import Final, Literal
 
+import msgspec
 from aiohttp import web
 
 from ca.errors import Conflict, InvalidRequest, NotFound
@@ -9,16 +10,19 @@ from ca.usertoken import TTL_SECONDS_MAX, check_names, check_user_id
 from coordinator.http.app import json_response, read_json
 from coordinator.model.records import UserPage, UserRecord
 from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.calls import MintReply
 from coordinator.protocol.commands import DeleteUser, PutUser, RevokeUser
 from coordinator.protocol.queries import FindUser, GetUser, ListUsers
 from node.api.access import audited, authenticate
 from node.api.bodies.fields import UserId
 from node.api.bodies.users import (
+    CallerBody,
     DeletedUser,
     KeySet,
     MintBody,
     MintedToken,
     PutUserBody,
+    RenewTokenBody,
     RevokeBody,
     RotatedKey,
     RotateKeyBody,
@@ -53,17 +57,25 @@ async def mint(request: web.Request) -> web.Response:
     body = await read_json(request, MintBody)
     async with audited(request, "mint_user_token", principal=caller.subject, target=user_id):
         reply = await request.app[API].metadata.mint(
-            caller, user_id, _names(body.roles, "roles"), _names(body.groups, "groups"), _ttl_seconds(body)
+            caller,
+            user_id,
+            _names(body.roles, "roles"),
+            _names(body.groups, "groups"),
+            _ttl_seconds(body.ttl_seconds, 0),
         )
-    answer = MintedToken(
-        token=reply.token,
-        token_type="Bearer",  # noqa: S106  # the kind of token, not one
-        user_id=reply.user_id,
-        expires_at=rfc3339(reply.expires_at_ms),
-        roles=reply.roles,
-        groups=reply.groups,
-    )
-    return json_response(answer)
+    return json_response(_minted(reply))
+
+
+async def renew(request: web.Request) -> web.Response:
+    """Another token for whoever shows a good one, with the roles and groups that the user has now. The one
+    that was shown lives on until its own end. Who was revoked or disabled gets none.
+    """
+    caller = await authenticate(request)
+    body = await read_json(request, RenewTokenBody)
+    ttl_seconds = _ttl_seconds(body.ttl_seconds, TTL_SECONDS_MAX)
+    async with audited(request, "renew_user_token", principal=caller.subject, target=caller.subject):
+        reply = await request.app[API].metadata.renew_token(caller, ttl_seconds)
+    return json_response(_minted(reply))
 
 
 async def list_page(request: web.Request) -> web.Response:
@@ -138,10 +150,12 @@ async def revoke(request: web.Request) -> web.Response:
 
 
 async def whoami(request: web.Request) -> web.Response:
-    """The caller's own record."""
+    """The caller's own record, and when the token that it has shown ends."""
     caller = await authenticate(request)
-    user = await request.app[API].metadata.read(GetUser(caller=caller), UserRecord)
-    return json_response(_body_of(user))
+    services = request.app[API]
+    user = await services.metadata.read(GetUser(caller=caller), UserRecord)
+    ends_at = rfc3339(services.view.token_ends_at_ms(caller.token))
+    return json_response(CallerBody(**msgspec.structs.asdict(_body_of(user)), token_expires_at=ends_at))
 
 
 async def rotate_key(request: web.Request) -> web.Response:
@@ -163,7 +177,7 @@ async def key_set(request: web.Request) -> web.Response:
 
 
 def _path_user(request: web.Request) -> str:
-    """Raises NotFound: nobody has a malformed id."""
+    """The id of the user in the path. Raises NotFound: nobody has a malformed id."""
     try:
         return check_user_id(request.match_info["user_id"])
     except InvalidRequest as error:
@@ -174,13 +188,24 @@ def _names(names: list[str] | None, field: str) -> list[str] | None:
     return None if names is None else list(check_names(names, field))
 
 
-def _ttl_seconds(body: MintBody) -> int:
-    """0 stands for the default."""
-    if body.ttl_seconds is None:
-        return 0
-    if not 1 <= body.ttl_seconds <= TTL_SECONDS_MAX:
+def _ttl_seconds(given: int | None, default: int) -> int:
+    """The life of the token in seconds. Raises InvalidRequest."""
+    if given is None:
+        return default
+    if not 1 <= given <= TTL_SECONDS_MAX:
         raise InvalidRequest(f"ttl_seconds: expected an integer from 1 to {TTL_SECONDS_MAX}")
-    return body.ttl_seconds
+    return given
+
+
+def _minted(reply: MintReply) -> MintedToken:
+    return MintedToken(
+        token=reply.token,
+        token_type="Bearer",  # noqa: S106  # the kind of token, not one
+        user_id=reply.user_id,
+        expires_at=rfc3339(reply.expires_at_ms),
+        roles=reply.roles,
+        groups=reply.groups,
+    )
 
 
 def _body_of(user: UserRecord) -> UserBody:
@@ -213,6 +238,17 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         },
         errors=(Conflict,),
         changes=True,
+    ),
+    Operation(
+        name="renew_user_token",
+        tag="Users",
+        method="POST",
+        path="/api/v1/auth/token",
+        handler=renew,
+        summary="Renew one's own token",
+        body=RenewTokenBody,
+        is_body_required=False,
+        answers={200: Answer(description="The token, shown once.", body=MintedToken, headers=NOT_STORED)},
     ),
     Operation(
         name="rotate_token_key",
@@ -289,7 +325,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path="/api/v1/auth/whoami",
         handler=whoami,
         summary="Show the caller's own record",
-        answers={200: Answer(description="The caller.", body=UserBody, headers=NOT_STORED)},
+        answers={200: Answer(description="The caller.", body=CallerBody, headers=NOT_STORED)},
     ),
     Operation(
         name="key_set",

@@ -1,9 +1,9 @@
 """What an exported GNS3 project says of itself, as a help: name, version of its format, images that it needs.
 
 Such an export is a zip with the topology in `project.gns3` and, if asked for, images in `images/KIND/NAME`.
-Nothing else of it is unpacked. Files come from users: whatever they hold, reading takes bounded time and
-memory and raises nothing. What is too large to be looked at is not called damaged, only left out:
-`truncated` says so.
+Nothing else of it is unpacked. Files come from users: whatever is in them, reading takes bounded time and
+memory and raises nothing. What is too large to be looked at is not called damaged, only left out: `truncated`
+says so.
 """
 
 import re
@@ -75,7 +75,7 @@ class _Topology(Struct, frozen=True):
 
 
 class _Project(Struct, frozen=True):
-    """`revision` is the version of the format."""
+    """The topology file, as far as it is read. `revision` is the version of the format."""
 
     name: Raw = _ABSENT
     revision: Raw = _ABSENT

@@ -1,4 +1,4 @@
-"""The compression methods of zip entries, each held to the size that its output may have. No I/O of its own.
+"""The compression methods of zip entries; no output is larger than it may be. No I/O of its own.
 
 Memory is bounded by that size and by INPUT_BYTES_MAX, whatever the data ask for; so is time.
 """
@@ -41,9 +41,9 @@ class _Decoder(Protocol):
 
 
 def decode(method: int, source: Input, size_bytes_max: int) -> bytes:
-    """What the source holds, cut off one byte beyond `size_bytes_max`. Raises EntryDamaged.
+    """The content that the source gives, cut off one byte beyond `size_bytes_max`. Raises EntryDamaged.
 
-    What reading the source raises comes through.
+    Errors of reading the source are raised as they are.
     """
     decoding = _METHODS.get(method)
     if decoding is None:

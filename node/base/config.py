@@ -108,7 +108,7 @@ class NodeFiles:
 
         Those of a process that was killed are waited for. Blocks; raises DataInUse after `timeout_s`.
         """
-        ends_at_s, is_told = time.monotonic() + timeout_s, False
+        ends_at_s, is_logged = time.monotonic() + timeout_s, False
         descriptor = os.open(self.workers_lock, _LOCK_FLAGS, 0o600)
         try:
             while True:
@@ -118,11 +118,11 @@ class NodeFiles:
                 except BlockingIOError:
                     if time.monotonic() >= ends_at_s:
                         raise DataInUse(f"Earlier workers still use {self.data}.") from None
-                    if not is_told:
+                    if not is_logged:
                         _log.warning(
                             "earlier workers still use this directory: waiting until they have ended"
                         )
-                    is_told = True
+                    is_logged = True
                     time.sleep(LOCK_PAUSE_S)
             yield descriptor
         finally:

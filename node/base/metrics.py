@@ -19,7 +19,7 @@ class CustodyStops:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauge = Gauge(
             "filestore_custody_stopped",
-            "1 while a pass would give up too many blobs at once: collect, compare or scrub.",
+            "1 while a pass is stopped at the safety limits: collect, compare or scrub.",
             ["kind"],
             registry=registry,
         )
@@ -28,7 +28,7 @@ class CustodyStops:
         self._kinds: set[str] = set()
         self._broken_off = Gauge(
             "filestore_custody_broken_off",
-            "1 since the node could not go on with custody (of losses), collect, compare or scrub.",
+            "1 while the node cannot go on with custody (of losses), collect, compare or scrub.",
             ["kind"],
             registry=registry,
         )
@@ -83,7 +83,7 @@ class NodeMetrics:
         self._add_custody(registry)
         self.record_reads = Counter(
             "filestore_record_reads",
-            "Records looked up for downloads: kept (from memory, no question) or asked (of a coordinator).",
+            "Records looked up for downloads: kept (in the cache) or asked (of a coordinator).",
             ["source"],
             registry=registry,
         )
@@ -93,20 +93,24 @@ class NodeMetrics:
             "filestore_uploads_in_progress", "Requests that write an upload now.", registry=registry
         )
         # The gauges are read at every scrape: whoever makes this object sets their functions.
-        self.records_kept = Gauge("filestore_records_kept", "Records in memory.", registry=registry)
+        self.records_kept = Gauge("filestore_records_kept", "File records in the cache.", registry=registry)
         self.record_lease = Gauge(
-            "filestore_record_lease", "1 while records may be answered from memory.", registry=registry
+            "filestore_record_lease",
+            "1 while the lease allows answers from cached records.",
+            registry=registry,
         )
         self.disk_free_bytes = Gauge("filestore_disk_free_bytes", "Free bytes.", registry=registry)
         self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
         self.disk_writable = Gauge(
             "filestore_disk_writable",
-            "1 if the disk took bytes within the last half minute, and has room for more.",
+            "1 if a write to the disk succeeded within the last half minute, and there is room for more.",
             registry=registry,
         )
 
         self.poison_items = Gauge(
-            POISON, "Things on the disk that cannot be used and are passed over.", registry=registry
+            POISON,
+            "Files and directories on the disk that cannot be used and are skipped.",
+            registry=registry,
         )
 
     def client_bytes(self) -> float:
@@ -119,20 +123,22 @@ class NodeMetrics:
     def _add_custody(self, registry: CollectorRegistry) -> None:
         """What becomes of this node's replicas (`node/custody/custody.py`)."""
         self.quarantined_blobs = Counter(
-            "filestore_quarantined_blobs", "Damaged blobs that went to quarantine.", registry=registry
+            "filestore_quarantined_blobs", "Damaged blobs moved to quarantine.", registry=registry
         )
         self.unknown_blobs = Counter(
-            "filestore_unknown_blobs", "Blobs the log does not know, gone to quarantine.", registry=registry
+            "filestore_unknown_blobs", "Blobs unknown to the log, moved to quarantine.", registry=registry
         )
         self.replicas_dropped = Counter(
-            "filestore_replicas_dropped", "Replicas deleted by word of the log.", registry=registry
+            "filestore_replicas_dropped",
+            "Replicas deleted because the log had marked them for deletion.",
+            registry=registry,
         )
         self.replicas_restored = Counter(
-            "filestore_replicas_restored", "Blobs put back from quarantine.", registry=registry
+            "filestore_replicas_restored", "Blobs restored from quarantine.", registry=registry
         )
         self.replicas_lost = Counter(
             "filestore_replicas_lost",
-            "Replicas that the log named and that were not here: missing or damaged.",
+            "Replicas reported lost to the log: missing or damaged.",
             ["reason"],
             registry=registry,
         )
@@ -145,17 +151,19 @@ class NodeMetrics:
         )
         self.scrubbed_since = Gauge(
             "filestore_scrubbed_since_timestamp_seconds",
-            "Every replica here was read from the disk, or came, after this time; 0 if that is not known.",
+            "Every replica here was verified, or arrived, after this time; 0 if unknown.",
             registry=registry,
         )
         self.withdrawn_blobs = Gauge(
             "filestore_withdrawn_blobs",
-            "Damaged blobs that the disk does not let go to quarantine, out of service where they are.",
+            "Damaged blobs that cannot be moved to quarantine: removed from service where they are.",
             registry=registry,
         )
         self.custody_stops = CustodyStops(registry)
         self.custody_rate = Gauge(
-            "filestore_custody_rate", "Bytes per second that replicas may cost now.", registry=registry
+            "filestore_custody_rate",
+            "Bytes per second that custody and replication may use now.",
+            registry=registry,
         )
 
 

@@ -5,8 +5,7 @@ An answer never ends early in silence: when no replica can go on, the connection
 
 import functools
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -14,14 +13,11 @@ from aiohttp import web
 from coordinator.http.internals.aiohttp_server import BodyResponse
 from coordinator.model.records import ContentRecord
 from node.content.context import ContentContext
-from node.content.delivery import send_range
-from node.content.sources import read_anywhere
-from node.http.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_holds
+from node.content.delivery import send_span
+from node.http.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_matches
 from node.http.digests import repr_digest
 from node.http.ranges import ByteRange, multipart_parts, parse_range
-from node.peer.request_body import Piece
-from node.sending.body_writer import send_body
-from node.sending.splice import Flow
+from node.sending.body_writer import BodyWriter
 
 CONTENTS_DESCRIBED_MAX = 4096  # about 4 MB
 _CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
@@ -67,19 +63,22 @@ async def serve_content(
     if file.due_at_ms:
         headers["Sunset"] = http_date(file.due_at_ms)  # RFC 8594: from then on it is gone
     if _is_not_modified(request, headers["ETag"], content.available_at_ms):
-        return web.Response(status=304, headers=_not_modified(headers, policy))
+        return web.Response(status=304, headers=_not_modified(headers, file.content_type, policy))
     plan = plan_answer(request, content, headers["ETag"])
     response = BodyResponse(status=plan.status, headers=headers | plan.headers)
     response.content_length = plan.length_bytes
     if request.method == "HEAD":
         await response.prepare(request)
         return response
-    if len(plan.parts) == 1 and plan.parts[0].start < plan.parts[0].stop:
-        span = plan.parts[0]
-        await send_range(request, response, services, content, span.start, span.stop)
-        return response
-    async with aclosing(_body(services, content, plan)) as body:
-        await send_body(request, response, body)
+    with BodyWriter.for_response(request, response) as out:
+        for part in plan.parts:
+            if part.opening:
+                await out.write(part.opening)
+            if part.start < part.stop:
+                await send_span(out, services, content, part.start, part.stop)
+        if plan.closing:
+            await out.write(plan.closing)
+        await out.end()
     return response
 
 
@@ -111,29 +110,12 @@ def _single(span: ByteRange, content: ContentRecord) -> Plan:
 def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
     """A Range under an If-Range that does not hold is ignored (RFC 9110, section 13.1.5)."""
     condition = field_of(request.headers, "If-Range")
-    return condition is None or if_range_holds(condition, etag, modified_at_ms)
-
-
-async def _body(
-    services: ContentContext, content: ContentRecord, plan: Plan
-) -> AsyncGenerator[Piece | Flow, None]:
-    for span in plan.parts:
-        if span.opening:
-            yield span.opening
-        if span.start == span.stop:
-            continue
-        sha256 = content.file.blob_sha256
-        reading = read_anywhere(services, sha256, content.replicas, span.start, span.stop)
-        async with aclosing(reading):
-            async for piece in reading:
-                yield piece
-    if plan.closing:
-        yield plan.closing
+    return condition is None or if_range_matches(condition, etag, modified_at_ms)
 
 
 @functools.lru_cache(CONTENTS_DESCRIBED_MAX)
 def describe(sha256: str, filename: str, available_at_ms: int) -> Mapping[str, str]:
-    """The headers of a content, which never changes; hot small files are asked for often."""
+    """The headers of a content under one name; hot small files are asked for often."""
     return {
         "Accept-Ranges": "bytes",
         "ETag": f'"{sha256}"',
@@ -153,9 +135,13 @@ def _is_not_modified(request: web.Request, etag: str, modified_at_ms: int) -> bo
     return evaluate(request.method, headers, etag, modified_at_ms) is Outcome.NOT_MODIFIED
 
 
-def _not_modified(headers: Mapping[str, str], policy: Mapping[str, str]) -> dict[str, str]:
-    """What a 304 repeats (RFC 9110, section 15.4.5)."""
-    return {name: headers[name] for name in ("ETag", "Last-Modified", *policy)}
+def _not_modified(headers: Mapping[str, str], content_type: str, policy: Mapping[str, str]) -> dict[str, str]:
+    """What a 304 repeats (RFC 9110, section 15.4.5), with name and type, which may be others by now.
+
+    A cache takes those from it (RFC 9111, section 4.3.4).
+    """
+    repeated = {name: headers[name] for name in ("ETag", "Last-Modified", "Content-Disposition", *policy)}
+    return repeated | {"Content-Type": content_type}
 
 
 def _wants_redirect(request: web.Request) -> bool:

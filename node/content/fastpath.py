@@ -9,7 +9,6 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable
-from contextlib import aclosing, closing
 from typing import Final
 
 import msgspec
@@ -17,20 +16,19 @@ import uuid_utils
 from msgspec import Struct
 
 from ca.errors import FilestoreError
-from coordinator.http.app import ClientGone
-from coordinator.http.fastpath import DirectAnswer, Drain
+from coordinator.http.fastpath import DirectAnswer
+from coordinator.http.internals.aiohttp_server import ServerConnection
 from coordinator.model.records import Caller, ContentRecord
 from node.content.context import ContentContext
+from node.content.delivery import send_span
 from node.content.download import describe
 from node.content.fastpath_head import BEGINNING, Fields, lines_of, parse_head
 from node.content.handlers import PRIVATE_POLICY
-from node.content.sources import NoReplica, note_failure, read_pieces
+from node.content.sources import NoReplica
 from node.http.conditions import http_date
-from node.sending.body_writer import SMALL_BYTES, STALL_TIMEOUT_S
-from node.sending.sendfile import FileSender, SendfileRefused, send_now
-from node.sending.stall_watch import StallWatch
-from node.storage.blob_reader import PIECE_BYTES, open_blob
-from node.storage.segments import BlobDamaged, BlobMissing
+from node.sending.body_writer import JOINED_BYTES_MAX, SMALL_BYTES, BodyWriter
+from node.sending.sendfile import send_now
+from node.storage.blob_reader import PIECE_BYTES
 
 Kept = Callable[[Caller, str], ContentRecord | None]  # a record as good as one that is asked for now
 
@@ -38,7 +36,6 @@ ROUTE: Final = "/api/v1/files/{file_uuid}"
 SENT_BYTES_MAX: Final = 8 << 20  # of more the ordinary way costs little, and checks segments while it sends
 _PATH: Final = BEGINNING.decode().removeprefix("GET ")
 CONTENTS_DESCRIBED_MAX: Final = 4096
-JOINED_BYTES_MAX: Final = 16 << 10  # of a body: up to here a copy costs less than a second piece of a write
 _PART: Final = b"HTTP/1.1 206 Partial Content\r\n%bContent-Range: bytes %d-%d/%d\r\nContent-Length: %d\r\n"
 _WHOLE: Final = b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n"
 _CLOSING_LINES: Final = b"Date: %b\r\nServer: Filestore\r\nX-Request-Id: "
@@ -122,7 +119,7 @@ class HotPath:
         self._sent_bytes.inc(at - start)
         if at == stop:
             return msgspec.structs.replace(answer, pieces=())
-        send = functools.partial(self._send_file, head[sent_bytes:], content, at, stop)
+        send = functools.partial(self._send_rest, head[sent_bytes:], content, at, stop)
         return msgspec.structs.replace(answer, send=send)
 
     def _answer(
@@ -164,71 +161,20 @@ class HotPath:
             self._dated = (now_s, _CLOSING_LINES % http_date(now_s * 1000).encode("ascii"))
         return self._dated[1]
 
-    async def _send_file(
-        self,
-        head: bytes,
-        content: ContentRecord,
-        start: int,
-        stop: int,
-        transport: asyncio.Transport,
-        drain: Drain,
+    async def _send_rest(
+        self, head: bytes, content: ContentRecord, start: int, stop: int, connection: ServerConnection
     ) -> None:
         """Send what is left of the head, and bytes `start` to `stop`.
 
-        It goes on from another replica when this one fails.
-
-        Raises ConnectionError, Unavailable when no replica is left.
+        Raises ConnectionError, Unavailable when no replica is left: then the record is dropped.
         """
-        services, at = self._services, start
-        with StallWatch(transport, STALL_TIMEOUT_S) as watch:
-            with closing(FileSender(transport, services.disk, watch)) as sender:
-                unsent = sender.send_head(head) if head else b""
-                if not unsent:
-                    at = await self._send_own(sender, content, start, stop)
-            if unsent:
-                transport.write(unsent)
-            if at == stop:
-                return
-            await self._send_copies(content, at, stop, transport, drain, watch)
-
-    async def _send_copies(
-        self,
-        content: ContentRecord,
-        at: int,
-        stop: int,
-        transport: asyncio.Transport,
-        drain: Drain,
-        watch: StallWatch,
-    ) -> None:
-        """Send what is left from wherever it is; a record that names no replica that has it is dropped."""
-        sha256 = content.file.blob_sha256
         try:
-            async with aclosing(read_pieces(self._services, sha256, content.replicas, at, stop)) as reading:
-                async for piece in reading:
-                    if transport.is_closing():
-                        raise ClientGone("the client went away while its answer went out")
-                    transport.write(piece)
-                    watch.written_bytes += len(piece)
-                    await drain()
+            with BodyWriter(connection, head) as out:
+                await send_span(out, self._services, content, start, stop)
+                await out.end()
         except NoReplica:
             self._services.records.forget(content.file.file_uuid)
             raise
-
-    async def _send_own(self, sender: FileSender, content: ContentRecord, start: int, stop: int) -> int:
-        """Send what this disk has; where that ended: `stop`, or before it. Raises ConnectionError."""
-        services, sha256 = self._services, content.file.blob_sha256
-        sender.at = start
-        try:
-            blob = await open_blob(services.disk, services.blobs, sha256)
-            with closing(blob):
-                await sender.send(blob, start, stop)
-        except SendfileRefused:
-            pass
-        except (BlobMissing, BlobDamaged, FilestoreError) as failure:
-            await note_failure(services, sha256, services.node_id, failure)
-        finally:
-            self._sent_bytes.inc(sender.at - start)
-        return sender.at
 
 
 def _describe(content: ContentRecord) -> _Described:

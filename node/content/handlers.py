@@ -1,13 +1,13 @@
 """The handlers of file content: who asks, where the bytes are, and whose turn it is to write them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import hdrs, web
 
-from ca.errors import FilestoreError, MethodNotAllowed, RateLimited, Unavailable, UploadLocked
+from ca.errors import MethodNotAllowed, RateLimited, Unavailable, UploadLocked
 from coordinator.http.app import json_response
 from coordinator.model.records import Caller, UploadRecord
 from coordinator.model.time_limits import bounded_s, moved, own_bounds
@@ -20,9 +20,11 @@ from node.content.download import serve_content
 from node.content.public import serve_public
 from node.content.responses import UploadOffset
 from node.content.sources import NoReplica
-from node.content.upload_session import HandedOver, Session, upload_session
+from node.content.tickets import serve_ticket
+from node.content.upload_session import HandedOver, UploadSession, upload_session
 from node.http.conditions import require_content
 from node.http.digests import require_before_body
+from node.http.tus_fields import require_version, versioned
 from node.uploads.forwarding import PASSED_ON, HolderAddress, node_holding, pass_on, worker_holding
 from node.uploads.takeover import begin_anew_if_lost, take_over
 from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
@@ -30,7 +32,7 @@ from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
 LOOK_S: Final = 1.0  # at the sizes of two files, before an offset is told
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
 
-_Act = Callable[[Session], Awaitable[web.StreamResponse]]
+_Act = Callable[[UploadSession], Awaitable[web.StreamResponse]]
 _ActAlone = Callable[[web.Request, ContentContext, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
 
@@ -70,6 +72,14 @@ async def download_public(request: web.Request) -> web.StreamResponse:
         return await serve_public(request)
 
 
+async def download_ticket(request: web.Request) -> web.StreamResponse:
+    """Content for whoever has the ticket, until that ends, as long as the user that it was made for may read
+    the file. An `Authorization` header is ignored.
+    """
+    with own_bounds():
+        return await serve_ticket(request)
+
+
 async def upload_status(request: web.Request) -> web.StreamResponse:
     """How many bytes of the upload survive the loss of the node that holds it: where to go on.
 
@@ -105,11 +115,11 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
     """Offset and length of the upload. An upload of which all bytes are durable is completed before it says
     so: a client asks for no more then. Needs write on the file.
     """
-    with _versioned():
+    with versioned():
         seen_releases = request.app[CONTENT].locks.releases
         services, caller, record = await _begin(request)
         if "Tus-Resumable" in request.headers:
-            tus.require_version(request.headers)
+            require_version(request.headers)
         if holder := _elsewhere(services, record):
             with suppress(_Unreachable):
                 return await _passed_on(request, holder)
@@ -125,7 +135,7 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
     """The next bytes of the upload; those that complete it return when the file is available. Nothing of a
     request is kept whose bytes do not match its checksum. Needs write on the file.
     """
-    with _versioned():
+    with versioned():
         return await _write(request, tus.patch)
 
 
@@ -133,7 +143,7 @@ async def tus_delete(request: web.Request) -> web.StreamResponse:
     """Give an upload up that has not ended: its record goes, and its bytes, from nodes that cannot be reached
     when they are back. Needs write on the file.
     """
-    with _versioned():
+    with versioned():
         return await _write(request, tus.delete, opens=False, unreachable=tus.terminate)
 
 
@@ -151,16 +161,6 @@ async def tus_post(request: web.Request) -> web.StreamResponse:
     return await act(request)
 
 
-@contextmanager
-def _versioned() -> Iterator[None]:
-    """Errors carry the protocol version too (tus core, Tus-Resumable)."""
-    try:
-        yield
-    except FilestoreError as error:
-        error.headers |= tus.RESUMABLE
-        raise
-
-
 async def _write(
     request: web.Request,
     act: _Act,
@@ -169,7 +169,7 @@ async def _write(
     opens: bool = True,
     unreachable: _ActAlone | None = None,
 ) -> web.StreamResponse:
-    """What `act` answers, which has the upload for itself on the node that holds it; others pass it on.
+    """The answer of `act`, which has the upload for itself on the holder; other nodes pass the request on.
 
     `require` looks at the request on the node that the client sent it to, before anything else. Where the
     holder cannot be reached, or its disk takes no more, another node takes the upload over; `unreachable`
@@ -211,7 +211,7 @@ async def _write(
 async def _hung(
     request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord
 ) -> web.StreamResponse:
-    """The disk of this node, the holder, hangs: another node goes on. Raises Unavailable when none can."""
+    """Let another node go on: the disk of this one, the holder, hangs. Raises Unavailable if none can."""
     with services.locks.writer(caller.subject, record.file_uuid):
         record = await take_over(services, caller, record)
         if holder := _elsewhere(services, record):
@@ -220,7 +220,7 @@ async def _hung(
 
 
 def _require_tags(request: web.Request, record: UploadRecord) -> None:
-    """Raises PreconditionFailed. HEAD tells of the upload, whatever the content is."""
+    """Raises PreconditionFailed. HEAD answers about the upload, whatever the content is."""
     if request.method != hdrs.METH_HEAD:
         require_content(request.headers, f'"{record.blob_sha256}"' if record.blob_sha256 else "")
 
@@ -237,11 +237,11 @@ async def _begin(request: web.Request) -> tuple[ContentContext, Caller, UploadRe
 async def _settled(
     request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord, seen_releases: int
 ) -> UploadRecord:
-    """The upload that this node holds, once an earlier request of a lost client has settled its bytes (see
-    `node/uploads/write_locks.py`, also for one that may not be known to be lost yet), and
-    what this disk has lost of them is known to the log: nobody shall be told of bytes that are gone.
+    """The upload whose holder this node is, with the bytes that it really has.
 
-    `seen_releases`: `UploadLocks.releases` before `record` was read.
+    An earlier request of a lost client has settled its bytes by then (see `node/uploads/write_locks.py`, also
+    for one that may not be known to be lost yet), and the log knows what this disk has lost of them: no
+    client may learn of bytes that are gone. `seen_releases`: `UploadLocks.releases` before `record` was read.
     """
     doubt_s = DOUBT_S if request.method == hdrs.METH_HEAD else POLL_DOUBT_S
     if record.placement and not services.disk.hangs():
@@ -252,7 +252,7 @@ async def _settled(
         record = await services.api.metadata.read(query, UploadRecord)
     if not record.placement or not record.offset_bytes or _elsewhere(services, record):
         return record
-    if services.locks.holds(record.file_uuid) or not await _has_lost(services, record):
+    if services.locks.is_locked(record.file_uuid) or not await _has_lost(services, record):
         return record
     with suppress(UploadLocked, RateLimited):  # whoever writes it now finds out as well
         async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
@@ -261,7 +261,7 @@ async def _settled(
 
 
 async def _has_lost(services: ContentContext, record: UploadRecord) -> bool:
-    """Whether this disk has fewer bytes than are acknowledged; not if it cannot say, or not soon."""
+    """Whether this disk has fewer bytes than are acknowledged; false if it cannot say, or not soon."""
     if services.disk.hangs():
         return False
     has_fewer = services.uploads.has_fewer
@@ -280,7 +280,7 @@ async def _passed_on(request: web.Request, holder: HolderAddress) -> web.StreamR
 
 
 def _elsewhere(services: ContentContext, record: UploadRecord) -> HolderAddress | None:
-    """Who holds the upload: another node, or another worker of this one.
+    """The address of the holder, when that is another node or another worker of this one.
 
     None when it is this process, or when the upload has ended.
     """

@@ -1,11 +1,14 @@
 """Public links: content for whoever has a public token, without a credential.
 
+Tickets are served by `serve_link`, too.
+
 The token is part of the path, so the path never goes into a log, a metric, an error, or a redirect to anybody
 but another node of the cluster. Only the token's sha256 leaves this process.
 """
 
 import hashlib
 import re
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -19,14 +22,20 @@ from node.content.context import CONTENT, ContentContext
 from node.content.download import serve_content
 
 PUBLIC_POLICY: Final = {"Cache-Control": "private, no-store", "Referrer-Policy": "no-referrer"}
+Find = Callable[[web.Request, ContentContext], Awaitable[ContentRecord]]
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)  # 32 bytes in base64url
 
 
 async def serve_public(request: web.Request) -> web.StreamResponse:
     """The content that a public token leads to. Raises FilestoreError, always with the headers of a link."""
+    return await serve_link(request, _find)
+
+
+async def serve_link(request: web.Request, find: Find) -> web.StreamResponse:
+    """The content that `find` says a path with a secret in it leads to. Raises as `serve_public` does."""
     services = request.app[CONTENT]
     try:
-        content = await _find(request, services)
+        content = await find(request, services)
         return await serve_content(request, services, content, policy=PUBLIC_POLICY)
     except FilestoreError as error:
         error.headers |= PUBLIC_POLICY

@@ -14,17 +14,18 @@ from coordinator.http.app import json_response
 from coordinator.model.records import UploadRecord
 from node.content.replay import is_repeated
 from node.content.responses import ContentStored, UploadOffset
-from node.content.upload_session import Session
+from node.content.upload_session import UploadSession
 from node.http.conditions import field_of
 from node.http.digests import md5_checksums, piece_checksums, piece_digest, whole_digest
 from node.http.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
+from node.uploads.completion import complete_upload
 
 _MULTIPART = "multipart/"
 _URLENCODED = "application/x-www-form-urlencoded"
 _NOTHING_OF = re.compile(r"bytes \*/([0-9]{1,16})", re.ASCII | re.IGNORECASE)
 
 
-async def put(session: Session) -> web.StreamResponse:
+async def put(session: UploadSession) -> web.StreamResponse:
     """200 with the stored content when this request completed it, 202 with the offset when more must come."""
     header = field_of(session.request.headers, "Content-Range")
     if header is None:
@@ -62,15 +63,15 @@ def body_length(request: web.Request) -> int | None:
     return request.content_length or 0
 
 
-async def _put_whole(session: Session) -> web.StreamResponse:
+async def _put_whole(session: UploadSession) -> web.StreamResponse:
     expected = _expected_sha256(session)
-    if session.kept is None:
+    if session.has_ended:
         return await _replay(session, 0, expected)
     checksums, length_bytes = md5_checksums(session.request.headers), body_length(session.request)
     _check_whole_length(session.record, length_bytes)
     declared_bytes = session.record.size_bytes
     if length_bytes:
-        await session.reserve(length_bytes)
+        await session.holder.reserve(length_bytes)
         await session.require_room(length_bytes)
 
     def check(received_bytes: int) -> None:
@@ -79,23 +80,23 @@ async def _put_whole(session: Session) -> web.StreamResponse:
 
     await session.receive_whole(whole_sha256=expected, check=check, checksums=checksums)
     if declared_bytes is None:
-        await session.declare_received()
+        await session.holder.declare_received()
     return await _complete(session, expected)
 
 
-async def _put_piece(session: Session, piece: ContentRange) -> web.StreamResponse:
+async def _put_piece(session: UploadSession, piece: ContentRange) -> web.StreamResponse:
     length_bytes = body_length(session.request)
     if length_bytes not in (None, piece.stop - piece.start):
         raise InvalidRequest(f"Content-Range: the body has {length_bytes} bytes.")
     expected = whole_digest(session.request.headers)
-    if session.kept is None:
+    if session.has_ended:
         if piece.stop != session.record.size_bytes or piece.total not in (None, piece.stop):
             raise Conflict("This upload has ended: the file is available.")
         return await _replay(session, piece.start, expected)
-    await session.stand_at(piece.start)
+    await session.holder.stand_at(piece.start)
     if piece.total is not None:
         await _declare_total(session, piece.total)
-    await session.reserve(piece.stop)
+    await session.holder.reserve(piece.stop)
     if session.record.size_bytes is not None and piece.stop > session.record.size_bytes:
         raise PayloadTooLarge(f"The upload was declared with {session.record.size_bytes} bytes.")
 
@@ -105,28 +106,28 @@ async def _put_piece(session: Session, piece: ContentRange) -> web.StreamRespons
 
     checksums = piece_checksums(session.request.headers)
     await session.receive(checksums=checksums, whole_sha256=expected, check=check)
-    if not session.is_complete:
-        return json_response(UploadOffset(offset=session.upload.offset), status=202)
+    if not session.holder.is_complete:
+        return json_response(UploadOffset(offset=session.file.offset), status=202)
     return await _complete(session, expected)
 
 
-async def _put_nothing(session: Session, total: int) -> web.StreamResponse:
+async def _put_nothing(session: UploadSession, total: int) -> web.StreamResponse:
     """No bytes: only ask for completion, or where the upload stands."""
     if body_length(session.request) != 0:
         raise InvalidRequest("Content-Range: `bytes */TOTAL` goes with an empty body.")
-    if session.kept is None:
+    if session.has_ended:
         if session.record.size_bytes != total:
             raise InvalidRequest(f"Content-Range: the content has {session.record.size_bytes} bytes.")
         return await _replay(session, total, whole_digest(session.request.headers))
-    if session.upload.offset <= total:
+    if session.file.offset <= total:
         await _declare_total(session, total)
-    if not session.is_complete:
+    if not session.holder.is_complete:
         return json_response(UploadOffset(offset=session.record.offset_bytes), status=202)
     return await _complete(session, whole_digest(session.request.headers))
 
 
-async def _complete(session: Session, expected: str) -> web.StreamResponse:
-    content = await session.complete(expected)
+async def _complete(session: UploadSession, expected: str) -> web.StreamResponse:
+    content = await complete_upload(session.holder, expected)
     file = content.file
     return json_response(
         ContentStored(
@@ -138,7 +139,7 @@ async def _complete(session: Session, expected: str) -> web.StreamResponse:
     )
 
 
-async def _replay(session: Session, start: int, expected: str) -> web.StreamResponse:
+async def _replay(session: UploadSession, start: int, expected: str) -> web.StreamResponse:
     """The last step of an upload once more, from `start` to the end: answers as the first time did.
 
     Raises Conflict for other content, ChecksumMismatch for a digest that is not that of the content.
@@ -159,7 +160,7 @@ def _stored(record: UploadRecord) -> ContentStored:
     )
 
 
-def _expected_sha256(session: Session) -> str:
+def _expected_sha256(session: UploadSession) -> str:
     """What the content must hash to, by any header or by its creator; "" when nobody said.
 
     Raises ChecksumMismatch.
@@ -189,9 +190,9 @@ def _check_whole_length(record: UploadRecord, length_bytes: int | None) -> None:
     raise InvalidRequest(f"Content-Length: the upload was declared with {record.size_bytes} bytes.")
 
 
-async def _declare_total(session: Session, total: int) -> None:
+async def _declare_total(session: UploadSession, total: int) -> None:
     if session.record.size_bytes is None:
-        await session.declare(total)
+        await session.holder.declare(total)
     elif session.record.size_bytes != total:
         raise InvalidRequest(
             f"Content-Range: the upload was declared with {session.record.size_bytes} bytes."

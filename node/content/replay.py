@@ -14,12 +14,12 @@ from coordinator.http.app import body_chunks
 from coordinator.model.records import ContentRecord
 from coordinator.protocol.queries import GetContent
 from node.content.sources import read_pieces
-from node.content.upload_session import Session
+from node.content.upload_session import UploadSession
 from node.http.digests import Checksum
 
 
 async def is_repeated(
-    session: Session, start: int, checksums: Sequence[Checksum], *, whole_sha256: str
+    session: UploadSession, start: int, checksums: Sequence[Checksum], *, whole_sha256: str
 ) -> bool:
     """Whether the body is what the content has from `start` to its end.
 
@@ -37,7 +37,7 @@ async def is_repeated(
     hashes = [hashlib.sha256(), *(checksum.new() for checksum in checksums)]
     with session.receiving():
         async for chunk in body_chunks(session.request):
-            session.hold.touch()
+            session.lock.touch()
             received_bytes += len(chunk)
             if start + received_bytes > size_bytes:
                 return False
@@ -50,7 +50,7 @@ async def is_repeated(
     )
 
 
-async def _stored_sha256(session: Session, start: int) -> str:
+async def _stored_sha256(session: UploadSession, start: int) -> str:
     """Of the content from `start` on. Of all of it that is known; for less it is read."""
     services, record = session.services, session.record
     if start == 0:

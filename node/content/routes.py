@@ -1,7 +1,7 @@
 """The routes of file content, for a node's client port and, for what is passed on, its peer port.
 
 Downloads at `/api/v1/files/{file_uuid}`, uploads at `.../content`, offsets at `.../status`, public links at
-`/api/v1/public/files/{bucket_uuid}/{token}`.
+`/api/v1/public/files/{bucket_uuid}/{token}`, tickets at `/api/v1/tickets/{ticket}`.
 """
 
 from typing import Final
@@ -23,20 +23,22 @@ from ca.errors import (
 )
 from node.api.routes import mounted
 from node.api.spec.operation import Answer, Operation, Parameter
-from node.content import handlers, tus
+from node.content import handlers
 from node.content.responses import ContentStored, UploadOffset
+from node.http.tus_fields import EXTENSIONS, PATCH_TYPE
 
 _TAG: Final = "Files"
 _FILE: Final = "/api/v1/files/{file_uuid}"
 _CONTENT: Final = f"{_FILE}/content"
 _PUBLIC: Final = "/api/v1/public/files/{bucket_uuid}/{token}"
+_TICKET: Final = "/api/v1/tickets/{ticket}"
 _ANY_TYPE: Final = "*/*"  # that of the file
 _VERSION: Final = {"Tus-Resumable": "The version of the protocol: 1.0.0."}
 
 _CACHED: Final = {
     "ETag": "The SHA-256 of the content, in quotes; strong.",
     "Last-Modified": "When its content became available.",
-    "Cache-Control": "`private, no-cache`; on public links `private, no-store`.",
+    "Cache-Control": "`private, no-cache`; on public links and tickets `private, no-store`.",
 }
 _OF_CONTENT: Final = _CACHED | {
     "Accept-Ranges": "`bytes`.",
@@ -51,7 +53,10 @@ _PART: Final = Answer(
     media_type=_ANY_TYPE,
     headers=_OF_CONTENT | {"Content-Range": "Of a single range: which bytes these are."},
 )
-_UNCHANGED: Final = Answer(description="The caller's copy is still good.", headers=_CACHED)
+_UNCHANGED: Final = Answer(
+    description="The caller's copy is still good; its name and type may have changed.",
+    headers=_CACHED | {"Content-Disposition": "As of 200.", "Content-Type": "As of 200."},
+)
 _ELSEWHERE: Final = Answer(
     description="On request: a node that holds the content itself.",
     headers={"Location": "The same path on that node.", "Cache-Control": "`private, no-store`."},
@@ -189,7 +194,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
                 headers=_VERSION
                 | {
                     "Tus-Version": "Versions: 1.0.0.",
-                    "Tus-Extension": f"`{tus.EXTENSIONS}`.",
+                    "Tus-Extension": f"`{EXTENSIONS}`.",
                     "Tus-Max-Size": "Bytes of the largest file.",
                     "Tus-Checksum-Algorithm": "What Upload-Checksum may use.",
                     "Allow": "The methods of this path.",
@@ -227,7 +232,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_CONTENT,
         handler=handlers.tus_patch,
         summary="Upload the next bytes (tus)",
-        takes=tus.PATCH_TYPE,
+        takes=PATCH_TYPE,
         headers=(
             _TUS_RESUMABLE,
             Parameter(name="Upload-Offset", description="Where these bytes begin.", is_required=True),
@@ -258,7 +263,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_CONTENT,
         handler=handlers.tus_post,
         summary="PATCH or DELETE where these do not get through (tus)",
-        takes=tus.PATCH_TYPE,
+        takes=PATCH_TYPE,
         headers=(
             _TUS_RESUMABLE,
             Parameter(name="X-HTTP-Method-Override", description="`PATCH` or `DELETE`.", is_required=True),
@@ -292,6 +297,34 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_PUBLIC,
         handler=handlers.download_public,
         summary="Look at content by a public link",
+        query=_REDIRECT,
+        headers=_CONDITIONS,
+        credential="none",
+        answers=_HEADERS_ONLY,
+        errors=(*_READING, RateLimited),
+        is_json=False,
+    ),
+    Operation(
+        name="download_ticket",
+        tag=_TAG,
+        method="GET",
+        path=_TICKET,
+        handler=handlers.download_ticket,
+        summary="Download content by a ticket",
+        query=_REDIRECT,
+        headers=(*_RANGES, *_CONDITIONS),
+        credential="none",
+        answers={200: _WHOLE, 206: _PART, 304: _UNCHANGED, 307: _ELSEWHERE},
+        errors=(*_READING, RangeNotSatisfiable, RateLimited),
+        is_json=False,
+    ),
+    Operation(
+        name="head_ticket",
+        tag=_TAG,
+        method="HEAD",
+        path=_TICKET,
+        handler=handlers.download_ticket,
+        summary="Look at content by a ticket",
         query=_REDIRECT,
         headers=_CONDITIONS,
         credential="none",

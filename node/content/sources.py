@@ -20,7 +20,7 @@ from node.peer.client import PeerFailed
 from node.peer.request_body import Piece
 from node.sending.splice import Flow, bulk_pieces
 from node.storage.blob_reader import read_blob
-from node.storage.damage import miss, withdraw
+from node.storage.damage import miss, remove_from_service
 from node.storage.segments import BlobDamaged, BlobMissing
 
 # Without a byte for so long another replica is asked. A peer reads one segment before it answers: a slow disk
@@ -101,7 +101,7 @@ async def note_failure(services: ContentContext, sha256: str, source: str, failu
     if isinstance(failure, PeerFailed) and failure.is_silent:
         services.peers.silent.note(source)
     if isinstance(failure, BlobDamaged):
-        await withdraw(services.disk, services.blobs, services.metrics, failure)
+        await remove_from_service(services.disk, services.blobs, services.metrics, failure)
     elif isinstance(failure, BlobMissing) and source == services.node_id:
         await miss(services.disk, services.blobs, sha256)
 

@@ -1,7 +1,7 @@
 """tus 1.0.0 on an upload's address: core, checksum, creation-defer-length, expiration, termination.
 
 The protocol: https://tus.io/protocols/resumable-upload. Uploads are created by the endpoints of their kinds,
-so the creation extension itself is not offered.
+by tus as well (`node/api/tus_creation.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,6 @@ from ca.errors import (
     InvalidRequest,
     OffsetMismatch,
     PayloadTooLarge,
-    PreconditionFailed,
     UnsupportedMediaType,
 )
 from coordinator.model.records import Caller, UploadRecord
@@ -24,17 +23,14 @@ from coordinator.protocol.commands import TerminateUpload
 from node.api.access import audited
 from node.content.context import ContentContext
 from node.content.replay import is_repeated
-from node.content.upload_session import Session
+from node.content.upload_session import UploadSession
 from node.http.conditions import field_of, http_date
-from node.http.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
+from node.http.digests import Checksum, piece_checksums, whole_digest
 from node.http.ranges import SIZE_BYTES_MAX
+from node.http.tus_fields import PATCH_TYPE, RESUMABLE, offered, require_version, size_field
+from node.uploads.completion import complete_upload
 
-VERSION = "1.0.0"
-EXTENSIONS = "checksum,creation-defer-length,expiration,termination"
-PATCH_TYPE = "application/offset+octet-stream"
 ALLOW = "DELETE, HEAD, OPTIONS, PATCH, POST, PUT"
-RESUMABLE = {"Tus-Resumable": VERSION}
-_DIGITS_MAX = 16  # SIZE_BYTES_MAX has as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +48,7 @@ class PatchFields:
 
 async def options(_request: web.Request) -> web.StreamResponse:
     """What this server speaks (tus core, OPTIONS); needs no credential."""
-    headers = {
-        "Tus-Version": VERSION,
-        "Tus-Extension": EXTENSIONS,
-        "Tus-Max-Size": str(SIZE_BYTES_MAX),
-        "Tus-Checksum-Algorithm": ",".join(TUS_ALGORITHMS),
-        "Allow": ALLOW,
-    }
-    return web.Response(status=204, headers=RESUMABLE | headers)
+    return web.Response(status=204, headers=offered(ALLOW))
 
 
 def head(record: UploadRecord, offset: int) -> web.StreamResponse:
@@ -72,51 +61,51 @@ def head(record: UploadRecord, offset: int) -> web.StreamResponse:
     return web.Response(status=200, headers=headers | {"Cache-Control": "no-store"})
 
 
-async def end(session: Session) -> web.StreamResponse:
+async def end(session: UploadSession) -> web.StreamResponse:
     """Complete an upload that lacks nothing else, and tell where it stands then.
 
-    Raises what `Session.complete` does, but for content that has to come again: that is told by its offset.
+    Raises what `complete_upload` does, but for content that has to come again: that is told by its offset.
     """
-    if session.kept is not None and session.is_complete:
+    if not session.has_ended and session.holder.is_complete:
         with suppress(OffsetMismatch):
-            await session.complete()
+            await complete_upload(session.holder)
             return head(_ended(session.record), session.record.size_bytes or 0)
     return head(session.record, session.record.offset_bytes)
 
 
-async def patch(session: Session) -> web.StreamResponse:
+async def patch(session: UploadSession) -> web.StreamResponse:
     """Take the next bytes; those that complete the content also make the file available.
 
-    Raises what `parse_patch` and `Session` do; OffsetMismatch with the right offset; Conflict for an upload
-    that has ended, unless this repeats the PATCH that completed it.
+    Raises what `parse_patch` and `UploadSession` do; OffsetMismatch with the right offset; Conflict for an
+    upload that has ended, unless this repeats the PATCH that completed it.
     """
     fields = parse_patch(session.request.headers)
     length_bytes = session.request.content_length
-    if session.kept is None:
+    if session.has_ended:
         declared, completed_from = fields.whole_sha256, session.record.patch_offset
         is_other = isinstance(completed_from, int) and fields.offset != completed_from
         if is_other or not await is_repeated(session, fields.offset, fields.checksums, whole_sha256=declared):
             raise Conflict("This upload has ended: the file is available.")
         return web.Response(status=204, headers=_progress(session.record, session.record.size_bytes or 0))
-    await session.stand_at(fields.offset)
+    await session.holder.stand_at(fields.offset)
     size_bytes = _size_of(session.record, fields.length_bytes)
     _check_room(size_bytes, fields.offset, length_bytes)
     if session.record.size_bytes is None and size_bytes is not None:
-        await session.declare(size_bytes)
+        await session.holder.declare(size_bytes)
     if length_bytes is not None:
-        await session.reserve(fields.offset + length_bytes)
+        await session.holder.reserve(fields.offset + length_bytes)
     await session.receive(checksums=fields.checksums, whole_sha256=fields.whole_sha256)
-    offset = session.upload.offset
-    if session.is_complete:
-        await session.complete(fields.whole_sha256, patch_offset=fields.offset)
+    offset = session.file.offset
+    if session.holder.is_complete:
+        await complete_upload(session.holder, fields.whole_sha256, patch_offset=fields.offset)
         return web.Response(status=204, headers=_progress(_ended(session.record), offset))
     return web.Response(status=204, headers=_progress(session.record, offset))
 
 
-async def delete(session: Session) -> web.StreamResponse:
+async def delete(session: UploadSession) -> web.StreamResponse:
     """Give the upload up. Raises Conflict when it has ended."""
     answer = await terminate(session.request, session.services, session.caller, session.record)
-    await session.holding.discard()
+    await session.holder.discard()
     return answer
 
 
@@ -141,17 +130,11 @@ def parse_patch(headers: Mapping[str, str]) -> PatchFields:
         raise UnsupportedMediaType(f"Content-Type: must be {PATCH_TYPE}.")
     if "Upload-Offset" not in headers:
         raise InvalidRequest("Upload-Offset: is required.")
-    offset = _size(headers, "Upload-Offset")
-    length_bytes = _size(headers, "Upload-Length") if "Upload-Length" in headers else None
+    offset = size_field(headers, "Upload-Offset")
+    length_bytes = size_field(headers, "Upload-Length") if "Upload-Length" in headers else None
     if length_bytes is not None and length_bytes < offset:
         raise InvalidRequest("Upload-Length: is smaller than Upload-Offset.")
     return PatchFields(offset, length_bytes, piece_checksums(headers), whole_digest(headers))
-
-
-def require_version(headers: Mapping[str, str]) -> None:
-    """Every tus request names its version (tus core, Tus-Resumable). Raises PreconditionFailed."""
-    if headers.get("Tus-Resumable") != VERSION:
-        raise PreconditionFailed(f"Tus-Resumable: must be {VERSION}.", headers={"Tus-Version": VERSION})
 
 
 def _size_of(record: UploadRecord, length_bytes: int | None) -> int | None:
@@ -177,13 +160,3 @@ def _progress(record: UploadRecord, offset: int) -> dict[str, str]:
     if record.expires_at_ms:
         headers["Upload-Expires"] = http_date(record.expires_at_ms)
     return headers
-
-
-def _size(headers: Mapping[str, str], name: str) -> int:
-    digits = field_of(headers, name) or ""
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
-        raise InvalidRequest(f"{name}: must be a whole number of bytes.")
-    size_bytes = int(digits)
-    if size_bytes > SIZE_BYTES_MAX:
-        raise InvalidRequest(f"{name}: must be at most {SIZE_BYTES_MAX}.")
-    return size_bytes

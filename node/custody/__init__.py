@@ -1,1 +1,1 @@
-"""What the log says this node shall hold, held against its disk: orders, scrub, losses, deletion."""
+"""What the log says this node shall have, compared with its disk: orders, scrub, losses, deletion."""

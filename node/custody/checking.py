@@ -21,7 +21,7 @@ LARGE_BYTES: Final = 256 << 20  # more than a second of reading, and many second
 LARGE_AT_ONCE: Final = 2
 SMALL_AT_ONCE: Final = 4
 CHECKS_MAX: Final = 1_000  # asked for at once: a page of notes, a page of a comparison, all pulls
-TELL_S: Final = 5.0
+REPORT_S: Final = 5.0
 UNSOUND_MAX: Final = 10_000  # names that are remembered; more are only read again
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Checks:
         self.read_bytes = 0  # by all of them so far
         self._context = context
         self._late = late
-        self._tell_unsound = unsound
+        self._on_unsound = unsound
         self._running: dict[str, asyncio.Task[bool]] = {}
         self._given_up: set[str] = set()
         self._large, self._small = asyncio.Semaphore(LARGE_AT_ONCE), asyncio.Semaphore(SMALL_AT_ONCE)
@@ -52,17 +52,17 @@ class Checks:
     async def restore(self, sha256: str, *, moved: Callable[[int], None]) -> bool:
         """Put a copy back, if it is there and sound; whether it was. Waits for its end.
 
-        `moved` is told every TELL_S how many bytes were read of this copy, or of those that it waits for.
+        `moved` is told every REPORT_S how many bytes were read of this copy, or of those that it waits for.
         Raises FilestoreError.
         """
         check = self._begin(sha256)
         if check is None:
             return False
-        told_bytes = self.read_bytes
+        reported_bytes = self.read_bytes
         while not check.done():
-            await asyncio.wait({check}, timeout=TELL_S)  # who is cancelled ends nobody else's
-            moved(self.read_bytes - told_bytes)
-            told_bytes = self.read_bytes
+            await asyncio.wait({check}, timeout=REPORT_S)  # who is cancelled ends nobody else's
+            moved(self.read_bytes - reported_bytes)
+            reported_bytes = self.read_bytes
         return not check.cancelled() and check.result()
 
     async def decided(self, sha256s: Sequence[str], wait_s: float) -> dict[str, bool]:
@@ -125,7 +125,7 @@ class Checks:
         context = self._context
         await self._read_whole(quarantined)
         if not await context.disk.run(quarantined.put_back):
-            self._tell_unsound(sha256, quarantined)
+            self._on_unsound(sha256, quarantined)
             self._unsound[sha256] = quarantined.identity
             while len(self._unsound) > UNSOUND_MAX:
                 self._unsound.popitem(last=False)

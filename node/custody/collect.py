@@ -1,4 +1,4 @@
-"""Deleting what the log has doomed here: read the list, act, report; then the next list.
+"""Deleting what the log has marked for deletion here: read the list, act, report; then the next list.
 
 What somebody may be about to count on is spared (`node/storage/pins.py`), and so is what is wanted again, if
 it lies here whole. A copy in quarantine goes with the replica, unless that is wanted. A file that is gone
@@ -39,14 +39,14 @@ class Dropping:
         self._turn = asyncio.Lock()
         self._retaining: dict[str, asyncio.Task[bool]] = {}
 
-    async def drop_doomed(self, run: Pass) -> None:
-        """Drop all that is doomed now. Counts dropped, bytes, spared, left (could not be deleted).
+    async def drop_marked(self, run: Pass) -> None:
+        """Delete all that is marked now. Counts dropped, bytes, spared, left (could not be deleted).
 
         Raises Stopped when that is too much at once, unless the node is draining; FilestoreError, OSError.
         """
         context = self._context
         run.add(dropped=0, bytes=0, spared=0, left=0)
-        page = await self._reporter.doomed(after="", limit=1)
+        page = await self._reporter.to_delete(after="", limit=1)
         if page.replicas and not context.is_draining:
             held = await context.replicas()
             run.require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
@@ -64,8 +64,8 @@ class Dropping:
     async def retain(self, sha256: str) -> bool:
         """Have the log take back that a replica shall go, since it is needed again.
 
-        Returns whether it lies here, and is not doomed. One that does not lie here is reported as dropped, so
-        that it may come anew.
+        Returns whether it lies here, and is not marked for deletion. One that does not lie here is reported
+        as dropped, so that it may come anew.
 
         Goes on by itself when nobody waits any more: a list is read only when the report before was answered.
         Raises Unavailable when that takes longer than RETAIN_S; FilestoreError, OSError.
@@ -98,11 +98,11 @@ class Dropping:
         context = self._context
         is_here = await context.disk.run(context.blobs.affirm, sha256)  # pins it: then it is spared
         async with self._turn:
-            page = await self._reporter.doomed(after=sha256[:-1], limit=_SIBLINGS)
-            doomed = [replica for replica in page.replicas if replica.sha256 == sha256]
-            if not doomed:
+            page = await self._reporter.to_delete(after=sha256[:-1], limit=_SIBLINGS)
+            marked = [replica for replica in page.replicas if replica.sha256 == sha256]
+            if not marked:
                 return is_here
-            return (await self._work_off(page.log_index, doomed, Pass())).spared > 0
+            return (await self._work_off(page.log_index, marked, Pass())).spared > 0
 
     async def _drop_page(self, after: str, run: Pass, listed: set[str]) -> tuple[str, bool]:
         """The last one that was looked at behind `after`, and whether there may be more.
@@ -110,7 +110,7 @@ class Dropping:
         What was left is not tried again in this pass, and is added to `listed`. Raises Conflict.
         """
         async with self._turn:
-            page = await self._reporter.doomed(after=after, limit=PAGE_BLOBS)
+            page = await self._reporter.to_delete(after=after, limit=PAGE_BLOBS)
             if not page.replicas:
                 return after, False
             await self._work_off(page.log_index, page.replicas, run)
@@ -123,25 +123,28 @@ class Dropping:
         finished = await context.disk.run(finished_blobs, context.blobs)
         done: dict[Outcome, list[str]] = {"dropped": [], "spared": [], "left": []}
         for replica in replicas:
-            is_kept = replica.wanted or replica.sha256 in finished
-            done[await context.disk.run(_drop, context, replica, is_kept)].append(replica.sha256)
-        told = await self._reporter.dropped(log_index, dropped=done["dropped"], spared=done["spared"])
-        run.add(dropped=told.dropped, bytes=told.bytes, spared=told.spared, left=len(done["left"]))
-        context.metrics.replicas_dropped.inc(told.dropped)
+            must_stay = replica.wanted or replica.sha256 in finished
+            done[await context.disk.run(_drop, context, replica, must_stay)].append(replica.sha256)
+        reply = await self._reporter.dropped(log_index, dropped=done["dropped"], spared=done["spared"])
+        run.add(dropped=reply.dropped, bytes=reply.bytes, spared=reply.spared, left=len(done["left"]))
+        context.metrics.replicas_dropped.inc(reply.dropped)
         for sha256 in done["dropped"]:
             context.record("replica.drop", sha256, "ok")
-        _log.info("dropped doomed replicas", extra={name: len(names) for name, names in done.items()})
-        return told
+        _log.info(
+            "deleted replicas that were marked for deletion",
+            extra={name: len(names) for name, names in done.items()},
+        )
+        return reply
 
 
-def _drop(context: CustodyContext, replica: ReplicaToDelete, is_kept: bool) -> Outcome:
+def _drop(context: CustodyContext, replica: ReplicaToDelete, must_stay: bool) -> Outcome:
     """Durable on return. Blocks."""
     blobs, quarantine, sha256 = context.blobs, context.quarantine, replica.sha256
     spared = False
 
     def is_spared() -> bool:
         nonlocal spared
-        pinned = is_kept or is_within(blobs, sha256, PIN_S, at_s=context.clock_s())
+        pinned = must_stay or is_within(blobs, sha256, PIN_S, at_s=context.clock_s())
         spared = pinned and blobs.has(sha256)
         return spared
 

@@ -19,18 +19,18 @@ from typing import Final
 from ca.errors import FilestoreError
 from coordinator.model.records import BlobRecord
 from coordinator.model.replica_records import HeldReplica, ReplicaPage
-from coordinator.model.safety_limits import CAUTION_S
+from coordinator.model.safety_limits import SAFETY_WAIT_S
 from coordinator.protocol.queries import FindBlob, ListReplicas
 from coordinator.protocol.replica_paging import held_pages
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.loss_repair import LossRepair
 from node.custody.reporter import Reporter
 from node.storage.blobs import READS, REPLICAS, STRAYS
-from node.storage.damage import verify_blob, withdraw
+from node.storage.damage import remove_from_service, verify_blob
 from node.storage.inventory import Look, Names, look
 from node.storage.loss_notes import Reason
 from node.storage.pins import finished_blobs, is_within
-from node.storage.quarantine import KEPT
+from node.storage.quarantine import QUARANTINED
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.storage.sidecars import remove_lone_sidecars
 
@@ -110,7 +110,7 @@ class Comparison:
         context, found = self._context, list[tuple[str, Reason]]()
         for seen in looks:
             if seen.damage is not None:
-                await withdraw(context.disk, context.blobs, context.metrics, seen.damage)
+                await remove_from_service(context.disk, context.blobs, context.metrics, seen.damage)
             found.append((seen.sha256, "missing" if seen.damage is None else "damaged"))
         restored, _ = await self._losses.settle(found)
         run.add(restored=restored)
@@ -123,18 +123,18 @@ class Comparison:
         overdue, old, count, states = await self._old(run)
         unknown = sum(states.get(state, 0) for state in _UNKNOWN)
         run.add(unknown=unknown)
-        await self._put_all_aside(overdue, run)
+        await self._quarantine_all(overdue, run)
         run.require_few(count, max(sum(states.values()), held), "are not known to the log")
         while old:
-            await self._put_all_aside(old, run)
+            await self._quarantine_all(old, run)
             if count <= len(old):
                 break
             _, old, count, _ = await self._old(run, after=old[-1])
         return states.get("wanted", 0)
 
-    async def _put_all_aside(self, sha256s: list[str], run: Pass) -> None:
+    async def _quarantine_all(self, sha256s: list[str], run: Pass) -> None:
         for first in range(0, len(sha256s), PAGE_BLOBS):
-            await self._put_aside(sha256s[first : first + PAGE_BLOBS], run)
+            await self._quarantine_page(sha256s[first : first + PAGE_BLOBS], run)
 
     async def _old(self, run: Pass, after: str = "") -> tuple[list[str], list[str], int, dict[str, int]]:
         """What is unknown, and has been for long.
@@ -169,7 +169,7 @@ class Comparison:
             for sha256 in page:
                 yield sha256, known.get(sha256, "unknown")
 
-    async def _put_aside(self, sha256s: list[str], run: Pass) -> None:
+    async def _quarantine_page(self, sha256s: list[str], run: Pass) -> None:
         """Into quarantine. The log hears of it, so that nobody is believed who saw them before."""
         context, moved = self._context, list[str]()
         known = await context.known(sha256s)  # some time has passed
@@ -184,7 +184,7 @@ class Comparison:
             await self._reporter.lost(moved, "missing")
             run.add(quarantined=len(moved))
             context.metrics.unknown_blobs.inc(len(moved))
-            _log.warning("blobs that the log does not know went to quarantine", extra={"count": len(moved)})
+            _log.warning("blobs unknown to the log were moved to quarantine", extra={"count": len(moved)})
 
     async def _settle_wanted(self, run: Pass) -> None:
         """What lies here and the log wants, but does not name this node for: it is added, if it is sound."""
@@ -198,22 +198,22 @@ class Comparison:
 
     async def _purge_unknown(self, run: Pass) -> None:
         """What lies in quarantine of no use to anybody."""
-        async for entry, state in self._aside():
+        async for entry, state in self._quarantined():
             if state in _UNKNOWN and self._is_old(entry):
-                with self._context.blobs.poison.skipping(KEPT, entry[0]):
+                with self._context.blobs.poison.skipping(QUARANTINED, entry[0]):
                     await self._purge(entry, state, run)
 
     async def _settle_quarantine(self, run: Pass) -> None:
         """What lies in quarantine and the log wants here."""
-        async for entry, state in self._aside():
+        async for entry, state in self._quarantined():
             if state not in ("held", "wanted"):
                 continue
-            with self._context.blobs.poison.skipping(KEPT, entry[0]):
+            with self._context.blobs.poison.skipping(QUARANTINED, entry[0]):
                 await self._restore(entry, state, run)
                 if await self._is_superfluous(entry, state, run):
                     await self._purge(entry, state, run)
 
-    async def _aside(self) -> AsyncIterator[tuple[tuple[str, int], str]]:
+    async def _quarantined(self) -> AsyncIterator[tuple[tuple[str, int], str]]:
         """Each copy in quarantine: its name, since when, and what the log says of it here."""
         context = self._context
         entries = await context.disk.run(context.quarantine.names)
@@ -301,7 +301,7 @@ def _is_young(context: CustodyContext, sha256: str) -> bool:
 def _is_overdue(context: CustodyContext, sha256: str) -> bool:
     """Whether nobody has said for so long what is to become of it that it goes without an answer."""
     with context.blobs.poison.skipping(REPLICAS, sha256):
-        return not is_within(context.blobs, sha256, UNKNOWN_S + CAUTION_S, at_s=context.clock_s())
+        return not is_within(context.blobs, sha256, UNKNOWN_S + SAFETY_WAIT_S, at_s=context.clock_s())
     return False
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from ca.errors import Unavailable
 from coordinator.model.replica_records import KnownReplica, NodeReplicas
-from coordinator.model.safety_limits import CAUTION_SHARE, is_too_many
+from coordinator.model.safety_limits import SAFETY_SHARE_MAX, is_too_many
 from coordinator.protocol.queries import GetNodeReplicas, KnownReplicas
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.view import View
@@ -62,7 +62,7 @@ class Pass:
         """Raises Stopped when so many of this node's blobs are too many at once."""
         if not self.yes_really and is_too_many(count, of):
             raise Stopped(
-                f"{count} of {of} blobs on this node {what}: more than {CAUTION_SHARE:.0%} at once. "
+                f"{count} of {of} blobs on this node {what}: more than {SAFETY_SHARE_MAX:.0%} at once. "
                 "If that is what you expect, run the job again with yes_really."
             )
 
@@ -117,4 +117,6 @@ class CustodyContext:
                 action, principal=principal, object=sha256, outcome=outcome, request_id=""
             )
         except Unavailable as error:
-            _TROUBLES.met("not in housekeeping.log", error.details, action=action, sha256=sha256)
+            _TROUBLES.met(
+                "an action is missing in housekeeping.log", error.details, action=action, sha256=sha256
+            )

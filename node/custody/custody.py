@@ -1,10 +1,10 @@
 """Custody: what one node does by itself about the replicas that it holds. The log decides, the node acts.
 
 One process of a node, the first, keeps them: it reports what was found damaged or missing each second, drops
-what the log has doomed each minute, and holds the disk against the log every few hours; the latter two also
-when the leading coordinator says so (`node/custody/orders.py`). Each is a loop of its own, as is reading
-everything for damage (`node/custody/scrub.py`), so that none waits for what another reads. What a node says
-to the log goes in order all the same (`node/custody/reporter.py`).
+what the log has marked for deletion each minute, and holds the disk against the log every few hours; the
+latter two also when the leading coordinator says so (`node/custody/orders.py`). Each is a loop of its own, as
+is reading everything for damage (`node/custody/scrub.py`), so that none waits for what another reads. What a
+node says to the log goes in order all the same (`node/custody/reporter.py`).
 
 A pass that would give up a large part of the node's blobs at once stops and says so: an operator goes on.
 """
@@ -85,15 +85,15 @@ class Custody:
         return await self._losses.restore(sha256, moved=moved)
 
     async def retain(self, sha256: str) -> bool:
-        """Keep what the log has doomed, if it is here; whether it is, and is not doomed.
+        """Keep what is marked for deletion, if it is here; whether it is here, and is not marked any more.
 
         Raises FilestoreError, OSError.
         """
         return await self._dropping.retain(sha256)
 
     async def collect(self, run: Pass) -> None:
-        """Drop what is doomed. Raises Stopped, FilestoreError, OSError."""
-        await self._dropping.drop_doomed(run)
+        """Delete what is marked for deletion. Raises Stopped, FilestoreError, OSError."""
+        await self._dropping.drop_marked(run)
 
     async def compare(self, run: Pass) -> None:
         """Hold the disk against the log. Raises Stopped, Superseded, FilestoreError, OSError."""

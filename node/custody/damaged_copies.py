@@ -1,9 +1,9 @@
-"""Which damaged copies this node keeps, told to the log: they are sources of what is sound in them.
+"""Which damaged copies this node keeps, reported to the log: they are sources of what is sound in them.
 
 A replica that was found damaged is first reported lost (`node/custody/loss_repair.py`); what lies in
-quarantine and files still need is told here, at once with what is known of it, and again when it was read to
-its end. So nothing has to be remembered over a crash: what lies in quarantine is looked at again, and what an
-older version has put there is told as well.
+quarantine and files still need is reported here, at once with what is known of it, and again when it was read
+to its end. So nothing has to be remembered over a crash: what lies in quarantine is looked at again, and what
+an older version has put there is reported as well.
 """
 
 import logging
@@ -19,7 +19,7 @@ from node.custody.context import PAGE_BLOBS, CustodyContext
 from node.custody.reporter import Reporter
 from node.storage.quarantine import AREA, QuarantinedBlob
 
-RETELL_S: Final = 600.0  # what the log should know is looked at again so often
+REPORT_AGAIN_S: Final = 600.0  # what the log should know is looked at again so often
 NEW_S: Final = 60.0  # so soon after its move the log may not know yet that a replica is lost
 
 _Entry = tuple[str, int]  # name, and the time of its move to quarantine in ms
@@ -33,9 +33,9 @@ class DamagedCopies:
         self._context = context
         self._reporter = reporter
         self._spans: dict[str, list[Span]] = {}  # of copies that were read to their end
-        self._told: dict[_Entry, list[Span] | None] = {}  # what was told of each; None: nothing needs to be
-        self._retell_at_s = 0.0
-        self._seen: object = None  # what tells that nothing has changed since all of it was told
+        self._reported: dict[_Entry, list[Span] | None] = {}  # the report of each; None: none is needed
+        self._report_again_at_s = 0.0
+        self._seen: object = None  # by which it shows that nothing has changed since all was reported
 
     def note(self, sha256: str, copy: QuarantinedBlob) -> None:
         """This copy was read to its end, and is not what its name says."""
@@ -43,36 +43,38 @@ class DamagedCopies:
         self._seen = None
 
     async def look(self) -> None:
-        """Tell what is new.
+        """Report what is new.
 
         Costs next to nothing while nothing is. Raises FilestoreError when the log cannot be asked.
         """
         blobs, now_s = self._context.blobs, self._context.clock_s()
-        is_due = now_s >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S
-        withdrawn = [(each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.withdrawn.all()]
-        seen = (await self._context.disk.run(self._context.quarantine.changed_at_ns), withdrawn)
+        is_due = now_s >= self._report_again_at_s or now_s < self._report_again_at_s - REPORT_AGAIN_S
+        removed = [
+            (each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.out_of_service.all()
+        ]
+        seen = (await self._context.disk.run(self._context.quarantine.changed_at_ns), removed)
         if seen == self._seen and not is_due:
             return
         entries = await self._context.disk.run(self._context.quarantine.names)
         unknown = blobs.poison.names(AREA)
         if "" in unknown:
             return  # what lies there cannot be seen now, and is not gone
-        entries += withdrawn
+        entries += removed
         names = {name for name, _ in entries} | unknown
         self._spans = {name: spans for name, spans in self._spans.items() if name in names}
         if is_due:
-            self._retell_at_s = now_s + RETELL_S
-            self._told.clear()
+            self._report_again_at_s = now_s + REPORT_AGAIN_S
+            self._reported.clear()
             await self._take_back(names)
         present = set(entries)
-        self._told = {entry: told for entry, told in self._told.items() if entry in present}
-        new = [entry for entry in entries if entry not in self._told or self._has_more(entry)]
+        self._reported = {entry: reported for entry, reported in self._reported.items() if entry in present}
+        new = [entry for entry in entries if entry not in self._reported or self._has_more(entry)]
         for first in range(0, len(new), PAGE_BLOBS):
-            await self._tell(new[first : first + PAGE_BLOBS], now_s)
-        self._seen = seen if all(entry in self._told for entry in new) else None
+            await self._report_new(new[first : first + PAGE_BLOBS], now_s)
+        self._seen = seen if all(entry in self._reported for entry in new) else None
 
     async def _take_back(self, names: set[str]) -> None:
-        """Tell of copies that the log counts on and that are not here any more."""
+        """Report copies that the log counts on and that are not here any more."""
         after = ""
         while True:
             query = ListDamagedCopies(node_id=self._context.node_id, after=after, limit=PAGE_BLOBS)
@@ -87,11 +89,11 @@ class DamagedCopies:
             after = page[-1]
 
     def _has_more(self, entry: _Entry) -> bool:
-        """Whether more is known of a copy than what was told."""
-        told = self._told[entry]
-        return told is not None and self._spans.get(entry[0], told) != told
+        """Whether more is known of a copy than was reported."""
+        reported = self._reported[entry]
+        return reported is not None and self._spans.get(entry[0], reported) != reported
 
-    async def _tell(self, entries: Sequence[_Entry], now_s: float) -> None:
+    async def _report_new(self, entries: Sequence[_Entry], now_s: float) -> None:
         known = await self._context.known_replicas([sha256 for sha256, _ in entries])
         for entry in entries:
             replica = known.get(entry[0])
@@ -102,9 +104,9 @@ class DamagedCopies:
                 spans = self._spans.get(entry[0], [])
                 if not replica.damaged or spans:
                     await self._report(entry[0], spans)
-                self._told[entry] = spans
+                self._reported[entry] = spans
             else:
-                self._told[entry] = None
+                self._reported[entry] = None
 
     async def _report(self, sha256: str, spans: list[Span]) -> None:
         context = self._context
@@ -112,7 +114,7 @@ class DamagedCopies:
         try:
             await context.metadata.propose(command, type(None))
         except FilestoreError as refusal:
-            _log.info("a damaged copy was not told", extra={"sha256": sha256, "reason": refusal.details})
+            _log.info("a damaged copy was not reported", extra={"sha256": sha256, "reason": refusal.details})
             raise
         facts = {"sha256": sha256, "wrong_bytes": sum(stop - start for start, stop in spans)}
         _log.warning("a damaged copy is kept: what is sound in it may be needed", extra=facts)

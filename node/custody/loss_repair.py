@@ -106,10 +106,10 @@ class LossRepair:
             await self.add(sha256, page.log_index)
 
     async def _report(self, sha256s: Sequence[str], reason: Reason) -> None:
-        kept = await self._context.disk.run(_kept, self._context, sha256s)
-        gone = [sha256 for sha256 in sha256s if sha256 not in kept]
-        told: list[tuple[list[str], Reason]] = [(kept, "damaged"), (gone, "missing")]
-        answers = [await self._reporter.lost(names, what) for names, what in told if names]
+        readable = await self._context.disk.run(_readable, self._context, sha256s)
+        gone = [sha256 for sha256 in sha256s if sha256 not in readable]
+        reports: list[tuple[list[str], Reason]] = [(readable, "damaged"), (gone, "missing")]
+        answers = [await self._reporter.lost(names, what) for names, what in reports if names]
         lost = Lost(
             replicas=sum(answer.replicas for answer in answers), blobs=sum(answer.blobs for answer in answers)
         )
@@ -122,7 +122,7 @@ class LossRepair:
             _log.critical("files have no whole replica any more", extra={"count": lost.blobs})
 
 
-def _kept(context: CustodyContext, sha256s: Sequence[str]) -> list[str]:
+def _readable(context: CustodyContext, sha256s: Sequence[str]) -> list[str]:
     """Of which of these a copy lies in quarantine that can be read, whatever it is. Blocks."""
     found = []
     for sha256 in sha256s:

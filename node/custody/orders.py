@@ -80,17 +80,17 @@ class PassEvent:
     """Wakes one who waits."""
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
+        self._event = asyncio.Event()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Now, or at the next wait."""
-        self._rung.set()
+        self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Until it rings, or so long."""
+        """Until it is set, or so long."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._rung.wait()
+                await self._event.wait()
         except TimeoutError:
             return
-        self._rung.clear()
+        self._event.clear()

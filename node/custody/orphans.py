@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ca.errors import FilestoreError
-from coordinator.model.safety_limits import CAUTION_BLOBS
+from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
 from coordinator.protocol.commands import ReportOrphans
 from node.custody.context import PAGE_BLOBS, CustodyContext
 from node.diskio.fs import unlink
@@ -22,7 +22,7 @@ from node.storage.unclaimed import DIRECTORY, Note, forget_unclaimed, is_latest,
 
 LOOK_S: Final = 30.0
 NOTES_MAX: Final = 100_000  # kept in memory; the next look finds the rest
-ORPHANS_MAX: Final = CAUTION_BLOBS  # deleted in one look: should the log be wrong, there is time to see it
+ORPHANS_MAX: Final = SAFETY_BLOBS_MAX  # deleted in one look: should the log be wrong, there is time to see it
 
 _WITHOUT_FILES: Final = ("unknown", "unreferenced")
 _log = logging.getLogger(__name__)
@@ -73,9 +73,9 @@ class Orphans:
         if not asked:
             return 0
         command = ReportOrphans(node_id=context.node_id, sha256s=asked)
-        told = frozenset(await context.metadata.propose(command, list[str]))
+        unclaimed = frozenset(await context.metadata.propose(command, list[str]))
         for note, mark in marks.items():
-            if note.sha256 in told and await context.disk.run(self._drop, note, mark):
+            if note.sha256 in unclaimed and await context.disk.run(self._drop, note, mark):
                 deleted += 1
                 await context.disk.run(self._forget, [note])
         if deleted:

@@ -25,12 +25,12 @@ _TROUBLES = LastingTroubles(_log)
 async def keep_on(
     kind: str, look: Callable[[], Awaitable[None]], event: PassEvent, stops: CustodyStops
 ) -> None:
-    """Look each LOOK_S, and when the bell rings, until cancelled. What breaks it off is told and logged."""
+    """Look each LOOK_S, and when the event is set, until cancelled. Failures are counted and logged."""
     while True:
         try:
             await look()
         except (FilestoreError, OSError) as error:
-            _TROUBLES.met("custody was broken off", str(error), kind=kind)
+            _TROUBLES.met("custody was interrupted", str(error), kind=kind)
             stops.note_trouble(kind, error)
             await asyncio.sleep(TROUBLE_S)
         else:
@@ -48,13 +48,13 @@ class PeriodicWork:
         self._work = work
         self._period_s = period_s
         self._stops = stops
-        self._bell = PassEvent()
-        self.orders = Orders(self._bell.ring)
+        self._event = PassEvent()
+        self.orders = Orders(self._event.set)
         self._due_at_s = float("-inf")
 
     async def run(self) -> None:
         """For ever."""
-        await keep_on(self.kind, self.look, self._bell, self._stops)
+        await keep_on(self.kind, self.look, self._event, self._stops)
 
     async def look(self) -> None:
         """All that is to be done now. Raises FilestoreError, OSError: then it is tried again."""
@@ -87,6 +87,6 @@ class PeriodicWork:
             return
         except Stopped as reason:
             self._stops.note(self.kind, is_stopped=True)
-            _log.error("custody stopped itself", extra={"kind": self.kind, "reason": str(reason)})
+            _log.error("a custody pass stopped itself", extra={"kind": self.kind, "reason": str(reason)})
         else:
             self._stops.note(self.kind, is_stopped=False)

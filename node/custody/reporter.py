@@ -1,8 +1,8 @@
 """What this node tells the log about its replicas, one report after the other.
 
-A report that may not have arrived is sent again, the same, until it is answered: no list of doomed replicas
-is read before. A process begins with an empty report, whose answer says that no report of an earlier process
-can come any more.
+A report that may not have arrived is sent again, the same, until it is answered: no list of replicas to
+delete is read before. A process begins with an empty report, whose answer says that no report of an earlier
+process can come any more.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Reporter:
         self._turn = asyncio.Lock()
         self._is_fenced = False
 
-    async def doomed(self, *, after: str, limit: int) -> DeletionPage:
+    async def to_delete(self, *, after: str, limit: int) -> DeletionPage:
         """What this node shall drop, after every report so far was answered. Raises FilestoreError."""
         async with self._turn:
             if not self._is_fenced:
@@ -61,7 +61,7 @@ class Reporter:
             await self._metadata.propose(command, int)
         except (NotFound, Unavailable) as refusal:
             facts = {"sha256": sha256, "reason": refusal.details}
-            _log.info("a replica that is here was not added", extra=facts)
+            _log.info("a replica on this disk was not recorded", extra=facts)
             return False
         return True
 

@@ -28,7 +28,7 @@ from node.custody.orders import Order, Orders, PassEvent
 from node.diskio.pagecache import is_cached
 from node.peer.rate_budget import Budget
 from node.storage.blobs import BLOBS, READS
-from node.storage.damage import read_whole, withdraw
+from node.storage.damage import read_whole, remove_from_service
 from node.storage.inventory import Names
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
 
@@ -74,8 +74,8 @@ class Scrubber:
         self._context = context
         self._losses = losses
         self._state = state
-        self._bell = PassEvent()
-        self.orders = Orders(self._bell.ring)
+        self._event = PassEvent()
+        self.orders = Orders(self._event.set)
         self._own = Pass()  # of the cycle that nobody has ordered
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
         self._saved_at_s = 0.0
@@ -97,12 +97,12 @@ class Scrubber:
             try:
                 cycle = await self.look(cycle)
             except (FilestoreError, OSError) as error:
-                _TROUBLES.met("scrubbing was broken off", str(error))
+                _TROUBLES.met("scrubbing was interrupted", str(error))
                 self._context.metrics.custody_stops.note_trouble("scrub", error)
                 cycle = self._newest or cycle
                 await asyncio.sleep(TROUBLE_S)
                 continue
-            await self._bell.wait(REST_S)
+            await self._event.wait(REST_S)
             if self._context.blobs.poison.names(STATE):
                 await self._save(cycle, at_once=True)
 
@@ -126,7 +126,7 @@ class Scrubber:
             await self._go_on(cycle, None)
         except Stopped as reason:
             stops.note("scrub", is_stopped=True)
-            _log.error("custody stopped itself", extra={"kind": "scrub", "reason": str(reason)})
+            _log.error("a custody pass stopped itself", extra={"kind": "scrub", "reason": str(reason)})
             cycle.is_over = cycle.was_stopped = True
             await self._save(cycle, at_once=True)
         else:
@@ -195,7 +195,7 @@ class Scrubber:
         except BlobMissing:
             return
         except BlobDamaged as damage:
-            await withdraw(context.disk, context.blobs, context.metrics, damage)
+            await remove_from_service(context.disk, context.blobs, context.metrics, damage)
             run = self._own if order is None else order.run
             run.add(damaged=1)
             run.require_few(run.counts["damaged"], held, "are damaged")
@@ -235,7 +235,7 @@ class Scrubber:
             except FileNotFoundError:
                 return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
             except msgspec.MsgspecError:
-                _log.warning("how far scrubbing has come is not known: it begins anew")
+                _log.warning("the progress of scrubbing is unknown: it starts over")
         return Cycle(began_at_ms=at_ms)
 
     def _noted(self, cycle: Cycle) -> None:

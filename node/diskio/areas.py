@@ -14,33 +14,33 @@ class Areas:
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._held: dict[str, int] = {}
+        self._open: dict[str, int] = {}
 
     def open(self, name: str, *, make: bool = True) -> int:
         """A directory, made if it is missing; the caller closes it. Raises OSError."""
         return make_directory(name, parent=self._root) if make else open_directory(name, parent=self._root)
 
-    def hold(self, name: str) -> int:
+    def keep_open(self, name: str) -> int:
         """The same, open until `close`, and made again when it was removed (`remake`)."""
-        if name not in self._held:
-            self._held[name] = self.open(name)
-        return self._held[name]
+        if name not in self._open:
+            self._open[name] = self.open(name)
+        return self._open[name]
 
     def remake(self, disk: Disk) -> list[str]:
         """Make those that are held again that were removed under this process; which. Raises OSError.
 
         The descriptors that others know lead to the new ones.
         """
-        gone = [name for name, descriptor in self._held.items() if os.fstat(descriptor).st_nlink == 0]
+        gone = [name for name, descriptor in self._open.items() if os.fstat(descriptor).st_nlink == 0]
         for name in gone:
             with closing_descriptor(self.open(name)) as made:
-                os.dup2(made, self._held[name], inheritable=False)
+                os.dup2(made, self._open[name], inheritable=False)
         if gone:
             disk.fsync(self._root)
         return gone
 
     def close(self) -> None:
         """Gives those that are held back."""
-        for descriptor in self._held.values():
+        for descriptor in self._open.values():
             os.close(descriptor)
-        self._held.clear()
+        self._open.clear()

@@ -198,7 +198,7 @@ class _Line(Generic[_T]):
                     self._write(piece)
                 except BaseException as error:  # noqa: BLE001  # told to whoever waits for it
                     self._failure = error
-            self._loop.call_soon_threadsafe(self._tell, ended, self._failure)
+            self._loop.call_soon_threadsafe(self._settle, ended, self._failure)
             if self._disk.has_waiting and self._serve_later():
                 return
 
@@ -210,7 +210,7 @@ class _Line(Generic[_T]):
             return False
         return True
 
-    def _tell(self, ended: asyncio.Future[None], failure: BaseException | None) -> None:
+    def _settle(self, ended: asyncio.Future[None], failure: BaseException | None) -> None:
         if failure is None:
             ended.set_result(None)
             return

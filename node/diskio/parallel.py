@@ -10,16 +10,16 @@ from concurrent.futures import wait
 
 from node.diskio.thread_pools import started_pool
 
-LANES_MAX = 8  # of one process: more large uploads at a time keep its cores busy anyhow
+THREADS_MAX = 8  # of one process: more large uploads at a time keep its cores busy anyhow
 
 
 class ParallelParts:
     """Threads of one store, fewer than there are cores. For any thread; `close` waits for what runs."""
 
     def __init__(self) -> None:
-        lanes = min(LANES_MAX, max(1, (os.cpu_count() or 1) - 1))
-        self._pool = started_pool(lanes, "lane")
-        self._free = threading.Semaphore(lanes)
+        threads = min(THREADS_MAX, max(1, (os.cpu_count() or 1) - 1))
+        self._pool = started_pool(threads, "parallel")
+        self._free = threading.Semaphore(threads)
 
     def run(self, here: Callable[[], object], beside: Callable[[], object]) -> None:
         """Both; neither waits for the other, and both have ended then.

@@ -58,7 +58,7 @@ class PoisonItems:
             self._items[(area, name)] = reason
         if not is_known:
             facts = {"area": area, "item": _printable(name), "reason": reason}
-            _log.error("something on the disk cannot be used and is passed over", extra=facts)
+            _log.error("a path on the disk cannot be used and is skipped", extra=facts)
 
     def clear(self, area: str, name: str) -> None:
         """It can be used, or is gone."""
@@ -67,7 +67,7 @@ class PoisonItems:
         with self._lock:
             was_known = self._items.pop((area, name), None) is not None
         if was_known:
-            _log.info("passed over no more", extra={"area": area, "item": name})
+            _log.info("a path on the disk can be used again", extra={"area": area, "item": name})
 
     def keep(self, area: str, names: Collection[str], *, below: str = "") -> None:
         """Of an area these names are there, of which `below` is the beginning; others are gone."""
@@ -87,8 +87,10 @@ class PoisonItems:
         """The first of them, each with why, for an operator."""
         with self._lock:
             items = list(self._items.items())[:limit]
-        told = [f"{area}/{name}: {reason}" if name else f"{area}: {reason}" for (area, name), reason in items]
-        return [_printable(text) for text in told]
+        lines = [
+            f"{area}/{name}: {reason}" if name else f"{area}: {reason}" for (area, name), reason in items
+        ]
+        return [_printable(text) for text in lines]
 
 
 def _printable(text: str) -> str:
@@ -106,5 +108,5 @@ def _is_of_a_disk(error: OSError | FilestoreError) -> bool:
 
 def _reason(error: OSError | FilestoreError) -> str:
     """Without a path: it is named already."""
-    told = error.strerror if isinstance(error, OSError) else error.details
-    return told or type(error).__name__
+    reason = error.strerror if isinstance(error, OSError) else error.details
+    return reason or type(error).__name__

@@ -1,1 +1,1 @@
-"""Header fields of HTTP: conditions, ranges, digests. Pure."""
+"""Header fields of HTTP: conditions, ranges, digests, tus. Pure."""

@@ -47,7 +47,7 @@ def evaluate(
 
     `headers` maps names as the RFC spells them, or is a case-insensitive multi-dictionary. `etag`: its tag,
     or several that name it alike. Raises PreconditionFailed; NOT_MODIFIED comes for GET and HEAD only.
-    If-Range is `if_range_holds`.
+    If-Range is `if_range_matches`.
     """
     etags = (etag,) if isinstance(etag, str) else etag
     if_match = field_of(headers, "If-Match")
@@ -96,11 +96,11 @@ def _evaluate_cache(
     return Outcome.NOT_MODIFIED if unchanged else Outcome.PROCEED
 
 
-def if_range_holds(header: str | None, etag: str, modified_at_ms: int) -> bool:
+def if_range_matches(header: str | None, etag: str, modified_at_ms: int) -> bool:
     """Whether Range is to be honoured (RFC 9110, section 13.1.5); if not, the whole is sent.
 
-    No header holds. A tag must be equal and strong; a date must equal Last-Modified exactly, which is a
-    strong validator here because content never changes once it is available.
+    Without the header it is. A tag must be equal and strong; a date must equal Last-Modified exactly, which
+    is a strong validator here because content never changes once it is available.
     """
     if header is None:
         return True
@@ -132,7 +132,7 @@ def parse_http_date(value: str) -> int | None:
 def content_disposition(filename: str) -> str:
     """An `attachment` value that names the download (RFC 6266), safe for any label that users may give.
 
-    The plain parameter holds ASCII for old clients, the extended one UTF-8 (RFC 8187). Controls, slashes and
+    The plain parameter has ASCII for old clients, the extended one UTF-8 (RFC 8187). Controls, slashes and
     characters that reverse the direction of text, which make `exe` look like `txt`, become `_` in both.
     """
     shown = "".join("_" if _misleads(character) else character for character in filename)

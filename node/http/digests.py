@@ -1,9 +1,9 @@
-"""Digests that a request declares for its body (RFC 9530; the older Digest of RFC 3230 and Content-MD5; tus
-checksum). Pure.
+"""Digests that a request declares for its body. Pure.
 
-Of the fields of RFC 9530 only sha-256 is compared; one that names other algorithms alone is ignored, as its
-section 2 allows. A tus checksum by an algorithm that is not offered is refused, and so is the announcement of
-a digest behind the body: nobody here reads what comes there.
+They are those of RFC 9530, the older Digest of RFC 3230, Content-MD5, and the tus checksum. Of the fields of
+RFC 9530 only sha-256 is compared; one that names other algorithms alone is ignored, as its section 2 allows.
+A tus checksum by an algorithm that is not offered is refused, and so is the announcement of a digest behind
+the body: nobody here reads what comes there.
 """
 
 import base64
@@ -101,7 +101,7 @@ def repr_digest(sha256: str) -> str:
 
 
 def _decoded(field: str, algorithm: str, encoded: str) -> bytes:
-    """Raises InvalidRequest naming the field."""
+    """The bytes that a field encodes in base64. Raises InvalidRequest naming the field."""
     digest_bytes = hashlib.new(algorithm, usedforsecurity=False).digest_size
     try:
         digest = base64.b64decode(encoded, validate=True)

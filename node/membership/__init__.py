@@ -1,1 +1,1 @@
-"""A node among others: joining, renewing, moving, and telling how its disk is."""
+"""A node among others: joining, renewing, moving, and reporting the state of its disk."""

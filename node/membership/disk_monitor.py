@@ -124,20 +124,20 @@ class DiskWatch:
                 await self._disk.run(self._blobs.probe)
                 self._writable_at_s = time.monotonic()
             if is_due or was_full != self._is_full:
-                self._tell("no room is left" if self._is_full else "")
+                self._log_change("no room is left" if self._is_full else "")
         except (FilestoreError, OSError) as error:
             if not _is_shortage(error):
                 self._writable_at_s = float("-inf")
                 self._is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self._tell(_reason(error))
+            self._log_change(_reason(error))
         self._has_looked = True
 
-    def _tell(self, trouble: str) -> None:
+    def _log_change(self, trouble: str) -> None:
         """Log what has changed."""
         if trouble and trouble != self._trouble:
-            _log.error("the disk takes no bytes", extra={"reason": trouble})
+            _log.error("the disk is not writable", extra={"reason": trouble})
         elif self._trouble and not trouble:
-            _log.warning("the disk takes bytes again")
+            _log.warning("the disk is writable again")
         self._trouble = trouble
 
     async def run(self) -> None:
@@ -158,7 +158,7 @@ class DiskWatch:
             await asyncio.sleep(LOOK_S)
             does_hang = self.hangs()
             if does_hang and not was_hanging:
-                self._tell("the disk hangs")
+                self._log_change("the disk hangs")
             elif does_hang:
                 self._disk.break_off()
                 self._locks.break_off()

@@ -104,7 +104,7 @@ async def join(
     cluster = await _first_contact(base_url, join_token)
     identity = Identity(check_cluster_name(cluster.cluster), Role.NODE, node_id)
     key_path = data / "joining.key"
-    key = _kept_key(key_path)
+    key = _joining_key(key_path)
     body = {
         "api_port": api_port,
         "csr": new_csr(key, identity, address),
@@ -261,7 +261,7 @@ def _error(refused: _Refused) -> FilestoreError:
     return _ERRORS.get(refused.code, Internal)(refused.details)
 
 
-def _kept_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _joining_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """The key of an attempt that was broken off, or a new one that is kept for the next."""
     if path.exists():
         return key_from_pem(read_secret(path))

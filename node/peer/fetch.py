@@ -204,7 +204,7 @@ class Fetches:
                 failure = error
             except ChecksumMismatch as error:
                 facts = {"sha256": blob.sha256, "peers": party, "reason": error.details}
-                _log.error("a blob that came was thrown away", extra=facts)
+                _log.error("a received blob was discarded", extra=facts)
                 failure = SourcesFailed("What came is not the blob.", party)
         raise failure
 

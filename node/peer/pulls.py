@@ -21,7 +21,7 @@ from node.diskio.unusable_paths import WORK
 from node.peer.fetch import Fetches
 from node.peer.range_fetch import Pace
 from node.storage.blobs import BlobStore
-from node.storage.quarantine import KEPT
+from node.storage.quarantine import QUARANTINED
 from node.storage.segments import FinishedBlob
 
 ANSWER_S: Final = 20.0
@@ -146,7 +146,7 @@ class Pulls:
         poison = self._blobs.poison
         try:
             if self._restore is not None and not await self._disk.run(self._blobs.has, blob.sha256):
-                with poison.skipping(KEPT, blob.sha256):  # else it comes from elsewhere
+                with poison.skipping(QUARANTINED, blob.sha256):  # else it comes from elsewhere
                     await self._restore(blob.sha256, moved=pull.count)
             failed = await self._fetches.fetch_blob(blob.sha256, blob.size_bytes, sources, pace=self._pace)
         except DiskRefused as error:

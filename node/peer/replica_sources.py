@@ -40,7 +40,7 @@ async def ask_sums(
             return await _ask(peers, source, path, blob.size_bytes)
     except (PeerFailed, SidecarInvalid, TimeoutError) as failure:
         facts = {"sha256": blob.sha256, "peer": source, "path": path, "reason": str(failure)}
-        _log.log(log_level, "a node tells no checksums of a blob", extra=facts)
+        _log.log(log_level, "a node does not send the checksums of a blob", extra=facts)
         return None
 
 

@@ -11,7 +11,7 @@ from node.diskio.executor import DiskWorkers
 from node.peer.salvage import Copies
 from node.storage.partial_blob import Partial
 
-KEPT_SEGMENTS: int = 4  # written before they are made durable together: 16 MiB
+BATCH_SEGMENTS: int = 4  # written before they are made durable together: 16 MiB
 
 Pace = Callable[[int], Awaitable[None]]  # returns when so many bytes are paid for
 
@@ -37,7 +37,7 @@ async def _written(
             await pace(len(content))
             writer = await disk.run(partial.writer, index, index + 1)
             await disk.run(writer.write, content)
-        if first < index and (content is None or index - first >= KEPT_SEGMENTS):
+        if first < index and (content is None or index - first >= BATCH_SEGMENTS):
             yield first, index
             first = index
         index += 1

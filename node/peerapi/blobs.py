@@ -4,8 +4,8 @@ HEAD and GET with one range, the checksums of its segments, PUT of a replica, an
 fetch one from others.
 
 A blob's name is its sha256, so a PUT cannot replace anything by something else: what does not hash to its
-name is refused, what is there already and sound is answered at once. What is found damaged is withdrawn, so
-that the next PUT brings a fresh copy.
+name is refused, what is there already and sound is answered at once. What is found damaged is removed from
+service, so that the next PUT brings a fresh copy.
 """
 
 import re
@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from ca.errors import InvalidRequest, NotFound, Unavailable
 from coordinator.http.app import body_batches, read_json
+from coordinator.http.internals.aiohttp_server import BodyResponse
 from coordinator.http.request_body import Batch
 from coordinator.http.responses import error_body, json_response, request_id
 from coordinator.model.bounds import Text
@@ -27,9 +28,9 @@ from node.http.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
 from node.peer.fetch import SOURCES_MAX
 from node.peer.range_fetch import SourcesFailed
 from node.peerapi.context import PEER, PeerContext
-from node.sending.body_writer import send_body
+from node.sending.body_writer import BodyWriter
 from node.storage.blob_reader import read_blob
-from node.storage.damage import miss, verify_blob, withdraw
+from node.storage.damage import miss, remove_from_service, verify_blob
 from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
@@ -95,7 +96,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
     ranges = parse_range(request.headers.get("Range"), size_bytes)
     if ranges is not None and len(ranges) > 1:
         raise InvalidRequest("Range: one range at a time.")
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    response = BodyResponse(headers={"Content-Type": "application/octet-stream"})
     start, stop = 0, size_bytes
     if ranges is not None:
         start, stop = ranges[0].start, ranges[0].stop
@@ -104,10 +105,11 @@ async def _get(request: web.Request) -> web.StreamResponse:
     response.content_length = stop - start
     try:
         async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as reading:
-            body = counted(reading, services.metrics.replica_bytes.labels("sent"))
-            await send_body(request, response, body)
+            with BodyWriter.for_response(request, response) as out:
+                await out.send(counted(reading, services.metrics.replica_bytes.labels("sent")))
+                await out.end()
     except BlobDamaged as damage:
-        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        await remove_from_service(services.disk, services.blobs, services.metrics, damage)
         raise Unavailable(f"This replica cannot be read: {damage}") from damage
     except BlobMissing as error:
         raise Unavailable("This replica is gone.") from error
@@ -167,9 +169,10 @@ async def _pull(request: web.Request) -> web.StreamResponse:
 
 
 async def _retain(request: web.Request) -> web.StreamResponse:
-    """Keep a replica that the log has doomed, and have the log take that back.
+    """Keep a replica that the log has marked for deletion, and have the log take that back.
 
-    It answers 200 when the replica is here, whole as far as its name and size tell, and not doomed any more.
+    It answers 200 when the replica is here, whole as far as its name and size tell, and not marked for
+    deletion any more.
 
     Raises NotFound when it is not here: then it may come anew. Unavailable.
     """
@@ -202,7 +205,7 @@ async def _opened(services: PeerContext, sha256: str) -> OpenBlob:
     except BlobMissing as error:
         raise NotFound("No whole replica of this blob is here.") from error
     except BlobDamaged as damage:
-        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        await remove_from_service(services.disk, services.blobs, services.metrics, damage)
         raise NotFound("No whole replica of this blob is here.") from damage
 
 
@@ -215,7 +218,7 @@ async def _recheck(services: PeerContext, sha256: str, number: str) -> int:
         if await services.disk.run(blob.verify_segment, index):
             return blob.size_bytes
         damage = blob.damaged(f"segment {index} does not match its checksum", segment=index)
-    await withdraw(services.disk, services.blobs, services.metrics, damage)
+    await remove_from_service(services.disk, services.blobs, services.metrics, damage)
     raise NotFound("No whole replica of this blob is here.")
 
 

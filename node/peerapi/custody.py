@@ -1,6 +1,6 @@
 """Orders of the leading coordinator to this node, on the peer port: look at your replicas now.
 
-    POST /custody/collect    drop what the log has doomed
+    POST /custody/collect    delete what the log has marked for deletion
     POST /custody/compare    hold the disk against the log
     POST /custody/scrub      read everything
 

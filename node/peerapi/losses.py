@@ -1,7 +1,7 @@
-"""Losses that no disk took a note of, told by the other workers of a node to the first, which reports.
+"""Losses that no disk took a note of, reported by the other workers of a node to the first.
 
-A worker keeps them in memory until the first one has taken them over. That one serves other nodes, so what
-was found damaged is out of service there too.
+A worker keeps them in memory until the first one has taken them over. That one reports them to the log,
+and serves other nodes: what was found damaged is out of service there too.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from node.base.identifiers import is_sha256
 from node.peer.client import PeerFailed
 from node.peerapi.context import PEER, PeerContext
 from node.storage.blobs import BlobStore
+from node.storage.out_of_service import Loss
 from node.storage.segments import BlobDamaged
-from node.storage.withdrawn import Loss
 
-TELL_S: Final = 1.0
-LOSSES_TOLD_MAX: Final = 200  # at once
+REPORT_INTERVAL_S: Final = 1.0
+REPORT_LOSSES_MAX: Final = 200  # at once
 ANSWER_TIMEOUT_S: Final = 5.0
 _PATH: Final = "/worker/losses"
 
@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 
 
 class LossReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is told."""
+    """The losses that one worker knows of."""
 
-    losses: Annotated[list[Loss], Meta(max_length=LOSSES_TOLD_MAX)]
+    losses: Annotated[list[Loss], Meta(max_length=REPORT_LOSSES_MAX)]
 
 
 def loss_routes() -> list[web.RouteDef]:
@@ -41,18 +41,18 @@ def loss_routes() -> list[web.RouteDef]:
     return [web.post(_PATH, _take_over)]
 
 
-async def keep_told(services: PeerContext) -> None:
-    """Tell the first worker for ever. For the others."""
+async def keep_reporting(services: PeerContext) -> None:
+    """Report to the first worker for ever. For the others."""
     while True:
         with suppress(PeerFailed, TimeoutError):  # it is being started anew, say
-            await tell(services)
-        await asyncio.sleep(TELL_S)
+            await report(services)
+        await asyncio.sleep(REPORT_INTERVAL_S)
 
 
-async def tell(services: PeerContext) -> None:
+async def report(services: PeerContext) -> None:
     """Everything that is in memory now. Raises PeerFailed, TimeoutError."""
-    withdrawn = services.blobs.withdrawn
-    while losses := withdrawn.losses(LOSSES_TOLD_MAX):
+    out_of_service = services.blobs.out_of_service
+    while losses := out_of_service.losses(REPORT_LOSSES_MAX):
 
         async def body() -> AsyncIterator[bytes]:
             yield msgspec.json.encode(LossReport(losses=losses))  # used up before the next ones
@@ -66,13 +66,13 @@ async def tell(services: PeerContext) -> None:
         ):
             if answer.status != 204:
                 raise PeerFailed("worker 0", f"answered {answer.status}")
-        withdrawn.forget_losses(loss.sha256 for loss in losses)
+        out_of_service.forget_losses(loss.sha256 for loss in losses)
 
 
 async def _take_over(request: web.Request) -> web.Response:
     services = request.app[PEER]
-    told = await read_json(request, LossReport)
-    for loss in told.losses:
+    received = await read_json(request, LossReport)
+    for loss in received.losses:
         if is_sha256(loss.sha256):
             await services.disk.run(_note, services.blobs, loss)
     return web.Response(status=204)
@@ -81,5 +81,7 @@ async def _take_over(request: web.Request) -> web.Response:
 def _note(blobs: BlobStore, loss: Loss) -> None:
     if loss.file is not None:
         with suppress(OSError):
-            blobs.withdraw(BlobDamaged(loss.sha256, "was found damaged by another worker", file=loss.file))
-    blobs.withdrawn.note_loss(loss)
+            blobs.remove_from_service(
+                BlobDamaged(loss.sha256, "was found damaged by another worker", file=loss.file)
+            )
+    blobs.out_of_service.note_loss(loss)

@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from ca.errors import InvalidRequest, Unavailable
 from coordinator.http.app import json_response, read_json
+from coordinator.http.internals.aiohttp_server import BodyResponse
 from node.peerapi.context import PEER
 from node.peerapi.uploads import by_owner, number_in, upload_named
-from node.sending.body_writer import send_body
+from node.sending.body_writer import BodyWriter
 from node.uploads.upload_copies import CopyOrder, CopyStanding
 
 READ_BYTES: Final = 1 << 20
@@ -72,7 +73,9 @@ async def _bytes(request: web.Request) -> web.StreamResponse:
 
     with closing(prefix):
         sent = services.metrics.replica_bytes.labels("sent")
-        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        response = BodyResponse(headers={"Content-Type": "application/octet-stream"})
         response.content_length = stop - start
-        await send_body(request, response, reading())
+        with BodyWriter.for_response(request, response) as out:
+            await out.send(reading())
+            await out.end()
     return response

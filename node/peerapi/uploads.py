@@ -43,9 +43,17 @@ from node.http.ranges import SIZE_BYTES_MAX
 from node.peer.client import PeerFailed
 from node.peerapi.context import PEER
 from node.staging.opening import opened_in_steps
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
-from node.uploads.chain_link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkSource, LinkTerms, Told
+from node.uploads.chain_link import (
+    OFFSET_HEADER,
+    SHA256_HEADER,
+    TELL_S,
+    Link,
+    LinkReport,
+    LinkSource,
+    LinkTerms,
+)
 from node.uploads.forwarding import pass_on, worker_holding
 from node.uploads.link_fencing import LinkFences
 from node.uploads.takeover import own_prefix
@@ -165,7 +173,7 @@ async def _finish(request: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
+async def _followed(request: web.Request, stop: int) -> AsyncIterator[UploadFile]:
     """The upload for this request alone, durable, with at most `stop` bytes, in the epoch that is named.
 
     Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over
@@ -190,8 +198,8 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
         if request.transport is not None:
             request.transport.abort()
 
-    async with services.locks.hold(terms.file_uuid, lambda: True, disconnect) as hold:
-        hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
+    async with services.locks.lock(terms.file_uuid, lambda: True, disconnect) as lock:
+        lock.receiving, lock.moved_at_s = True, float("-inf")  # never in the way of whoever comes
         require_newest()  # one may have come meanwhile
         if uploads.opens_quickly(terms.file_uuid, stop):
             upload = await disk.run(_open, uploads, terms, stop)
@@ -205,7 +213,7 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
             upload.close()
 
 
-def _open(uploads: UploadStore, terms: LinkTerms, stop: int, hash_bytes_max: int = 0) -> Upload:
+def _open(uploads: UploadStore, terms: LinkTerms, stop: int, hash_bytes_max: int = 0) -> UploadFile:
     """Opens it, and cuts it to `stop`. Blocks. Raises HashingUnfinished."""
     upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5, hash_bytes_max=hash_bytes_max)
     try:
@@ -270,7 +278,7 @@ def number_in(request: web.Request, name: str) -> int:
 class _Following:
     """One link at the member that it leads to."""
 
-    def __init__(self, request: web.Request, upload: Upload, terms: LinkTerms, behind: list[str]) -> None:
+    def __init__(self, request: web.Request, upload: UploadFile, terms: LinkTerms, behind: list[str]) -> None:
         services = request.app[PEER]
         self._request, self._upload, self._services = request, upload, services
         self._received = services.metrics.replica_bytes.labels("received")
@@ -338,7 +346,7 @@ class _Following:
             self._loop.call_soon_threadsafe(self._wake)
         is_old = time.monotonic() - self._synced_at_s >= SYNC_S
         if upload.offset - durable_offset >= SYNC_BYTES or is_old:
-            upload.begin_sync()  # more is taken meanwhile; what it made durable is told with the next piece
+            upload.begin_sync()  # more is taken meanwhile; the next piece reports what it made durable
             self._synced_at_s = time.monotonic()
         self._loop.call_soon_threadsafe(self._source.move, upload.offset)
 
@@ -371,8 +379,8 @@ class _Following:
         elif self._next is not None:
             durable |= self._next.durable
             lost = sorted(self._next.lost)
-        told = Told(received_bytes=self._upload.offset, durable=durable, lost=lost, ended=ended)
-        return msgspec.json.encode(told) + b"\n"
+        report = LinkReport(received_bytes=self._upload.offset, durable=durable, lost=lost, ended=ended)
+        return msgspec.json.encode(report) + b"\n"
 
     def _wake(self) -> None:
         self._changed.set()

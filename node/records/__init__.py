@@ -1,1 +1,1 @@
-"""Records of files that are kept by a node, and true."""
+"""The cache of file records of a node, which holds none that is untrue."""

@@ -96,7 +96,7 @@ class RecordCache:
             try:
                 reply = await self._metadata.follow(call, timeout_s=FOLLOW_TIMEOUT_S)
             except FilestoreError as error:
-                _log.debug("the leader is not followed now: %s", error.details)
+                _log.debug("the leader's invalidations cannot be received now: %s", error.details)
                 await asyncio.sleep(FOLLOW_AGAIN_S)
                 continue
             if not self._has_left:

@@ -120,10 +120,10 @@ class CachedRecords:
             self._remove(known)
 
     def _remove(self, known: _Id) -> None:
-        kept = self._records.pop(known, None)
-        if kept is None:
+        removed = self._records.pop(known, None)
+        if removed is None:
             return
-        for key in kept[1]:
+        for key in removed[1]:
             others = self._by_key[key]
             others.discard(known)
             if not others:

@@ -1,1 +1,1 @@
-"""Bytes on their way to a client: large writes, sendfile, splice, and who stops reading."""
+"""Bytes on their way to a client: large writes, sendfile, splice, and clients that stop reading."""

@@ -1,18 +1,23 @@
-"""Sending a body at the pace of who takes it, but not to someone who takes nothing at all.
+"""The body of one answer goes to its client at the client's pace, each part of it in the cheapest way.
 
 The pace is seen from the transport's buffer, and past it from the socket's: as long as bytes leave, however
-slowly, the answer goes on. The head goes out with the first bytes of the body.
+slowly, the answer goes on. A client that takes nothing at all is cut off (`node/sending/stall_watch.py`).
 """
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Self
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
 
 from coordinator.http.app import ClientGone
-from coordinator.http.internals.aiohttp_server import require_nothing_sent, take_head
+from coordinator.http.internals.aiohttp_server import (
+    BodyResponse,
+    ServerConnection,
+    require_nothing_sent,
+    take_head,
+)
 from coordinator.http.internals.tls import SLICE_BYTES
 from node.diskio.executor import DiskWorkers
 from node.diskio.pagecache import read_now
@@ -20,7 +25,7 @@ from node.peer.request_body import Piece
 from node.sending.sendfile import BURST_BYTES, FileSender, SendfileRefused
 from node.sending.splice import Flow
 from node.sending.stall_watch import StallWatch
-from node.storage.blob_reader import PIECE_BYTES, read_piece
+from node.storage.blob_reader import PIECE_BYTES, read_piece, sound_stops
 from node.storage.segments import OpenBlob
 
 STALL_TIMEOUT_S = 60.0  # a client that takes nothing for so long holds a descriptor and buffers for nothing
@@ -28,204 +33,231 @@ STALL_TIMEOUT_S = 60.0  # a client that takes nothing for so long holds a descri
 # costs twice this at most.
 WRITE_BUFFER_BYTES = 512 << 10
 SMALL_BYTES = 64 << 10  # up to here one write of head and body beats sendfile
+JOINED_BYTES_MAX = 16 << 10  # of a body: up to here a copy costs less than a second piece of a write
 # What is read to be encrypted at once goes through here, in a core's cache all the time. For one event loop.
 _SLICE = memoryview(bytearray(SLICE_BYTES))
 _TURN_BYTES = BURST_BYTES // SLICE_BYTES * SLICE_BYTES  # of one encrypted answer; then others have their turn
 
 
-async def send_body(
-    request: web.Request, response: web.StreamResponse, body: AsyncIterator[Piece | Flow]
-) -> None:
-    """Send head and body. The first piece is fetched before the head goes out: until then errors can be told.
+class BodyWriter:
+    """One answer's way to its client: the head goes out with the first bytes of the body.
 
-    What `body` raises after that, and a stall, break the connection: an answer never ends early in silence.
-    """
-    assert response.content_length is not None, "only a body of known length goes past aiohttp"
-    first = await anext(body, b"")
-    assert not isinstance(first, Flow), "one that fails can be told nobody"
-    await response.prepare(request)
-    transport = _transport(request)
-    with StallWatch(transport, STALL_TIMEOUT_S) as watch:
-        if first:
-            watch.written_bytes += len(first)
-            await response.write(first)
-        slice_bytes, is_plain = WRITE_BUFFER_BYTES, transport.get_extra_info("sslcontext") is None
-        if not is_plain:  # what TLS keeps has to be copied
-            slice_bytes = SLICE_BYTES
-            transport.set_write_buffer_limits(high=slice_bytes)
-        async for piece in body:
-            if isinstance(piece, Flow):
-                await _pour(piece, request, transport, watch, is_plain=is_plain)
-                continue
-            watch.written_bytes += len(piece)
-            for start in range(0, len(piece), slice_bytes):
-                await _write_past(request, transport, memoryview(piece)[start : start + slice_bytes])
-        await response.write_eof()
-
-
-async def send_piece(request: web.Request, response: web.StreamResponse, piece: bytes) -> None:
-    """Send head and a small body in one write."""
-    await response.prepare(request)
-    transport = _transport(request)
-    if transport.get_write_buffer_size() == 0:
-        await response.write_eof(piece)  # waits for nothing: the limit of the buffer is far
-        return
-    with StallWatch(transport, STALL_TIMEOUT_S) as watch:
-        watch.written_bytes = len(piece)
-        await response.write_eof(piece)
-
-
-class FileRange:
-    """A body out of a file: by sendfile where that is possible and worth it, else in large writes.
-
-    `at` is the position in the file up to which it was sent, whatever was raised.
+    What fails before these can still be answered with an error. What fails later has to break the connection:
+    an answer never ends early in silence. Leave it (`with`) in any case. Its methods raise ConnectionError
+    when the client is gone, or takes nothing for STALL_TIMEOUT_S.
     """
 
     def __init__(
-        self, request: web.Request, response: web.StreamResponse, disk: DiskWorkers, start: int, stop: int
+        self,
+        connection: ServerConnection,
+        head: bytes = b"",
+        answered: tuple[web.Request, BodyResponse] | None = None,
     ) -> None:
-        self.at = start
-        self._request = request
-        self._response = response
-        self._disk = disk
-        self._stop = stop
-        self._transport = _transport(request)
-        self._watch = StallWatch(self._transport, STALL_TIMEOUT_S)
-        self._sender: FileSender | None = None
-        self._head_is_out = False
-        self._is_plain = self._transport.get_extra_info("sslcontext") is None
+        """Write an answer past aiohttp, of which `head` was not sent yet. Raises ClientGone.
 
-    async def begin(self) -> None:
-        """Make the head ready, and send it if the body goes past the transport. Close it then in any case."""
-        writer = await self._response.prepare(self._request)
-        assert writer is not None
-        if not self._is_plain:
-            self._transport.set_write_buffer_limits(high=SLICE_BYTES)  # what is kept has to be copied
-        elif self._stop - self.at > SMALL_BYTES:
-            await self._flush(writer)
-            self._sender = FileSender(self._transport, self._disk, self._watch)
-            head = take_head(writer)
-            self._head_is_out = True
-            if unsent := self._sender.send_head(head):
-                self._transport.write(unsent)
-                await self._flush(writer)
-
-    async def send(self, blob: OpenBlob, until: int) -> None:
-        """Send up to `until`. Raises ConnectionError; BlobDamaged when the disk has the bytes no more."""
-        if self._sender is not None:
-            sender = self._sender
-            start = self.at
-            try:
-                await sender.send(blob, start, until)
-                return
-            except SendfileRefused:
-                sender.close()
-                self._sender = None
-            finally:
-                self.at = sender.at
-                self._request.writer.output_size += sender.at - start  # what the log and the metrics tell
-        await self._send_copies(blob, until)
-
-    async def _send_copies(self, blob: OpenBlob, until: int) -> None:
-        while self.at < until:
-            if self._request.protocol.writing_paused:
-                await self._request.writer.drain()
-            if not self._is_plain and self._head_is_out and self._send_cached(blob, until):
-                await asyncio.sleep(0)  # others on the loop have their turn
-                continue
-            piece = await read_piece(self._disk, blob, self.at, min(PIECE_BYTES, until - self.at))
-            self.at += len(piece)
-            self._watch.written_bytes += len(piece)
-            if not self._head_is_out:
-                await self._response.write(piece)
-                self._head_is_out = True
-                continue
-            await _write_past(self._request, self._transport, piece)
-
-    def _send_cached(self, blob: OpenBlob, until: int) -> int:
-        """How many bytes went out: what the page cache has, as long as they are taken, for one turn.
-
-        A plain transport would keep the memory instead of what is in it. Raises ClientGone.
+        `answered` is for `for_response`.
         """
-        transport, protocol, slice_ = self._transport, self._request.protocol, _SLICE
-        if transport.is_closing():
-            raise ClientGone("the client went away while its answer went out")
-        at, stop = self.at, min(until, self.at + _TURN_BYTES)
-        while at < stop and not protocol.writing_paused:
+        if connection.transport is None:
+            raise ClientGone("the client went away before its answer")
+        self.transport = connection.transport
+        self._connection = connection
+        self._head = head
+        self._answered = answered
+        self._first: Piece = b""  # bytes of the body that go out with the head
+        self._head_size_bytes = 0  # as aiohttp counts it
+        self._has_begun = False
+        self._is_plain = self.transport.get_extra_info("sslcontext") is None
+        self._watch = StallWatch(self.transport, STALL_TIMEOUT_S)
+        self._sender: FileSender | None = None
+
+    @classmethod
+    def for_response(cls, request: web.Request, response: BodyResponse) -> Self:
+        """Write an answer of aiohttp, which makes the head and is told the size. Raises ClientGone."""
+        assert isinstance(request.protocol, ServerConnection)
+        return cls(request.protocol, answered=(request, response))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tell_size()
+        self._watch.stop()
+        if self._sender is not None:
+            self._sender.close()
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes of the body were handed over to be sent, whatever was raised."""
+        return self._watch.written_bytes
+
+    async def write(self, piece: Piece) -> None:
+        """Send these bytes. Few bytes that are the first wait here for those that follow, or for the end."""
+        if not self._has_begun:
+            if self._answered is not None and not self._first and len(piece) <= SMALL_BYTES:
+                self._first = piece  # maybe all of it, and what comes next may fail
+                self._watch.written_bytes += len(piece)
+                return
+            await self._begin()
+        if self._head:
+            self._require_open()
+            head, self._head = self._head, b""
+            if len(piece) <= JOINED_BYTES_MAX:
+                self.transport.write(head + piece)
+            else:
+                self.transport.writelines((head, piece))
+            self._watch.written_bytes += len(piece)
+            if self._connection.writing_paused:
+                await self._wait_for_room()
+            return
+        slice_bytes = WRITE_BUFFER_BYTES if self._is_plain else SLICE_BYTES  # what TLS keeps has to be copied
+        for start in range(0, len(piece), slice_bytes):
+            if not self._put(memoryview(piece)[start : start + slice_bytes]):
+                await self._wait_for_room()
+
+    async def send(self, body: AsyncIterator[Piece | Flow]) -> None:
+        """Send all of these; a flow, which is not the first of them, as it comes. Raises what they raise."""
+        async for piece in body:
+            if not isinstance(piece, Flow):
+                await self.write(piece)
+                continue
+            assert self.sent_bytes, "a flow that fails before the head is out could not be answered"
+            if not self._has_begun:
+                await self.write(b"")
+            await piece.pour(self._take, self._wait_for_room)
+
+    async def send_file(self, disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) -> None:
+        """Send bytes `start` to `stop` (excluded) of a blob, each of them from a verified segment.
+
+        Raises BlobDamaged; by then bytes up to the damage may have gone out, which `sent_bytes` tells.
+        """
+        origin = start - self.sent_bytes
+        by_sendfile = self._is_plain and stop - start > SMALL_BYTES
+        sender: FileSender | None = None
+        async with aclosing(sound_stops(disk, blob, start, stop)) as sound:
+            async for until in sound:
+                if by_sendfile:
+                    try:
+                        sender = sender or await self._file_sender(disk)
+                        await sender.send(blob, origin + self.sent_bytes, until)
+                    except SendfileRefused:
+                        by_sendfile = False
+                while (at := origin + self.sent_bytes) < until:
+                    await self._send_copy(disk, blob, at, until)
+
+    async def end(self) -> None:
+        """End the answer, all of which was sent. Raises LibraryChanged when aiohttp sends any of it again."""
+        if self._answered is None:
+            if self._head:
+                await self.write(b"")
+            return
+        request, response = self._answered
+        if not self._has_begun:  # for little, what is done here past aiohttp costs more than it spares
+            self._limit_buffer(WRITE_BUFFER_BYTES)
+            await response.prepare(request)
+            if self.transport.get_write_buffer_size():
+                self._watch.start()
+            await response.write_eof(bytes(self._first))
+            return
+        self._tell_size()
+        output_bytes = request.writer.output_size
+        await response.write_eof()
+        require_nothing_sent(request.writer, output_bytes)
+
+    async def _begin(self) -> None:
+        """Have the head at hand, and the transport's buffer as large as this answer needs it."""
+        is_small = False
+        self._limit_buffer(WRITE_BUFFER_BYTES)
+        if self._answered is not None:
+            request, response = self._answered
+            writer = await response.prepare(request)
+            assert writer is not None
+            assert writer.length is not None, "only a body of known length goes past aiohttp"
+            head = take_head(writer)
+            self._head, self._first = head + self._first, b""
+            self._head_size_bytes = writer.output_size
+            is_small = writer.length <= SMALL_BYTES
+        self._has_begun = True
+        if not (self._is_plain or is_small):
+            self._limit_buffer(SLICE_BYTES)  # what is kept has to be copied
+
+    async def _file_sender(self, disk: DiskWorkers) -> FileSender:
+        """Have all that comes before the file on its way: a head goes out with the first bytes of that."""
+        if not self._has_begun:
+            await self._begin()
+        await self._flush()
+        if self._sender is None:
+            self._sender = FileSender(self.transport, disk, self._watch)
+        head, self._head = self._head, b""
+        if head and (unsent := self._sender.send_head(head)):
+            self.transport.write(unsent)
+            await self._flush()
+        return self._sender
+
+    async def _send_copy(self, disk: DiskWorkers, blob: OpenBlob, at: int, until: int) -> None:
+        """Send some of these bytes through the memory of this process."""
+        if self._connection.writing_paused:
+            await self._wait_for_room()
+        if not self._is_plain and self._has_begun and self._send_cached(blob, at, until):
+            await asyncio.sleep(0)  # others on the loop have their turn
+        else:
+            await self.write(await read_piece(disk, blob, at, min(PIECE_BYTES, until - at)))
+
+    def _send_cached(self, blob: OpenBlob, at: int, until: int) -> bool:
+        """Send what the page cache has, as long as it is taken, for one turn: whether that is anything.
+
+        For TLS: a plain transport would keep the memory instead of what is in it.
+        """
+        slice_, start, stop, is_taken = _SLICE, at, min(until, at + _TURN_BYTES), True
+        while at < stop and is_taken:
             if stop - at < SLICE_BYTES:
                 slice_ = _SLICE[: stop - at]
             count = read_now(blob.fd, at, slice_)
             if not count:
                 break
-            transport.write(slice_[:count] if count < len(slice_) else slice_)
+            is_taken = self._put(slice_[:count] if count < len(slice_) else slice_)
             at += count
-        sent_bytes = at - self.at
-        self.at = at
-        self._watch.written_bytes += sent_bytes
-        self._request.writer.output_size += sent_bytes
-        return sent_bytes
+        return at > start
 
-    async def end(self) -> None:
-        """The whole body was sent."""
-        writer, is_head_out = self._request.writer, self._head_is_out
-        sent_bytes = writer.output_size
-        await self._response.write_eof()
-        if is_head_out:
-            require_nothing_sent(writer, sent_bytes)
+    def _take(self, data: memoryview) -> bool:
+        """Send what a flow has in memory that it uses again: whether more is wanted at once."""
+        return self._put(bytes(data) if self._is_plain else data)
 
-    def __enter__(self) -> Self:
-        self._watch.__enter__()
-        return self
+    def _put(self, data: Piece | memoryview) -> bool:
+        """Write behind the head: whether the transport takes more at once.
 
-    def __exit__(self, *_: object) -> None:
-        self._watch.__exit__()
-        if self._sender is not None:
-            self._sender.close()
+        What aiohttp does for each write is worth a tenth of the encryption.
+        """
+        self._require_open()
+        self.transport.write(data)
+        self._watch.written_bytes += len(data)
+        return not self._connection.writing_paused
 
-    async def _flush(self, writer: AbstractStreamWriter) -> None:
-        """Wait until the transport holds nothing back."""
-        if self._transport.get_write_buffer_size():
-            self._transport.set_write_buffer_limits(high=0)
-            await writer.drain()
-            self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+    async def _wait_for_room(self) -> None:
+        """Wait until the transport's buffer is below its limits."""
+        if self._connection.writing_paused:
+            self._watch.start()
+            await self._connection.drain()
 
+    async def _flush(self) -> None:
+        """Wait until the transport's buffer is empty."""
+        self._require_open()
+        if self.transport.get_write_buffer_size():
+            self._limit_buffer(0)
+            await self._wait_for_room()
+            self._limit_buffer(WRITE_BUFFER_BYTES)
 
-async def _pour(
-    flow: Flow, request: web.Request, transport: asyncio.Transport, watch: StallWatch, *, is_plain: bool
-) -> None:
-    """Send the client what a peer sends, as it comes. Raises ConnectionError."""
-    protocol, writer = request.protocol, request.writer
+    def _limit_buffer(self, high_bytes: int) -> None:
+        self._require_open()
+        try:
+            self.transport.set_write_buffer_limits(high=high_bytes)
+        except RuntimeError as error:  # uvloop: closed below, by an error, and by nobody here
+            raise ClientGone("the client went away before its answer") from error
 
-    def take(data: memoryview) -> bool:
-        if transport.is_closing():
+    def _require_open(self) -> None:
+        if self.transport.is_closing():
             raise ClientGone("the client went away while its answer went out")
-        transport.write(bytes(data) if is_plain else data)  # a plain one would keep the memory
-        watch.written_bytes += len(data)
-        writer.output_size += len(data)
-        return not protocol.writing_paused
 
-    await flow.pour(take, writer.drain)
-
-
-async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece | memoryview) -> None:
-    """Write behind a head that is out. What aiohttp does for each write is worth a tenth of the encryption.
-
-    Raises ConnectionError.
-    """
-    if transport.is_closing():
-        raise ClientGone("the client went away while its answer went out")
-    transport.write(piece)
-    request.writer.output_size += len(piece)
-    if request.protocol.writing_paused:
-        await request.writer.drain()
-
-
-def _transport(request: web.Request) -> asyncio.Transport:
-    transport = request.transport
-    if transport is None or transport.is_closing():
-        raise ClientGone("the client went away before its answer")
-    try:
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-    except RuntimeError as error:  # uvloop: closed below, by an error, without being closed by anybody here
-        raise ClientGone("the client went away before its answer") from error
-    return transport
+    def _tell_size(self) -> None:
+        """Have aiohttp know what went past it: the log and the metrics read it there."""
+        if self._answered is not None and self._has_begun:
+            self._answered[0].writer.output_size = self._head_size_bytes + self.sent_bytes

@@ -1,7 +1,7 @@
-"""Files into plain sockets by sendfile(2): the bytes never come into this process.
+"""Files go into plain sockets by sendfile(2): their bytes never come into this process.
 
-It works on a duplicate of the transport's descriptor, past the transport's buffer, which has to be empty: the
-loop's own sendfile does not exist on uvloop, and what it does instead copies. Nobody else writes to a
+This is done on a duplicate of the transport's descriptor, past the transport's buffer, which has to be empty:
+the loop's own sendfile does not exist on uvloop, and what it does instead copies. Nobody else writes to a
 connection while its answer goes out.
 """
 
@@ -24,8 +24,8 @@ _REFUSED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 def send_now(transport: asyncio.Transport, head: bytes, blob: OpenBlob, start: int, stop: int) -> int:
     """Send the head, and what of bytes `start` to `stop` the socket takes at once, a burst at most.
 
-    How many bytes of both went out: 0 when the first of them have to come from the disk, or nothing is taken.
-    Whatever is wrong is left to who sends the rest. Nothing may wait in the transport's buffer.
+    Returns how many bytes of both went out: 0 when the first of them have to come from the disk, or nothing
+    is taken. Errors are left to whoever sends the rest. Nothing may wait in the transport's buffer.
     """
     burst_stop = min(start + BURST_BYTES, stop)
     if not is_cached(blob.fd, start, burst_stop):
@@ -45,7 +45,7 @@ def send_now(transport: asyncio.Transport, head: bytes, blob: OpenBlob, start: i
 
 
 class SendfileRefused(Exception):
-    """The kernel does not do it with this file or socket: send copies instead, from where it stopped."""
+    """The kernel does not do it with this file or socket: send copies from where it stopped."""
 
 
 class _Outcome(enum.Enum):
@@ -56,7 +56,7 @@ class _Outcome(enum.Enum):
 
 
 class FileSender:
-    """One connection's way past its transport. `at` is where in the file it stands, whatever was raised."""
+    """One connection's way past its transport. What went out is counted in `watch`, whatever was raised."""
 
     def __init__(self, transport: asyncio.Transport, disk: DiskWorkers, watch: StallWatch) -> None:
         self._transport = transport
@@ -65,7 +65,7 @@ class FileSender:
         plain = transport.get_extra_info("socket")
         self._socket = socket.socket(plain.family, plain.type, plain.proto, os.dup(plain.fileno()))
         self._fd = self._socket.fileno()
-        self.at = 0
+        self._at = 0
         self._stop = 0
         self._warm_until = 0
 
@@ -74,7 +74,7 @@ class FileSender:
         self._socket.close()
 
     def send_head(self, head: bytes) -> bytes:
-        """Send what fits now, together with the first bytes of the file; what did not fit comes back.
+        """Send what fits now, together with the first bytes of the file, and return what did not fit.
 
         Raises ClientGone.
         """
@@ -91,10 +91,10 @@ class FileSender:
 
         Raises ClientGone, BlobDamaged when the disk has them no more, SendfileRefused.
         """
-        self.at = self._warm_until = start
+        self._at = self._warm_until = start
         self._stop = stop
         try:
-            while self.at < self._stop:
+            while self._at < self._stop:
                 outcome = self._send_burst(blob)
                 if outcome is _Outcome.FULL:
                     await self._send_when_writable(blob)
@@ -109,22 +109,22 @@ class FileSender:
 
     def _send_burst(self, blob: OpenBlob) -> _Outcome:
         self._require_open()
-        if self.at >= self._warm_until:
-            burst_until = min(self.at + BURST_BYTES, self._stop)
-            if not is_cached(blob.fd, self.at, burst_until):
+        if self._at >= self._warm_until:
+            burst_until = min(self._at + BURST_BYTES, self._stop)
+            if not is_cached(blob.fd, self._at, burst_until):
                 return _Outcome.COLD
             self._warm_until = burst_until
         try:
-            self._advance(blob, os.sendfile(self._fd, blob.fd, self.at, self._warm_until - self.at))
+            self._advance(blob, os.sendfile(self._fd, blob.fd, self._at, self._warm_until - self._at))
         except BlockingIOError:
             return _Outcome.FULL
-        return _Outcome.SENT if self.at == self._stop else _Outcome.MORE
+        return _Outcome.SENT if self._at == self._stop else _Outcome.MORE
 
     async def _send_cold(self, blob: OpenBlob) -> None:
         """One burst from a thread: it may wait for the disk, but never for the client."""
-        size_bytes = min(BURST_BYTES, self._stop - self.at)
+        size_bytes = min(BURST_BYTES, self._stop - self._at)
         try:
-            self._advance(blob, await self._disk.run(os.sendfile, self._fd, blob.fd, self.at, size_bytes))
+            self._advance(blob, await self._disk.run(os.sendfile, self._fd, blob.fd, self._at, size_bytes))
         except BlockingIOError:
             await self._send_when_writable(blob)
 
@@ -132,6 +132,7 @@ class FileSender:
         """Send from the loop's own call back, without waking this task, until the end or a cold page."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
+        self._watch.start()
         self._watch.waiter = waiter
         loop.add_writer(self._fd, self._on_writable, blob, waiter)
         try:
@@ -154,7 +155,7 @@ class FileSender:
     def _advance(self, blob: OpenBlob, count: int) -> None:
         if count == 0:
             raise blob.damaged("is shorter than its sidecar says")
-        self.at += count
+        self._at += count
         self._watch.written_bytes += count
 
     def _require_open(self) -> None:

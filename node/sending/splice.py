@@ -1,4 +1,4 @@
-"""Large bodies of peers, handed on as they are decrypted, without the copies that an HTTP parser makes.
+"""Large bodies of peers are handed on as they are decrypted, without the copies that an HTTP parser makes.
 
 Once the first bytes of an answer have come, its connection gets another protocol, into whose buffer TLS
 decrypts, and what is in it goes out at once: it is encrypted again, or copied to the kernel, while a core's
@@ -18,7 +18,7 @@ from node.peer.client import PeerFailed, pieces
 from node.peer.request_body import Piece
 
 BULK_BYTES_MIN = 4 << 20  # a handshake costs about as much as 2 MiB
-TELL_S = 1.0  # how often what has come is counted
+COUNT_INTERVAL_S = 1.0  # between two updates of the counters
 # What is decrypted goes through here, in a core's cache all the time. For one event loop.
 _POURED = memoryview(bytearray(SLICE_BYTES))
 
@@ -34,11 +34,11 @@ async def bulk_pieces(
     *,
     stall_timeout_s: float,
 ) -> "AsyncGenerator[Piece | Flow, None]":
-    """The body of a peer's answer: its first bytes, and when it is `size_bytes` long, and that is much, its
-    rest as a flow, which is to be poured before more is asked for. Close it when leaving early.
+    """Iterate over the body of a peer's answer. Close it when leaving early.
 
-    Counts in `received`. Raises PeerFailed, also when no byte comes for `stall_timeout_s` while one is waited
-    for.
+    First come bytes. When `size_bytes`, the length of the body, is large, its rest comes as a flow, which has
+    to be poured before the next item is asked for. All bytes are counted in `received`. Raises PeerFailed,
+    also when no byte comes for `stall_timeout_s` while one is waited for.
     """
     flow: Flow | None = None
     async with aclosing(_bytes(node_id, response, received)) as body:
@@ -72,9 +72,9 @@ async def _bytes(
 def _take_over(
     response: aiohttp.ClientResponse, size_bytes: int, received: Counter, stall_timeout_s: float
 ) -> "Flow | None":
-    """The rest of the body, from now on; None when it is small, or not plain bytes.
+    """Take the connection from aiohttp for the rest of the body; None when that is small, or not plain bytes.
 
-    Nothing can come between: this does not wait.
+    No byte can come in between: this does not wait.
     """
     connection, content = response.connection, response.content
     if size_bytes < BULK_BYTES_MIN or connection is None or connection.transport is None:
@@ -90,7 +90,7 @@ def _take_over(
 
 
 class Flow(asyncio.BufferedProtocol):
-    """What comes on one connection until the body ends, for one who takes it."""
+    """The bytes that come on one connection until a body ends, for the one caller that takes them."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class Flow(asyncio.BufferedProtocol):
         return not self._lacking_bytes
 
     async def pour(self, take: Take, room: Room) -> None:
-        """Hand over all that comes: to its end, or to that of the connection, which is then a `failure`.
+        """Hand over all that comes, until the body ends, or the connection, which is then a `failure`.
 
-        `take` gets bytes in memory that is used again when it returns, and says whether it wants more at
-        once; when not, `room` is awaited first. Raises what they do.
+        `take` gets bytes in memory that is used again when it returns, and returns whether it wants more at
+        once; when not, `room` is awaited first. Raises what they raise.
         """
         self._take = take
         try:
@@ -143,10 +143,10 @@ class Flow(asyncio.BufferedProtocol):
             self._count()
 
     async def _watch(self) -> None:
-        """Until something other than bytes is to be seen to."""
+        """Wait until something other than bytes has to be dealt with."""
         while not self._changed.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(TELL_S, self._stall_timeout_s)):
+                async with asyncio.timeout(min(COUNT_INTERVAL_S, self._stall_timeout_s)):
                     await self._changed.wait()
             self._count()
             if not self._changed.is_set() and self._now_s() - self._moved_at_s >= self._stall_timeout_s:
@@ -158,11 +158,11 @@ class Flow(asyncio.BufferedProtocol):
         self._counted_bytes = self.poured_bytes
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Where the next bytes go; what follows the body goes nowhere."""
+        """Return where the next bytes go; what follows the body is dropped."""
         return _POURED[: self._lacking_bytes or 1]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many came."""
+        """Hand over the bytes that came, `nbytes` of them."""
         if not self._lacking_bytes:
             return
         if self._take is None:  # not while reading pauses: what would follow is not what is wanted next
@@ -173,7 +173,7 @@ class Flow(asyncio.BufferedProtocol):
         self._moved_at_s = self._now_s()
         try:
             is_wanted = self._take(_POURED[:nbytes])
-        except Exception as error:  # noqa: BLE001  # the loop calls this: who pours is told
+        except Exception as error:  # noqa: BLE001  # the loop calls this: `pour` raises it
             self._refusal, is_wanted = error, False
         if not is_wanted or not self._lacking_bytes:
             self._is_full = not is_wanted
@@ -181,11 +181,11 @@ class Flow(asyncio.BufferedProtocol):
             self._changed.set()
 
     def eof_received(self) -> None:
-        """The peer sends nothing more."""
+        """Note that the peer sends nothing more."""
         self._fail("ended early")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         self._fail(f"{type(exc).__name__}: {exc}" if isinstance(exc, OSError) else "connection lost")
 
     def _fail(self, reason: str) -> None:

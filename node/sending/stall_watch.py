@@ -1,7 +1,6 @@
-"""Who takes nothing at all of an answer is cut off; who takes it slowly is not."""
+"""A client that takes nothing at all of its answer is cut off; one that takes it slowly is not."""
 
 import asyncio
-from typing import Self
 
 from coordinator.http.app import ClientGone
 
@@ -14,21 +13,29 @@ class StallWatch:
     """
 
     def __init__(self, transport: asyncio.WriteTransport, timeout_s: float) -> None:
-        self.written_bytes = 0  # to the transport, or past it to the socket
+        self.written_bytes = 0  # of the body: to the transport, or past it to the socket
         self.waiter: asyncio.Future[None] | None = None  # of who waits for room in the socket itself
         self._transport = transport
         self._timeout_s = timeout_s
-        self._left_bytes = -transport.get_write_buffer_size()  # of an earlier answer, maybe
+        self._left_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Look from now on, unless that was said before: somebody is about to wait for the client."""
+        if self._timer is None:
+            self._left_bytes = self.written_bytes - self._buffered_bytes()
+            self._look_later()
+
+    def stop(self) -> None:
+        """Look no more: the answer has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._look)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
 
     def _look(self) -> None:
-        buffered_bytes = 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
+        buffered_bytes = self._buffered_bytes()
         left_bytes = self.written_bytes - buffered_bytes
         if (buffered_bytes or self.waiter is not None) and left_bytes <= self._left_bytes:
             self._transport.abort()
@@ -36,4 +43,7 @@ class StallWatch:
                 self.waiter.set_exception(ClientGone("the client takes nothing"))
             return
         self._left_bytes = left_bytes
-        self.__enter__()
+        self._look_later()
+
+    def _buffered_bytes(self) -> int:
+        return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()

@@ -17,8 +17,8 @@ from ca.errors import Unavailable
 
 READ_BYTES: Final = 1 << 20
 ANSWER_S: Final = 2.0  # less than whoever asks waits for
-KEPT_S: Final = 60.0  # an answer that nobody has come back for
-KEPT_MAX: Final = 256
+RESULT_AGE_MAX_S: Final = 60.0  # an answer that nobody has come back for
+RESULTS_MAX: Final = 256
 
 
 _Name = tuple[str, int]  # of an upload, and up to where
@@ -56,7 +56,7 @@ class PrefixHash:
 
 
 class PrefixAnswers:
-    """Answers that are being worked out, and for KEPT_S those that nobody waits for. For one loop."""
+    """Answers under way, and for RESULT_AGE_MAX_S those that nobody waits for. For one loop."""
 
     def __init__(self) -> None:
         self._tasks: OrderedDict[_Name, asyncio.Task[str]] = OrderedDict()
@@ -85,7 +85,7 @@ class PrefixAnswers:
             await asyncio.wait(tasks)
 
     def _begin(self, name: _Name, work: Callable[[], Awaitable[str]]) -> asyncio.Task[str]:
-        if len(self._tasks) >= KEPT_MAX:
+        if len(self._tasks) >= RESULTS_MAX:
             raise Unavailable("This node reads too many uploads already.", retry_after_s=2)
 
         async def found() -> str:
@@ -99,7 +99,7 @@ class PrefixAnswers:
         """Whoever asked may come back for it; nobody has to."""
         if not task.cancelled():
             task.exception()
-        asyncio.get_running_loop().call_later(KEPT_S, self._forget, name, task)
+        asyncio.get_running_loop().call_later(RESULT_AGE_MAX_S, self._forget, name, task)
 
     def _forget(self, name: _Name, task: asyncio.Task[str]) -> None:
         if self._tasks.get(name) is task:

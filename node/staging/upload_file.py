@@ -37,7 +37,6 @@ BESIDE_BYTES = 1 << 20  # so many new bytes are worth a second thread
 PREALLOCATED_BYTES = 64 << 20  # room that is reserved at once, so that a large file lies in few pieces
 
 OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-
 _log = logging.getLogger(__name__)
 
 
@@ -53,8 +52,8 @@ class Unreadable(DiskFailed):
     """The disk does not give the bytes of an upload back."""
 
 
-class Upload:
-    """One upload, held by its caller until `close`. Not for two threads at once.
+class UploadFile:
+    """The bytes of one upload on this disk, for one caller until `close`. Not for two threads at once.
 
     A failed sync is never tried again: the kernel may have dropped the pages and would call the second try a
     success. The upload is then `broken`: everything raises Internal until it is closed and opened again,
@@ -69,9 +68,9 @@ class Upload:
         blobs: BlobStore,
         file_uuid: str,
         *,
-        give_back: Callable[["Upload"], None],
+        give_back: Callable[["UploadFile"], None],
         threads: FlushThreads,
-        lanes: ParallelParts,
+        parallel: ParallelParts,
         clock_s: Callable[[], float] = time.monotonic,
         directory: int,
         data: int,
@@ -94,13 +93,13 @@ class Upload:
         self._is_named = is_named  # whether a power cut leaves the files under their names
         self._hasher = SegmentHasher(with_md5=with_md5)
         self._md5_finished = ""
-        self._held: Checkpoint | None = None
+        self._withheld: Checkpoint | None = None
         self._durable = self._hasher.checkpoint()
         self._unsynced_bytes = 0
         self._unsynced_since_s = 0.0
         self._clock_s = clock_s
         self._threads, self._behind = threads, threads.behind()
-        self._lanes = lanes
+        self._parallel = parallel
         self._behind_target = self._durable
         self._head_start = HeadStart(self._disk, data)
         self.prefix: PrefixHash | None = None  # of bytes that are here still; for the event loop
@@ -120,7 +119,7 @@ class Upload:
     @property
     def sendable_offset(self) -> int:
         """How many bytes other nodes may be sent: none of a piece whose checksum is not known to be right."""
-        held = self._held  # another thread may give it up
+        held = self._withheld  # another thread may give it up
         return self.offset if held is None else held.size_bytes
 
     @property
@@ -161,7 +160,7 @@ class Upload:
         return self.offset
 
     def sync(self) -> int:
-        """Makes what has come durable, as far as no `hold` forbids it; returns the durable offset.
+        """Makes what has come durable but for what is withheld; returns the durable offset.
 
         Raises InsufficientStorage or Internal; the upload is broken then.
         """
@@ -169,7 +168,7 @@ class Upload:
         if self.finished:
             return self.durable_offset
         self._end_behind()
-        target = self._held or self._hasher.checkpoint()
+        target = self._withheld or self._hasher.checkpoint()
         try:
             if self._unsynced_bytes:
                 self._disk.fdatasync(self._data)
@@ -191,41 +190,42 @@ class Upload:
             return
         self._end_behind()
         if self._unsynced_bytes:
-            self._behind_target = self._held or self._hasher.checkpoint()
+            self._behind_target = self._withheld or self._hasher.checkpoint()
             self._behind.begin(partial(self._make_durable, self._behind_target.size_bytes))
             self._head_start.asked(self.offset)
             self._unsynced_bytes = 0  # none that this sync was not begun for
 
-    def hold(self) -> None:
-        """Before bytes whose checksum nobody has looked at: the durable offset stays here until `release`.
+    def withhold(self) -> None:
+        """The durable offset stays here until `release`: before bytes whose checksum nobody has looked at.
 
         So neither a crash nor a status request takes bytes for good that were not checked.
         """
         self._require_writable()
-        self._held = self._hasher.checkpoint()
+        self._withheld = self._hasher.checkpoint()
 
     def release(self) -> None:
-        """They were checked, or are a part of what will be."""
-        self._held = None
+        """The bytes were checked, or are a part of what will be."""
+        self._withheld = None
 
-    def drop_held(self) -> None:
-        """Drops what came since `hold`: it came without its end, so nobody can check it any more."""
-        if self._held is not None and not self.broken:
-            self.rollback_to(self._held.size_bytes)
+    def drop_withheld(self) -> None:
+        """Drops what came since `withhold`: it came without its end, so nobody can check it any more."""
+        if self._withheld is not None and not self.broken:
+            self.rollback_to(self._withheld.size_bytes)
 
     def rollback_to(self, offset: int) -> None:
-        """Drops the bytes from `offset` on, such as a piece whose checksum was wrong; ends a `hold`.
+        """Drops the bytes from `offset` on, such as a piece whose checksum was wrong.
 
-        Going below the durable offset records that first: bytes that come later in the same place must not
-        count as those that were durable. Does nothing if a failed write went further back. Raises Internal.
+        Nothing is withheld then. Going below the durable offset records that first: bytes that come later in
+        the same place must not count as those that were durable. Does nothing if a failed write went further
+        back. Raises Internal.
         """
         self._require_writable()
         assert offset >= 0
         if offset >= self.offset:
-            self._held = None
+            self._withheld = None
             return
         self._end_behind()
-        known = (self._held, self._durable, SegmentHasher(with_md5=self.with_md5).checkpoint())
+        known = (self._withheld, self._durable, SegmentHasher(with_md5=self.with_md5).checkpoint())
         nearest = max((c for c in known if c and c.size_bytes <= offset), key=lambda c: c.size_bytes)
         try:
             if offset < self._record.offset:
@@ -278,7 +278,7 @@ class Upload:
             if self.finished is None:
                 self.rollback_to(0)
             raise ChecksumMismatch(f"The content has sha256 {found.sha256}, declared was {expected_sha256}.")
-        assert self._held is None
+        assert self._withheld is None
         try:
             self._settle(found)
         except FileNotFoundError as error:
@@ -325,15 +325,15 @@ class Upload:
     def close(self) -> None:
         """Gives the upload back to the store; what was not synced may be gone at the next `open`.
 
-        What is still on `hold` is dropped.
+        What is still withheld is dropped.
         """
         try:
-            self.drop_held()
+            self.drop_withheld()
         finally:
             self._give_back(self)
 
     def recover(
-        self, previous: "Upload | None" = None, *, known: SegmentHasher | None = None, bytes_max: int = 0
+        self, previous: "UploadFile | None" = None, *, known: SegmentHasher | None = None, bytes_max: int = 0
     ) -> None:
         """Hashes what is on disk, from where `known` stands.
 
@@ -411,7 +411,7 @@ class Upload:
         """Writes and hashes; MD5, which takes longest, beside the rest where that is worth a thread."""
         if self.with_md5 and size_bytes >= BESIDE_BYTES:
             take_md5 = partial(self._hasher.update_md5, buffers)
-            self._lanes.run(partial(self._write, buffers, offset), take_md5)
+            self._parallel.run(partial(self._write, buffers, offset), take_md5)
             return
         self._write(buffers, offset)
         self._hasher.update_md5(buffers)
@@ -479,7 +479,7 @@ class Upload:
     def _go_back(self, checkpoint: Checkpoint, offset: int | None = None) -> None:
         """Cuts the data to `offset`, the checkpoint's by default; hashes what lies between the two again."""
         target = checkpoint.size_bytes if offset is None else offset
-        self._held, self.prefix = None, None
+        self._withheld, self.prefix = None, None
         self._head_start.cut(target)
         self._allocated_bytes = None if self._allocated_bytes is None else target
         try:

@@ -7,7 +7,7 @@
 
 The order that makes an offset true: the data is synced, the first time the names of the files too, then the
 offset is written, then it is synced. A restart cuts the data to the recorded offset and hashes it again. All
-calls block: they belong into worker threads. An `Upload` is held by one caller at a time; the store may be
+calls block: they belong into worker threads. An `UploadFile` has one user at a time; the store may be
 used from any thread.
 """
 
@@ -34,7 +34,7 @@ from node.diskio.fs import (
 from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads
 from node.staging.resumed_hash import HashedUploads, HashingUnfinished
-from node.staging.upload_file import EPOCH_FILE, OPEN_FLAGS, Upload, open_or_create
+from node.staging.upload_file import EPOCH_FILE, OPEN_FLAGS, UploadFile, open_or_create
 from node.storage.blobs import INCOMING, BlobStore
 from node.storage.leftovers import AREA
 from node.storage.segments import (
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class UploadStore:
-    """The uploads of one blob store. For any thread; each upload has one holder at a time."""
+    """The directory of unfinished uploads: opens each for one user at a time. For any thread."""
 
     def __init__(
         self,
@@ -68,34 +68,36 @@ class UploadStore:
         self._open_max = max(1, min(open_max, descriptor_limit() // OPEN_UPLOADS_SHARE))
         self._clock_s = clock_s
         self._threads = FlushThreads()
-        self._lanes = ParallelParts()
+        self._parallel = ParallelParts()
         self._hashed = HashedUploads()
         self._lock = threading.Lock()
-        self._held: dict[str, Upload | None] = {}  # None: being opened
-        self._idle: OrderedDict[str, Upload] = OrderedDict()  # kept open so that going on needs no hashing
+        self._in_use: dict[str, UploadFile | None] = {}  # None: being opened
+        self._idle: OrderedDict[str, UploadFile] = (
+            OrderedDict()
+        )  # kept open so that going on needs no hashing
 
     def open(
         self, file_uuid: str, size_bytes: int | None, *, with_md5: bool = False, hash_bytes_max: int = 0
-    ) -> Upload:
+    ) -> UploadFile:
         """The upload, new at offset 0 or where it durably stands, for this caller alone until `close`.
 
         `size_bytes` is the declared size of the whole; None leaves it as it was. `with_md5`: the same at
         every opening. After a restart the bytes on disk are hashed again, which takes as long as reading
-        them. Raises UploadLocked while someone holds it, Unavailable when too many are held, PayloadTooLarge
+        them. Raises UploadLocked while someone uses it, Unavailable when too many are in use, PayloadTooLarge
         when it has more than `size_bytes` already.
         """
         _require_uuid(file_uuid)
-        kept = self._reserve(file_uuid)
+        idle = self._reserve(file_uuid)
         try:
-            upload = kept
+            upload = idle
             if upload is None or upload.broken:
-                upload = self._load(file_uuid, kept, with_md5, hash_bytes_max)
+                upload = self._load(file_uuid, idle, with_md5, hash_bytes_max)
             assert upload.with_md5 == with_md5
         except BaseException:
-            self._cancel(file_uuid, kept)
+            self._cancel(file_uuid, idle)
             raise
         with self._lock:
-            self._held[file_uuid] = upload
+            self._in_use[file_uuid] = upload
         if size_bytes is not None and upload.offset > size_bytes:
             upload.close()
             raise PayloadTooLarge(f"The upload has {upload.offset} bytes already, more than {size_bytes}.")
@@ -108,16 +110,16 @@ class UploadStore:
         Reads nothing, waits for nobody.
         """
         with self._lock:
-            kept = self._idle.get(file_uuid)
+            idle = self._idle.get(file_uuid)
         unknown_bytes = size_bytes - self._hashed.known_bytes(file_uuid)
-        return unknown_bytes <= QUICK_BYTES or (kept is not None and not kept.broken)
+        return unknown_bytes <= QUICK_BYTES or (idle is not None and not idle.broken)
 
-    def reopen(self, upload: Upload, stop: int) -> Upload:
+    def reopen(self, upload: UploadFile, stop: int) -> UploadFile:
         """Finished content gives way to an upload of its first `stop` bytes, durable, for the same caller.
 
         Another node may have gone on from there after a takeover, and rest on this copy: a crash leaves one
         or the other. Of more than PREFIX_BYTES_MAX, or when the disk has lost the content, nothing is kept.
-        Raises what `open` and `Upload.give_way` do.
+        Raises what `open` and `UploadFile.give_way` do.
         """
         size_bytes = upload.size_bytes
         try:
@@ -127,22 +129,22 @@ class UploadStore:
         return self.open(upload.file_uuid, size_bytes, with_md5=upload.with_md5)
 
     def durable_offset(self, file_uuid: str) -> int:
-        """How many bytes of the upload survive a crash; hashes nothing and waits for no holder.
+        """How many bytes of the upload survive a crash; hashes nothing and waits for no user of it.
 
         Raises NotFound; Unavailable or UploadLocked in the moment in which it is being opened.
         """
         _require_uuid(file_uuid)
         with self._lock:
-            upload = self._held.get(file_uuid) or self._idle.get(file_uuid)
+            upload = self._in_use.get(file_uuid) or self._idle.get(file_uuid)
             if upload is not None:
                 return upload.durable_offset
-            if file_uuid in self._held:
+            if file_uuid in self._in_use:
                 raise Unavailable("The upload is being opened.")
-        kept = self._reserve(file_uuid)
+        idle = self._reserve(file_uuid)
         try:
             os.stat(file_uuid, dir_fd=self.blobs.uploads_directory, follow_symlinks=False)
-            upload = kept or self._open_files(file_uuid, with_md5=False)
-            if kept is None:
+            upload = idle or self._open_files(file_uuid, with_md5=False)
+            if idle is None:
                 upload.close_descriptors()
             return upload.durable_offset
         except FileNotFoundError:
@@ -150,7 +152,7 @@ class UploadStore:
         except OSError as error:
             raise storage_error(error) from error
         finally:
-            self._cancel(file_uuid, kept)
+            self._cancel(file_uuid, idle)
 
     def epoch(self, file_uuid: str) -> int:
         """The newest epoch in which bytes of the upload came here; 0 when there is none. Raises Internal."""
@@ -164,7 +166,7 @@ class UploadStore:
             raise storage_error(error) from error
 
     def open_prefix(self, file_uuid: str, stop: int) -> io.FileIO:
-        """The first `stop` bytes, which are durable here; waits for no holder. The caller closes it.
+        """The first `stop` bytes, which are durable here; waits for no user of it. The caller closes it.
 
         Raises NotFound when fewer are; Internal.
         """
@@ -199,9 +201,9 @@ class UploadStore:
         return False
 
     def prefix_sha256(self, file_uuid: str, stop: int) -> str:
-        """The sha256 of the first `stop` bytes, which are durable here; reads them, and waits for no holder.
+        """The sha256 of the first `stop` bytes, which are durable here.
 
-        Raises NotFound when fewer are; Internal.
+        Reads them, and waits for no user of the upload. Raises NotFound when fewer are; Internal.
         """
         hasher = SegmentHasher()
         self.hash_prefix(file_uuid, stop, hasher, stop)
@@ -218,26 +220,26 @@ class UploadStore:
                 raise storage_error(error) from error
 
     def discard(self, file_uuid: str) -> bool:
-        """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is held.
+        """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is in use.
 
         Not durable by itself: an upload that a power cut brings back has ended in the log, and is swept; one
         that began anew under its name is, with its first sync.
         """
         _require_uuid(file_uuid)
-        kept = self._reserve(file_uuid)
+        idle = self._reserve(file_uuid)
         self._hashed.take(file_uuid)
         try:
-            doomed = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
+            leaving = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
             uploads = self.blobs.uploads_directory
-            os.rename(file_uuid, doomed, src_dir_fd=uploads, dst_dir_fd=uploads)
-            self.blobs.leftovers.remove(doomed)
+            os.rename(file_uuid, leaving, src_dir_fd=uploads, dst_dir_fd=uploads)
+            self.blobs.leftovers.remove(leaving)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise storage_error(error) from error
         finally:
-            if kept is not None:
-                kept.close_descriptors()
+            if idle is not None:
+                idle.close_descriptors()
             self._cancel(file_uuid, None)
         return True
 
@@ -249,56 +251,58 @@ class UploadStore:
             self.blobs.poison.keep(AREA, names)
         return sorted(filter(is_uuid, names))
 
-    def give_back(self, upload: Upload) -> None:
-        """What `Upload.close` calls; again is harmless."""
+    def give_back(self, upload: UploadFile) -> None:
+        """What `UploadFile.close` calls; again is harmless."""
         with self._lock:
-            if self._held.get(upload.file_uuid) is upload:
-                del self._held[upload.file_uuid]
+            if self._in_use.get(upload.file_uuid) is upload:
+                del self._in_use[upload.file_uuid]
                 self._idle[upload.file_uuid] = upload
 
     def close(self) -> None:
         """Closes every upload as it is: what was not synced is not promised."""
         with self._lock:
-            for upload in (*self._held.values(), *self._idle.values()):
+            for upload in (*self._in_use.values(), *self._idle.values()):
                 if upload is not None:
                     upload.close_descriptors()
-            self._held.clear()
+            self._in_use.clear()
             self._idle.clear()
         self._threads.close()
-        self._lanes.close()
+        self._parallel.close()
 
-    def _reserve(self, file_uuid: str) -> Upload | None:
+    def _reserve(self, file_uuid: str) -> UploadFile | None:
         """Keeps others out, and makes room in the table; returns the upload if it was kept open."""
         with self._lock:
-            if file_uuid in self._held:
+            if file_uuid in self._in_use:
                 raise UploadLocked("Another request is writing this upload now.")
-            if len(self._held) >= self._open_max:
+            if len(self._in_use) >= self._open_max:
                 raise Unavailable(f"This node takes {self._open_max} uploads at a time.")
-            kept = self._idle.pop(file_uuid, None)
-            while len(self._held) + len(self._idle) >= self._open_max:
+            idle = self._idle.pop(file_uuid, None)
+            while len(self._in_use) + len(self._idle) >= self._open_max:
                 self._put_away(self._idle.popitem(last=False)[1])
-            self._held[file_uuid] = None
-            return kept
+            self._in_use[file_uuid] = None
+            return idle
 
-    def _cancel(self, file_uuid: str, kept: Upload | None) -> None:
+    def _cancel(self, file_uuid: str, idle: UploadFile | None) -> None:
         with self._lock:
-            self._held.pop(file_uuid, None)
-            if kept is not None:
-                self._idle[file_uuid] = kept
+            self._in_use.pop(file_uuid, None)
+            if idle is not None:
+                self._idle[file_uuid] = idle
 
-    def _put_away(self, upload: Upload) -> None:
+    def _put_away(self, upload: UploadFile) -> None:
         """Closes the files of one that is idle; what was hashed of it is kept."""
         if (hashed := upload.hashed()) is not None:
             self._hashed.keep(upload.file_uuid, hashed)
         upload.close_descriptors()
 
-    def _load(self, file_uuid: str, broken: Upload | None, with_md5: bool, hash_bytes_max: int) -> Upload:
+    def _load(
+        self, file_uuid: str, broken: UploadFile | None, with_md5: bool, hash_bytes_max: int
+    ) -> UploadFile:
         try:
             upload = self._open_files(file_uuid, with_md5=with_md5)
         except OSError as error:
             raise storage_error(error) from error
         with self._lock:
-            self._held[file_uuid] = upload  # its durable offset can be asked for while it is hashed
+            self._in_use[file_uuid] = upload  # its durable offset can be asked for while it is hashed
         known = self._hashed.take(file_uuid)
         try:
             upload.recover(broken, known=known, bytes_max=hash_bytes_max)
@@ -312,7 +316,7 @@ class UploadStore:
             broken.close_descriptors()
         return upload
 
-    def _open_files(self, file_uuid: str, *, with_md5: bool) -> Upload:
+    def _open_files(self, file_uuid: str, *, with_md5: bool) -> UploadFile:
         """Opens or creates the files, cuts the data to the durable offset, and makes both durable."""
         uploads, disk = self.blobs.uploads_directory, self.blobs.disk
         with ExitStack() as opened:
@@ -336,12 +340,12 @@ class UploadStore:
                 for descriptor in (directory, uploads):
                     disk.fsync(descriptor)
             opened.pop_all()
-        return Upload(
+        return UploadFile(
             self.blobs,
             file_uuid,
             give_back=self.give_back,
             threads=self._threads,
-            lanes=self._lanes,
+            parallel=self._parallel,
             clock_s=self._clock_s,
             directory=directory,
             data=data,
@@ -353,7 +357,7 @@ class UploadStore:
         )
 
 
-def _prefix(upload: Upload, stop: int) -> bytes:
+def _prefix(upload: UploadFile, stop: int) -> bytes:
     """The first bytes of finished content, as the disk gives them; fewer when there are fewer."""
     try:
         descriptor = upload.duplicate()

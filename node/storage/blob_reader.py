@@ -26,12 +26,12 @@ async def open_blob(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> OpenBlo
     Raises BlobMissing, BlobDamaged, FilestoreError.
     """
     try:
-        kept = blobs.opened.take(sha256)
+        cached = blobs.opened.take(sha256)
     except OSError as error:
         raise storage_error(error) from error
-    if kept is not None:
-        return kept
-    return await disk.open(blobs.open_kept, sha256)
+    if cached is not None:
+        return cached
+    return await disk.open(blobs.open_and_cache, sha256)
 
 
 async def read_blob(

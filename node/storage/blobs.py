@@ -42,6 +42,7 @@ from node.diskio.unusable_paths import PoisonItems
 from node.storage.incoming_blob import BlobWriter
 from node.storage.leftovers import Leftovers
 from node.storage.open_blobs import OpenBlobs
+from node.storage.out_of_service import OutOfService
 from node.storage.placement_lock import PlacingLock
 from node.storage.segments import (
     MEDIUM_ERRORS,
@@ -58,12 +59,11 @@ from node.storage.segments import (
 from node.storage.unclaimed import DIRECTORY as UNCLAIMED
 from node.storage.unclaimed import note_unclaimed
 from node.storage.verified_segments import TrustedSegments
-from node.storage.withdrawn import Withdrawn
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
 PROBE_WAIT_S = 1.0  # for another probe to end: a synced write of a few bytes
 INCOMING = "incoming-"
-# Areas of `PoisonItems`: directories; blobs that cannot be opened, read, deleted, or set aside (that nobody
+# Areas of `PoisonItems`: directories; blobs that cannot be opened, read, deleted, or quarantined (that nobody
 # knows, that are damaged).
 BLOBS, REPLICAS, READS, DROPS, STRAYS, DAMAGED = "blobs", "replicas", "reads", "drops", "strays", "damaged"
 SIDECAR = ".sums"
@@ -95,16 +95,16 @@ class BlobStore:
         self.syncs = DirectorySyncs()
         self.opened = OpenBlobs()  # for reading; a name that goes or changes hands is forgotten there
         self.poison = PoisonItems()
-        self.withdrawn = Withdrawn()
+        self.out_of_service = OutOfService()
         self._maker = maker
         self._uppers_known, self._leaves_known = bytearray(1 << 8), bytearray(1 << 16)  # durable, seen here
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.areas = Areas(self._root)
-        self._blobs = self.areas.hold("blobs")
-        self.uploads_directory = self.areas.hold("uploads")
-        self.quarantine_directory = self.areas.hold("quarantine")
-        self.unclaimed_directory = self.areas.hold(UNCLAIMED)
+        self._blobs = self.areas.keep_open("blobs")
+        self.uploads_directory = self.areas.keep_open("uploads")
+        self.quarantine_directory = self.areas.keep_open("quarantine")
+        self.unclaimed_directory = self.areas.keep_open(UNCLAIMED)
         self._probing = threading.Lock()
         self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
@@ -121,16 +121,16 @@ class BlobStore:
     def open(self, sha256: str) -> OpenBlob:
         """The blob, for reading; the caller closes it.
 
-        Raises BlobMissing, of what was withdrawn too; BlobDamaged when what is there cannot be the blob (a
-        link, another size than the sidecar says, no sidecar, a bad one). The content itself is checked by
-        `OpenBlob.verify_range`.
+        Raises BlobMissing, of what was removed from service too; BlobDamaged when what is there cannot be the
+        blob (a link, another size than the sidecar says, no sidecar, a bad one). The content itself is
+        checked by `OpenBlob.verify_range`.
         """
         require_sha256(sha256)
         try:
             with self.leaf(sha256) as leaf:
                 fd = os.open(sha256, READ_FLAGS, dir_fd=leaf)
                 try:
-                    if self.withdrawn.holds(sha256, fd):
+                    if self.out_of_service.covers(sha256, fd):
                         raise BlobMissing(sha256)
                     sums = _sums_of(fd, sha256, leaf)
                 except BaseException:
@@ -144,7 +144,7 @@ class BlobStore:
             raise storage_error(error) from error  # too many open files, say: that is no damage
         return OpenBlob(fd=fd, sha256=sha256, sums=sums, trusted=self._trusted)
 
-    def open_kept(self, sha256: str) -> OpenBlob:
+    def open_and_cache(self, sha256: str) -> OpenBlob:
         """As `open`, and kept open for the next one who asks `opened`."""
         forgotten = self.opened.forgotten
         blob = self.open(sha256)
@@ -277,11 +277,11 @@ class BlobStore:
         """What is known in memory of the file under that name: it goes, or another takes its place."""
         self._trusted.forget(sha256)
         self.opened.forget(sha256)
-        self.withdrawn.forget(sha256)
+        self.out_of_service.forget(sha256)
         for area in (REPLICAS, READS, DROPS, STRAYS, DAMAGED):
             self.poison.clear(area, sha256)
 
-    def withdraw(self, damage: BlobDamaged) -> bool:
+    def remove_from_service(self, damage: BlobDamaged) -> bool:
         """Serve the file that was found damaged no more, though it lies in its place; False if another does.
 
         For a disk that does not let it be moved. Of what cannot be opened nothing need be known. Raises
@@ -294,13 +294,13 @@ class BlobStore:
             facts = os.stat(damage.sha256, dir_fd=leaf, follow_symlinks=False)
         if damage.file != (facts.st_dev, facts.st_ino):
             return False
-        self.withdrawn.add(damage, facts)
+        self.out_of_service.add(damage, facts)
         self.opened.forget(damage.sha256)
         return True
 
     def reinstate(self, sha256: str) -> bool:
-        """Serve what was withdrawn and proved to be sound; whether it can be opened."""
-        self.withdrawn.forget(sha256)
+        """Serve again what was removed from service and proved to be sound; whether it can be opened."""
+        self.out_of_service.forget(sha256)
         self.poison.clear(DAMAGED, sha256)
         return self.has(sha256)
 

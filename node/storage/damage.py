@@ -1,9 +1,9 @@
-"""What happens to a local blob that is found damaged: it goes out of service at once.
+"""What happens to a local blob that is found damaged: it is removed from service at once.
 
 From then on this node says that it does not have the blob, so nobody counts the copy and any member may put a
 new one here. The bytes are kept in quarantine, and a note is left for custody (`node/custody/custody.py`),
 which reports the loss to the log: the cluster makes a new copy. On a disk that lets nothing be moved and
-takes no note, both are kept in memory (`node/storage/withdrawn.py`).
+takes no note, both are kept in memory (`node/storage/out_of_service.py`).
 """
 
 import logging
@@ -15,21 +15,23 @@ from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.storage.blobs import DAMAGED, BlobStore
 from node.storage.loss_notes import note_lost
+from node.storage.out_of_service import Loss, RemovedFile
 from node.storage.quarantine import Quarantine
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead, segment_count
-from node.storage.withdrawn import Loss, Withdrawal
 
 Pace = Callable[[int], Awaitable[None]]  # told how many bytes are read next
 
 _log = logging.getLogger(__name__)
 
 
-async def withdraw(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, damage: BlobDamaged) -> None:
+async def remove_from_service(
+    disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, damage: BlobDamaged
+) -> None:
     """Take what was found damaged out of service, whether the disk lets it be moved or not."""
     if damage.segment is not None:
         metrics.damaged_segments.inc()
-    if await disk.run(_set_aside, blobs, damage):
-        _tell_moved(metrics, damage)
+    if await disk.run(_quarantine, blobs, damage):
+        _count_quarantined(metrics, damage)
 
 
 async def miss(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> None:
@@ -37,17 +39,17 @@ async def miss(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> None:
     await disk.run(note_lost, blobs, Loss(sha256, "missing"))
 
 
-async def set_aside_again(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics) -> None:
-    """Move what was withdrawn and lies in its place still to quarantine, if the disk lets it go now."""
-    withdrawals = blobs.withdrawn.all()
-    for withdrawal in withdrawals:
-        if await disk.run(_take_withdrawn, blobs, withdrawal):
-            _tell_moved(metrics, withdrawal.damage)
-    known = {withdrawal.damage.sha256 for withdrawal in withdrawals}
+async def retry_quarantine(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics) -> None:
+    """Move what is out of service and still in its place to quarantine, if the disk allows it now."""
+    removed = blobs.out_of_service.all()
+    for file in removed:
+        if await disk.run(_quarantine_removed, blobs, file):
+            _count_quarantined(metrics, file.damage)
+    known = {file.damage.sha256 for file in removed}
     for sha256 in sorted(blobs.poison.names(DAMAGED) - known):
-        damage = await disk.run(_take_unopened, blobs, sha256)
+        damage = await disk.run(_quarantine_unopened, blobs, sha256)
         if damage is not None:
-            _tell_moved(metrics, damage)
+            _count_quarantined(metrics, damage)
 
 
 async def _at_once(_size_bytes: int) -> None:
@@ -86,7 +88,7 @@ async def verify_blob(
     What was read lately is not read again.
 
     As with `read_whole`, one segment is one job, and before each `pace` is awaited. Raises BlobMissing;
-    BlobDamaged, and the blob is withdrawn; FilestoreError.
+    BlobDamaged, and the blob is removed from service; FilestoreError.
     """
     try:
         blob = await disk.open(blobs.open, sha256)
@@ -102,11 +104,11 @@ async def verify_blob(
             blob.close()
         return await disk.run(blobs.size_bytes, sha256)  # which may have gone while it was read
     except BlobDamaged as damage:
-        await withdraw(disk, blobs, metrics, damage)
+        await remove_from_service(disk, blobs, metrics, damage)
         raise
 
 
-def _set_aside(blobs: BlobStore, damage: BlobDamaged) -> bool:
+def _quarantine(blobs: BlobStore, damage: BlobDamaged) -> bool:
     """Whether the damaged blob was moved out of service.
 
     The note comes second: custody would find the blob in its place and take the note away. Where it cannot be
@@ -117,45 +119,45 @@ def _set_aside(blobs: BlobStore, damage: BlobDamaged) -> bool:
         if not Quarantine(blobs).take(sha256, damage):
             return False
     except FilestoreError as error:
-        stays = _withdraw(blobs, damage, error)
+        stays = _remove_from_service(blobs, damage, error)
     note_lost(blobs, Loss(sha256, "damaged", damage.file if stays else None))
     return not stays
 
 
-def _withdraw(blobs: BlobStore, damage: BlobDamaged, error: FilestoreError) -> bool:
+def _remove_from_service(blobs: BlobStore, damage: BlobDamaged, error: FilestoreError) -> bool:
     """Whether the file lies in its place still, as far as the disk says."""
     try:
-        stays = blobs.withdraw(damage)
+        stays = blobs.remove_from_service(damage)
     except FileNotFoundError:  # it was moved, and what failed came later
         return False
     except OSError:
         stays = True  # who opens it gets no further than this
     if stays and damage.sha256 not in blobs.poison.names(DAMAGED):
         facts = {"sha256": damage.sha256, "reason": damage.why, "disk": error.details}
-        _log.error("a damaged blob cannot be moved, and is out of service where it is", extra=facts)
+        _log.error("a damaged blob cannot be moved to quarantine, and was removed from service", extra=facts)
         blobs.poison.note(DAMAGED, damage.sha256, error)
     return stays
 
 
-def _take_withdrawn(blobs: BlobStore, withdrawal: Withdrawal) -> bool:
+def _quarantine_removed(blobs: BlobStore, file: RemovedFile) -> bool:
     """Whether it was moved; another file that has taken its place stays."""
-    damage = withdrawal.damage
+    damage = file.damage
 
     def is_another() -> bool:
         with blobs.leaf(damage.sha256) as leaf:
-            return not withdrawal.is_of(os.stat(damage.sha256, dir_fd=leaf, follow_symlinks=False))
+            return not file.is_of(os.stat(damage.sha256, dir_fd=leaf, follow_symlinks=False))
 
     try:
         moved = Quarantine(blobs).take(damage.sha256, damage, unless=is_another)
     except FilestoreError:
         return False  # as before: it is told among what cannot be used
     if not moved:  # gone, or another
-        blobs.withdrawn.forget(damage.sha256)
+        blobs.out_of_service.forget(damage.sha256)
         blobs.poison.clear(DAMAGED, damage.sha256)
     return moved
 
 
-def _take_unopened(blobs: BlobStore, sha256: str) -> BlobDamaged | None:
+def _quarantine_unopened(blobs: BlobStore, sha256: str) -> BlobDamaged | None:
     """What was wrong with a file that could not even be opened, if that is still so, and it was moved."""
     try:
         blobs.open(sha256).close()
@@ -172,6 +174,8 @@ def _take_unopened(blobs: BlobStore, sha256: str) -> BlobDamaged | None:
     return None
 
 
-def _tell_moved(metrics: NodeMetrics, damage: BlobDamaged) -> None:
+def _count_quarantined(metrics: NodeMetrics, damage: BlobDamaged) -> None:
     metrics.quarantined_blobs.inc()
-    _log.error("a damaged blob went to quarantine", extra={"sha256": damage.sha256, "reason": damage.why})
+    _log.error(
+        "a damaged blob was moved to quarantine", extra={"sha256": damage.sha256, "reason": damage.why}
+    )

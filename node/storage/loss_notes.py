@@ -1,11 +1,11 @@
 """Replicas that this node was found not to hold, until the log knows it.
 
-    DIR/lost/SHA256   empty but for the reason: damaged (put aside) or missing
+    DIR/lost/SHA256   empty but for the reason: damaged (quarantined) or missing
 
 Any worker process leaves a note when it meets one; the first of them reports (`node/custody/custody.py`). A
 note survives the process. It is not synced: what a power cut takes is found by the next comparison with the
-log. Where the disk takes no note the process keeps it in memory (`node/storage/withdrawn.py`), and tells the
-first one (`node/peerapi/losses.py`). All calls block.
+log. Where the disk takes no note the process keeps it in memory (`node/storage/out_of_service.py`), and
+reports it to the first one (`node/peerapi/losses.py`). All calls block.
 """
 
 import os
@@ -16,8 +16,8 @@ from typing import Final
 from node.base.identifiers import is_sha256
 from node.diskio.fs import closing_descriptor, read_whole, remove_tree, unlink
 from node.storage.blobs import BlobStore
-from node.storage.withdrawn import Loss
-from node.storage.withdrawn import Reason as Reason
+from node.storage.out_of_service import Loss
+from node.storage.out_of_service import Reason as Reason
 
 AREA: Final = "lost"
 NOTES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
@@ -34,7 +34,7 @@ def note_lost(blobs: BlobStore, loss: Loss) -> None:
             return
     except OSError as error:
         blobs.poison.note(AREA, "", error)
-    blobs.withdrawn.note_loss(loss)
+    blobs.out_of_service.note_loss(loss)
 
 
 def list_lost(blobs: BlobStore, limit: int, *, besides: Collection[str] = ()) -> list[Loss]:
@@ -43,7 +43,7 @@ def list_lost(blobs: BlobStore, limit: int, *, besides: Collection[str] = ()) ->
     What cannot be read may say anything: it counts as damaged. What was reported and cannot be taken away is
     none.
     """
-    found = blobs.withdrawn.losses(limit, besides=besides)
+    found = blobs.out_of_service.losses(limit, besides=besides)
     done = {*besides, *(loss.sha256 for loss in found), *blobs.poison.names(AREA)}
     with blobs.poison.skipping(AREA, ""), suppress(FileNotFoundError), _notes(blobs) as directory:
         names = sorted(name for name in os.listdir(directory) if is_sha256(name) and name not in done)
@@ -54,7 +54,7 @@ def list_lost(blobs: BlobStore, limit: int, *, besides: Collection[str] = ()) ->
 
 def forget_lost(blobs: BlobStore, sha256: str) -> None:
     """It is known to the log: take the note away. One that stays is not reported again."""
-    blobs.withdrawn.forget_losses([sha256])
+    blobs.out_of_service.forget_losses([sha256])
     _take_away(blobs, sha256)
 
 

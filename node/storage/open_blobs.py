@@ -4,10 +4,10 @@ The bytes of a small one stay too once they were read, and are handed out under 
 in the page cache: the file is what it was, and its segment is trusted now. They were right when they were
 read, whatever becomes of the file: so it is looked at every LOOK_S only, for its own sake.
 
-Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the
-file is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about
-it. So that no descriptor here holds the room of a file that is gone, the store also says at once when a name
-is deleted, replaced or put aside (`forget`), and what other processes did to files is looked for now and then
+Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the file
+is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about it.
+So that no descriptor here holds the room of a file that is gone, the store also says at once when a name is
+deleted, replaced or quarantined (`forget`), and what other processes did to files is looked for now and then
 (`drop_changed`). For any thread.
 """
 
@@ -29,7 +29,7 @@ LOOK_S = 0.1  # between two looks at the file of a blob that is in memory
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedBlob:
     blob: OpenBlob
     identity: FileIdentity
     links: int
@@ -68,11 +68,11 @@ class OpenBlobs:
     def __init__(self, *, blobs_max: int = OPEN_BLOBS_MAX) -> None:
         self._blobs_max = min(blobs_max, descriptor_limit() // OPEN_BLOBS_SHARE)
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._cached: OrderedDict[str, _CachedBlob] = OrderedDict()
         self._forgotten = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
     @property
     def forgotten(self) -> int:
@@ -82,14 +82,14 @@ class OpenBlobs:
     def take(self, sha256: str) -> OpenBlob | None:
         """The blob, opened once more, or None when it is not kept. No disk is touched. Raises OSError."""
         with self._lock:
-            kept = self._kept.get(sha256)
-            if kept is None:
+            cached = self._cached.get(sha256)
+            if cached is None:
                 return None
-            if not kept.is_unchanged():
+            if not cached.is_unchanged():
                 self._drop(sha256)
                 return None
-            self._kept.move_to_end(sha256)
-            return kept.blob.duplicate()
+            self._cached.move_to_end(sha256)
+            return cached.blob.duplicate()
 
     def read_cached(self, sha256: str, start: int, stop: int) -> bytes:
         """These bytes (not empty) if nothing has to be waited for.
@@ -99,21 +99,21 @@ class OpenBlobs:
         Else b"". For the event loop, and for little at a time: others wait meanwhile. Raises OSError.
         """
         with self._lock:
-            kept = self._kept.get(sha256)
-            if kept is None or stop > kept.blob.size_bytes:
+            cached = self._cached.get(sha256)
+            if cached is None or stop > cached.blob.size_bytes:
                 return b""
-            if not kept.is_sound():
+            if not cached.is_sound():
                 self._drop(sha256)
                 return b""
-            self._kept.move_to_end(sha256)
-            if not kept.blob.is_trusted(start, stop, identity=kept.identity):
+            self._cached.move_to_end(sha256)
+            if not cached.blob.is_trusted(start, stop, identity=cached.identity):
                 return b""
-            if kept.content:
-                return kept.content[start:stop]
-            piece = read_cached(kept.blob.fd, start, stop - start)
-            if stop - start == kept.blob.size_bytes <= CONTENT_BYTES_MAX:
+            if cached.content:
+                return cached.content[start:stop]
+            piece = read_cached(cached.blob.fd, start, stop - start)
+            if stop - start == cached.blob.size_bytes <= CONTENT_BYTES_MAX:
                 # A change since the look at the file shows at the next look, before this is used.
-                kept.content, kept.looked_at_s = piece, float("-inf")
+                cached.content, cached.looked_at_s = piece, float("-inf")
             return piece
 
     def keep(self, blob: OpenBlob, *, forgotten: int) -> None:
@@ -122,14 +122,14 @@ class OpenBlobs:
         Nothing is kept when anything was forgotten since `forgotten`: it may have been this very file.
         """
         with self._lock:
-            if forgotten != self._forgotten or blob.sha256 in self._kept:
+            if forgotten != self._forgotten or blob.sha256 in self._cached:
                 return
             links = os.fstat(blob.fd).st_nlink
             if links == 0:  # no name leads to it any more
                 return
-            self._kept[blob.sha256] = _Kept(blob.duplicate(), FileIdentity.of(blob.fd), links)
-            if len(self._kept) > self._blobs_max:
-                self._drop(next(iter(self._kept)))
+            self._cached[blob.sha256] = _CachedBlob(blob.duplicate(), FileIdentity.of(blob.fd), links)
+            if len(self._cached) > self._blobs_max:
+                self._drop(next(iter(self._cached)))
 
     def forget(self, sha256: str) -> None:
         """What lies under that name is, or will be, another file or none."""
@@ -140,17 +140,17 @@ class OpenBlobs:
     def drop_changed(self) -> None:
         """Close those whose file is not what it was: another process may have deleted it."""
         with self._lock:
-            for sha256 in [sha256 for sha256, kept in self._kept.items() if not kept.is_known()]:
+            for sha256 in [sha256 for sha256, cached in self._cached.items() if not cached.is_known()]:
                 self._drop(sha256)
 
     def close(self) -> None:
         """Close all of them; those that were taken stay readable."""
         with self._lock:
             self._forgotten += 1
-            for sha256 in list(self._kept):
+            for sha256 in list(self._cached):
                 self._drop(sha256)
 
     def _drop(self, sha256: str) -> None:
-        kept = self._kept.pop(sha256, None)
-        if kept is not None:
-            kept.blob.close()
+        cached = self._cached.pop(sha256, None)
+        if cached is not None:
+            cached.blob.close()

@@ -37,7 +37,7 @@ class PartialStore:
         """Opens the directory, as long as the blob store is open; makes it if it is missing."""
         self.blobs = blobs
         self._partials_max = partials_max
-        self._root = blobs.areas.hold(AREA)
+        self._root = blobs.areas.keep_open(AREA)
         self._lock = threading.Lock()
         self._lacking: dict[str, int] = {}  # bytes that partials held here will still write
 

@@ -1,6 +1,6 @@
 """One at a time where blobs come and go: among the threads of a process, and among processes.
 
-A blob's content and its sidecar are two files. Two workers of a node that place and withdraw the same blob
+A blob's content and its sidecar are two files. Two workers of a node that place and quarantine the same blob
 at once could leave one without the other.
 """
 

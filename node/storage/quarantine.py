@@ -32,7 +32,10 @@ from node.storage.segments import (
 SIDECAR_BYTES_MAX: Final = 64 << 20  # of a blob of 32 TiB
 
 _NAME = "quarantine"  # of its directory, among those that could not be synced
-AREA, KEPT = "quarantine", "kept"  # areas of `PoisonItems`: what cannot be looked at; put back or purged
+AREA, QUARANTINED = (
+    "quarantine",
+    "kept",
+)  # areas of `PoisonItems`: what cannot be looked at; put back or purged
 
 
 class Quarantine:
@@ -86,7 +89,7 @@ class Quarantine:
         with poison.skipping(AREA, ""):
             names = sorted(filter(is_sha256, os.listdir(self._directory)))
             poison.keep(AREA, names)
-            poison.keep(KEPT, names)
+            poison.keep(QUARANTINED, names)
         for name in names:
             with poison.skipping(AREA, name), suppress(FileNotFoundError):
                 entry = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
@@ -127,7 +130,7 @@ class Quarantine:
         """
         require_sha256(sha256)
         found = self._open(sha256, self._directory)
-        if found is None and self._blobs.withdrawn.names([sha256]):
+        if found is None and self._blobs.out_of_service.names([sha256]):
             with suppress(OSError), self._blobs.leaf(sha256) as leaf:
                 found = self._open(sha256, leaf, is_moved=False)
         return found
@@ -142,7 +145,7 @@ class Quarantine:
             descriptor = os.open(sha256, READ_FLAGS, dir_fd=directory)
         except OSError:
             return None
-        if not (is_moved or self._blobs.withdrawn.holds(sha256, descriptor)):
+        if not (is_moved or self._blobs.out_of_service.covers(sha256, descriptor)):
             os.close(descriptor)
             return None
         sums = _sums(sha256, directory)

@@ -353,7 +353,7 @@ class OpenBlob:
 
     def has_its_name(self) -> bool:
         """Whether the file as it is now was found within TRUSTED_S to be what its name says."""
-        return self._trusted.holds(self.sha256, _NAME, FileIdentity.of(self.fd))
+        return self._trusted.contains(self.sha256, _NAME, FileIdentity.of(self.fd))
 
     def verify_range(self, start: int, stop: int) -> None:
         """Makes sure that bytes `start` to `stop` (excluded) may be sent. Blocks. Raises BlobDamaged.
@@ -364,7 +364,7 @@ class OpenBlob:
         assert 0 <= start <= stop <= self.size_bytes
         for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
             at_ns, identity = time.time_ns(), FileIdentity.of(self.fd)
-            if self._trusted.holds(self.sha256, index, identity):
+            if self._trusted.contains(self.sha256, index, identity):
                 continue
             if not self.verify_segment(index):
                 raise self.damaged(f"segment {index} does not match its checksum", segment=index)
@@ -378,9 +378,9 @@ class OpenBlob:
         """
         found = identity or FileIdentity.of(self.fd)
         if 0 <= start < stop <= SEGMENT_BYTES:
-            return self._trusted.holds(self.sha256, 0, found)
+            return self._trusted.contains(self.sha256, 0, found)
         for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
-            if not self._trusted.holds(self.sha256, index, found):
+            if not self._trusted.contains(self.sha256, index, found):
                 return False
         return True
 

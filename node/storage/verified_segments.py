@@ -61,7 +61,7 @@ class TrustedSegments:
         self._blobs: OrderedDict[str, _Trusted] = OrderedDict()
         self._count = 0
 
-    def holds(self, sha256: str, index: int, identity: FileIdentity) -> bool:
+    def contains(self, sha256: str, index: int, identity: FileIdentity) -> bool:
         """Whether the segment was found sound within TRUSTED_S; a file that is another now is forgotten."""
         with self._lock:
             blob = self._blobs.get(sha256)

@@ -30,7 +30,7 @@ from node.diskio.pagecache import read_cached
 from node.peer.client import PeerClient, PeerFailed, pieces
 from node.peer.request_body import ByteSpan, Piece
 from node.staging.prefixes import PrefixHash
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 
 READ_BYTES = 64 << 10  # what is read is encrypted while a core's cache has it
 SPAN_BYTES = 512 << 10  # what is sent as one chunk
@@ -45,7 +45,7 @@ LINE_BYTES_MAX = 16 << 10
 OFFSET_HEADER, SHA256_HEADER = "Upload-Offset", "Upload-Sha256"
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class LinkReport(Struct, frozen=True, kw_only=True):
     """One line of a member's answer. `durable`: bytes by node, itself and those behind it.
 
     `lost`: nodes behind it that failed. `ended`: the last line; all that was sent is durable at `durable`.
@@ -92,7 +92,7 @@ class LinkTerms:
 class LinkSource:
     """What links read: the file of an upload, as far as it may be sent. For the event loop."""
 
-    def __init__(self, disk: DiskWorkers, upload: Upload) -> None:
+    def __init__(self, disk: DiskWorkers, upload: UploadFile) -> None:
         """Blocks for as long as opening a file takes. Nobody writes the upload meanwhile."""
         self.limit = upload.sendable_offset
         self.ended = False
@@ -216,7 +216,7 @@ class _Span:
 class Link:
     """A link to `members[0]`, which links on to the rest by itself.
 
-    `durable` and `lost` are what was told last; `on_change` is called when they change.
+    `durable` and `lost` are what was reported last; `on_change` is called when they change.
     """
 
     def __init__(
@@ -320,20 +320,20 @@ class Link:
 
     def _take(self, line: bytes) -> None:
         try:
-            told = decode_foreign(line, Told)
+            report = decode_foreign(line, LinkReport)
         except msgspec.MsgspecError as error:
             raise PeerFailed(self.member, "told nonsense") from error
         now_s = asyncio.get_running_loop().time()
-        has_moved = (told.received_bytes, told.durable) != (self._received_bytes, self.durable)
-        has_all = told.received_bytes >= self._source.limit
+        has_moved = (report.received_bytes, report.durable) != (self._received_bytes, self.durable)
+        has_all = report.received_bytes >= self._source.limit
         if has_moved or (has_all and not self._source.ended):
             self._moved_at_s = now_s
         if now_s - self._moved_at_s > (END_S if has_all else STALL_S):
             raise PeerFailed(self.member, "takes no bytes", is_silent=True)
-        has_changed = (told.durable, frozenset(told.lost)) != (self.durable, self.lost)
-        self._received_bytes, self.durable = told.received_bytes, told.durable
-        self.lost, self._ended = frozenset(told.lost), told.ended
-        if has_changed or told.ended:
+        has_changed = (report.durable, frozenset(report.lost)) != (self.durable, self.lost)
+        self._received_bytes, self.durable = report.received_bytes, report.durable
+        self.lost, self._ended = frozenset(report.lost), report.ended
+        if has_changed or report.ended:
             self._on_change()
 
 

@@ -1,4 +1,4 @@
-"""An upload as the log records it, and what its holder has the log told: offsets, reservations, a size.
+"""An upload as the log records it, and what its holder reports to the log: offsets, reservations, a size.
 
 Every command names the epoch in which the holder knows the upload. The log refuses those of an older one, and
 an answer counts only while it names this node as the holder.

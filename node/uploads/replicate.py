@@ -27,7 +27,7 @@ from node.peer.client import STALL_TIMEOUT_S, PeerClient, PeerFailed
 from node.peer.request_body import Piece
 from node.storage.blob_reader import read_blob
 from node.storage.blobs import BlobStore
-from node.storage.damage import withdraw
+from node.storage.damage import remove_from_service
 from node.storage.segments import BlobDamaged, FinishedBlob
 from node.uploads.chain_link import LinkTerms
 
@@ -268,7 +268,7 @@ class Replication:
                     attempt.moved()
                     sent_bytes.inc(len(piece))
         except BlobDamaged as damage:
-            await withdraw(self._disk, self._blobs, self._metrics, damage)
+            await remove_from_service(self._disk, self._blobs, self._metrics, damage)
             raise
         attempt.allow(SYNC_S)  # all is there: now the peer syncs the rest of it
 

@@ -13,7 +13,7 @@ from ca.errors import FilestoreError, Unavailable, UploadLocked
 from coordinator.protocol.queries import LiveUploads
 from node.diskio.unusable_paths import WORK
 from node.storage.blobs import INCOMING
-from node.storage.damage import set_aside_again
+from node.storage.damage import retry_quarantine
 from node.storage.leftovers import AREA
 from node.storage.quarantine import Quarantine
 from node.uploads.context import UploadContext
@@ -34,7 +34,7 @@ async def keep_swept(services: UploadContext) -> None:
             await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=time.time())
             await services.disk.run(services.blobs.look_again)
             await services.disk.run(Quarantine(services.blobs).look_again)
-            await set_aside_again(services.disk, services.blobs, services.metrics)
+            await retry_quarantine(services.disk, services.blobs, services.metrics)
             await services.fetches.clean()
             await sweep(services)
         except (FilestoreError, OSError) as error:  # the log cannot be asked, or no file be opened
@@ -58,11 +58,11 @@ async def sweep(services: UploadContext) -> int:
 
 async def _discard(services: UploadContext, file_uuid: str) -> bool:
     """Under the lock that requests take, so that none begins to write what goes away."""
-    if services.locks.holds(file_uuid):
+    if services.locks.is_locked(file_uuid):
         return False
     gone = False
     try:
-        async with services.locks.hold(file_uuid, lambda: True, lambda: None):
+        async with services.locks.lock(file_uuid, lambda: True, lambda: None):
             with services.blobs.poison.skipping(AREA, file_uuid):
                 gone = await services.disk.run(services.uploads.discard, file_uuid)
     except (UploadLocked, Unavailable):  # it, or the table of uploads, is in use: the next sweep comes

@@ -25,7 +25,7 @@ from node.http.ranges import SIZE_BYTES_MAX
 from node.peer.client import PeerClient, PeerFailed, pieces
 from node.peer.range_fetch import Pace
 from node.staging.opening import STEP_BYTES, opened_in_steps
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.storage.segments import SegmentHasher
 from node.uploads.write_locks import UploadLocks
@@ -96,7 +96,7 @@ class UploadCopies:
         key = (file_uuid, repr(order))
         loop = asyncio.get_running_loop()
         if key not in self._copies:
-            if self._locks.holds(file_uuid):
+            if self._locks.is_locked(file_uuid):
                 return "busy"
             self._begin(key, order, loop.time())
         copy = self._copies[key]
@@ -160,7 +160,7 @@ class UploadCopies:
                     return "here"
         raise Unavailable("No node that was named has these bytes.", retry_after_s=2)
 
-    async def _took(self, upload: Upload, source: str, order: CopyOrder) -> bool:
+    async def _took(self, upload: UploadFile, source: str, order: CopyOrder) -> bool:
         """Whether the source has given what was missing, and all is as it shall be. Raises FilestoreError.
 
         What lay here before may be of another course of the upload: then all of it comes once more.
@@ -182,7 +182,7 @@ class UploadCopies:
         _log.warning("a node gives other bytes of an upload than are acknowledged", extra=facts)
         return False
 
-    async def _receive(self, upload: Upload, source: str, stop: int) -> None:
+    async def _receive(self, upload: UploadFile, source: str, stop: int) -> None:
         """Raises PeerFailed; what came before that stays."""
         path = f"/uploads/{upload.file_uuid}?start={upload.offset}&stop={stop}"
         async with self._peers.request(source, "GET", path) as answer:
@@ -215,7 +215,7 @@ class UploadCopies:
         return hasher.sha256() == order.prefix_sha256
 
     @asynccontextmanager
-    async def _opened(self, file_uuid: str, order: CopyOrder) -> AsyncGenerator[Upload, None]:
+    async def _opened(self, file_uuid: str, order: CopyOrder) -> AsyncGenerator[UploadFile, None]:
         """The upload for this order alone, durable in the end. A request that comes for it ends this.
 
         Raises Conflict for an epoch that is over, UploadLocked.
@@ -227,8 +227,8 @@ class UploadCopies:
         def disconnect() -> None:
             give_way()
 
-        async with self._locks.hold(file_uuid, lambda: True, disconnect) as hold:
-            hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
+        async with self._locks.lock(file_uuid, lambda: True, disconnect) as lock:
+            lock.receiving, lock.moved_at_s = True, float("-inf")  # never in the way of whoever comes
             step = partial(self._open_step, file_uuid, order)
             upload = await opened_in_steps(
                 self._disk, step, within_s=float("inf")
@@ -240,13 +240,13 @@ class UploadCopies:
                     await self._disk.run(upload.sync)
                 upload.close()
 
-    def _open_step(self, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> Upload:
+    def _open_step(self, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> UploadFile:
         """A step of opening it. Blocks. Raises HashingUnfinished."""
         self.moved_bytes += 1
         return _open(self._uploads, file_uuid, order, hash_bytes_max)
 
 
-def _open(uploads: UploadStore, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> Upload:
+def _open(uploads: UploadStore, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> UploadFile:
     """Opens it where it may go on: with nothing that cannot be a part of what shall come.
 
     Blocks. Raises HashingUnfinished.

@@ -21,7 +21,7 @@ from ca.errors import RateLimited, UploadLocked
 from coordinator.model.time_limits import bounded_s
 
 TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
-WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of those that it can hold
+WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of those that it can take
 DOUBT_S = TAKEOVER_STALL_S + 0.25  # a request that seems to live has ended by then, if its client is gone
 POLL_DOUBT_S = 1.0  # the same for those that look again and again, and do not go on from what they are told
 _LOOK_S = 0.05  # between two looks at a request that seems to live
@@ -29,7 +29,7 @@ TAKEOVER_WAIT_S = 30.0  # for the old request to sync; beyond it something is wr
 
 
 @dataclass(eq=False, slots=True)
-class Hold:
+class UploadLock:
     """One request's use of one upload."""
 
     connected: Callable[[], bool]
@@ -52,23 +52,23 @@ class UploadLocks:
     """The uploads that are in use now, by file_uuid. `releases` counts the uses that have ended."""
 
     def __init__(self) -> None:
-        self._holds: dict[str, Hold] = {}
+        self._locks: dict[str, UploadLock] = {}
         # By principal, the requests by file_uuid; none that are empty.
         self._writers: dict[str, Counter[str]] = {}
         self.releases = 0
 
-    def holds(self, file_uuid: str) -> bool:
+    def is_locked(self, file_uuid: str) -> bool:
         """Whether a request or the sweep uses this upload now."""
-        return file_uuid in self._holds
+        return file_uuid in self._locks
 
     def __len__(self) -> int:
         """How many uploads are in use."""
-        return len(self._holds)
+        return len(self._locks)
 
     def break_off(self) -> None:
         """End the connections of all who write uploads: the disk hangs, and another node may go on."""
-        for hold in self._holds.values():
-            hold.disconnect()
+        for lock in self._locks.values():
+            lock.disconnect()
 
     @contextmanager
     def writer(self, principal: str, file_uuid: str) -> Iterator[None]:
@@ -98,35 +98,35 @@ class UploadLocks:
         loop = asyncio.get_running_loop()
         asked_at_s = loop.time()
         until_s = asked_at_s + bounded_s(TAKEOVER_WAIT_S)
-        while (holder := self._holds.get(file_uuid)) is not None:
-            if holder.is_live():
+        while (present := self._locks.get(file_uuid)) is not None:
+            if present.is_live():
                 if loop.time() >= asked_at_s + doubt_s:
                     return False
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
-                        await holder.released.wait()
+                        await present.released.wait()
                 continue
-            holder.disconnect()
+            present.disconnect()
             try:
                 async with asyncio.timeout_at(until_s):
-                    await holder.released.wait()
+                    await present.released.wait()
             except TimeoutError as error:
                 raise UploadLocked("An earlier request for this upload has not ended yet.") from error
         return True
 
     @asynccontextmanager
-    async def hold(
+    async def lock(
         self, file_uuid: str, connected: Callable[[], bool], disconnect: Callable[[], None]
-    ) -> AsyncIterator[Hold]:
+    ) -> AsyncIterator[UploadLock]:
         """Use the upload alone. Raises UploadLocked while a live request writes it."""
         if not await self.settled(file_uuid):
             raise UploadLocked("Another request is writing this upload now.")
-        hold = Hold(connected, disconnect)
-        hold.touch()
-        self._holds[file_uuid] = hold
+        lock = UploadLock(connected, disconnect)
+        lock.touch()
+        self._locks[file_uuid] = lock
         try:
-            yield hold
+            yield lock
         finally:
-            del self._holds[file_uuid]
+            del self._locks[file_uuid]
             self.releases += 1
-            hold.released.set()
+            lock.released.set()

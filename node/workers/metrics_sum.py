@@ -1,7 +1,7 @@
 """The numbers of several workers as those of one node. No I/O here.
 
 What only rises (counters, histograms) is the sum over all that ever ran: a worker that is silent counts with
-what it told last, one that was started again with what it told before its end too, so that no sum falls. What
+its last numbers, one that was started again with those before its end too, so that no sum falls. What
 goes up and down (gauges) is the sum over those that answer. What the node has once, its disk for one, is
 taken from the process that sums.
 """
@@ -90,34 +90,34 @@ class SummedMetrics(CollectorRegistry):
 
 
 class Tally:
-    """What the other workers have told, those that have ended included. Bounded by their number."""
+    """The numbers of the other workers, those that have ended included. Bounded by the workers."""
 
     def __init__(self) -> None:
-        self._told: dict[int, Numbers] = {}
+        self._received: dict[int, Numbers] = {}
         self._ended = _Sums()
 
     @property
     def workers(self) -> frozenset[int]:
-        """Who has told something."""
-        return frozenset(self._told)
+        """The workers whose numbers have come."""
+        return frozenset(self._received)
 
     def receive(self, worker: int, numbers: Numbers) -> None:
-        """A worker told its numbers."""
-        earlier = self._told.get(worker)
+        """The numbers of a worker have come."""
+        earlier = self._received.get(worker)
         if earlier is not None and earlier.life != numbers.life:
             self._ended.add(earlier.families, kinds=_RISING)
-        self._told[worker] = numbers
+        self._received[worker] = numbers
 
     def gauge(self, name: str, workers: Collection[int]) -> float:
         """The sum of a gauge over these workers, as they told it last."""
-        return sum(numbers.gauge(name) for worker, numbers in self._told.items() if worker in workers)
+        return sum(numbers.gauge(name) for worker, numbers in self._received.items() if worker in workers)
 
     def counter(self, name: str) -> float:
         """The sum of a counter's samples over all that ever ran, as they told it last."""
-        told = [family for numbers in self._told.values() for family in numbers.families]
+        received = [family for numbers in self._received.values() for family in numbers.families]
         return sum(
             value.value
-            for family in (*told, *self._ended.families())
+            for family in (*received, *self._ended.families())
             if family.name == name
             for value in family.values
             if value.name == name + _TOTAL
@@ -127,7 +127,7 @@ class Tally:
         """The numbers of the node: `own` are those of the process that sums, `answering` who told now."""
         sums = _Sums()
         sums.add(own)
-        for worker, numbers in sorted(self._told.items()):
+        for worker, numbers in sorted(self._received.items()):
             if worker in answering:
                 sums.add([family for family in numbers.families if _is_summed(family)])
             else:

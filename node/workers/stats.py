@@ -45,14 +45,14 @@ class WorkerNumbers:
         self._asking = asyncio.Lock()
         self._silences = Counter(
             "filestore_worker_silences",
-            "How often a worker process did not tell its numbers when it was asked.",
+            "How often a worker process did not answer when it was asked for its metrics.",
             registry=registry,
         )
         Gauge("filestore_workers", "Worker processes that answer.", registry=registry).set(1)
 
     def routes(self) -> list[web.RouteDef]:
         """For the other workers only."""
-        return [web.get(_PATH, self._tell)]
+        return [web.get(_PATH, self._answer)]
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
         """The text of /metrics for the whole node, and its content type. Raises Unavailable."""
@@ -62,7 +62,7 @@ class WorkerNumbers:
         encode, content_type = choose_encoder(accept)
         return encode(self._tally.total(collected(self._registry), self._answering)), content_type
 
-    def has_heard_all(self) -> bool:
+    def has_received_all(self) -> bool:
         """Whether every other worker has answered once. On worker 0; elsewhere nobody has to."""
         return self._siblings.worker > 0 or self._tally.workers == frozenset(self._siblings.others)
 
@@ -98,14 +98,14 @@ class WorkerNumbers:
     async def _ask_all(self) -> None:
         async with self._asking:  # an older answer must not come after a newer one
             others = self._siblings.others
-            told = await asyncio.gather(*(self._ask(worker) for worker in others))
-            for worker, numbers in zip(others, told, strict=True):
+            answers = await asyncio.gather(*(self._ask(worker) for worker in others))
+            for worker, numbers in zip(others, answers, strict=True):
                 if numbers is not None:
                     self._tally.receive(worker, numbers)
                 elif worker in self._tally.workers:  # and not just being started with the node
                     self._silences.inc()
             self._answering = frozenset(
-                worker for worker, numbers in zip(others, told, strict=True) if numbers is not None
+                worker for worker, numbers in zip(others, answers, strict=True) if numbers is not None
             )
 
     async def _ask(self, worker: int) -> Numbers | None:
@@ -138,6 +138,6 @@ class WorkerNumbers:
                     raise PeerFailed(f"worker {worker}", f"answered {answer.status}")
                 return bytes(body), answer.headers.get(hdrs.CONTENT_TYPE, "")
 
-    async def _tell(self, request: web.Request) -> web.Response:  # noqa: ARG002
+    async def _answer(self, request: web.Request) -> web.Response:  # noqa: ARG002
         numbers = Numbers(self._life, collected(self._registry))
         return web.Response(body=msgspec.msgpack.encode(numbers), content_type="application/msgpack")

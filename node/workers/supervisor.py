@@ -54,7 +54,7 @@ class WorkerProcesses:
     def reload(self) -> None:
         """Let them use the certificate that lies on disk now."""
         for worker in self._running.values():
-            worker.tell(RELOAD)
+            worker.send(RELOAD)
 
     def replace(self, number: int) -> None:
         """Kill one that hangs; another takes its place."""
@@ -66,7 +66,7 @@ class WorkerProcesses:
         """Let them take no more requests; returns when those that run have ended, or after `timeout_s`."""
         self._ending.set()
         for worker in self._running.values():
-            worker.tell(DRAIN)
+            worker.send(DRAIN)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 for worker in list(self._running.values()):
@@ -108,7 +108,7 @@ class WorkerProcesses:
         _log.info("worker started", extra={"worker": number, "pid": process.pid})
         try:
             if self._ending.is_set():
-                worker.tell(DRAIN)
+                worker.send(DRAIN)
             await worker.listen(self._ending)
             return await process.wait()
         finally:
@@ -124,7 +124,7 @@ class _Worker:
         self._process = process
         self.drained = asyncio.Event()
 
-    def tell(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         assert self._process.stdin is not None
         with suppress(OSError, RuntimeError):  # it is gone, and `run` is about to notice
             self._process.stdin.write(line)

@@ -26,6 +26,7 @@ OPERATIONS: Final = {each.name: each for each in Documentation((*METADATA, *CONT
 PROJECT, VM, BACKUP, PENDING = "/project-files", "/vms", "/backups", "pending"
 TUS: Final = {"Tus-Resumable": "1.0.0"}
 TUS_PATCH: Final = TUS | {"Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}
+TUS_CREATION: Final = TUS | {"Upload-Length": "1", "Upload-Metadata": "filename bGFi,project_id bGFi"}
 TUS_POST: Final = TUS_PATCH | {"X-HTTP-Method-Override": "PATCH"}
 FOREIGN: Final = {
     "certificate": new_root("lab", now=datetime.now(UTC))[0],
@@ -64,6 +65,8 @@ ROWS: Final = (
     # ---- files of the three kinds: ids in paths, in bodies, in the query
     Row("create_project_file", "user", 201, body=KINDS[PROJECT]),
     Row("create_project_file", WRITE, 201, "bucket", body=KINDS[PROJECT] | IN_BUCKET),
+    Row("create_project_file", "user", 201, headers=TUS_CREATION),
+    Row("tus_options_project_files", "nothing", 204),
     Row("list_project_files", "user", 200),
     Row("get_project_file", READ, 200),
     Row("get_project_manifest", READ, 200),
@@ -71,6 +74,7 @@ ROWS: Final = (
     Row("delete_project_file", ALL, 200, spoils=True),
     Row("create_vm", "user", 201, body=KINDS[VM]),
     Row("create_vm", WRITE, 201, "bucket", body=KINDS[VM] | IN_BUCKET),
+    Row("tus_options_vms", "nothing", 204),
     Row("list_vms", "user", 200),
     Row("get_vm", READ, 200, of=VM),
     Row("update_vm", WRITE, 200, of=VM, body={"vcpus": 2}),
@@ -78,6 +82,7 @@ ROWS: Final = (
     Row("create_backup", "user", 201, body=KINDS[BACKUP]),
     Row("create_backup", WRITE, 201, "bucket", body=KINDS[BACKUP] | IN_BUCKET),
     Row("create_backup", READ, 201, of=BACKUP, body=KINDS[BACKUP] | PARENT),
+    Row("tus_options_backups", "nothing", 204),
     Row("list_backups", "user", 200),
     Row("get_backup", READ, 200, of=BACKUP),
     Row("update_backup", WRITE, 200, of=BACKUP, body={"is_encrypted": True}),
@@ -93,6 +98,9 @@ ROWS: Final = (
     Row("tus_patch", WRITE, 204, of=PENDING, content=b"x", headers=TUS_PATCH, spoils=True),
     Row("tus_delete", WRITE, 204, of=PENDING, headers=TUS, spoils=True),
     Row("tus_post", WRITE, 204, of=PENDING, content=b"x", headers=TUS_POST, spoils=True),
+    Row("create_ticket", READ, 200),
+    Row("download_ticket", "nothing", 404),
+    Row("head_ticket", "nothing", 404),
     Row("download_public", "nothing", 404),
     Row("head_public", "nothing", 404),
     # ---- buckets
@@ -114,6 +122,7 @@ ROWS: Final = (
     Row("revoke_public_token", ALL, 200),
     # ---- users
     Row("mint_user_token", "admin role", 200),
+    Row("renew_user_token", "user", 200),
     Row("rotate_token_key", "admin role", 201, body={"grace_seconds": 86400}),
     Row("list_users", "admin role", 200),
     Row("get_user", "admin role", 200),
@@ -123,6 +132,7 @@ ROWS: Final = (
     Row("revoke_user", "admin role", 200, query="?user_id={user_id}"),
     Row("whoami", "user", 200),
     Row("key_set", "nothing", 200),
+    Row("list_audit_entries", "admin role", 200),
     # ---- jobs
     Row("list_jobs", "admin role", 200),
     Row("list_job_runs", "admin role", 200),
@@ -157,6 +167,7 @@ ROWS: Final = (
     Row("get_docs", "nothing", 200),
     Row("get_docs_part", "nothing", 200),
 )
+TELLING: Final = {"create_public_token", "mint_user_token", "renew_user_token", "create_join_token"}
 NOBODYS: Final = {
     "drain_node",
     "stop_draining_node",
@@ -217,6 +228,7 @@ class Matrix:
         ids = {"file_uuid": file_uuid, "bucket_id": self.world.bucket_id, "id": node_id}
         ids |= {"run_id": NOBODY, "perm_id": NOBODY, "token_id": "abcdefgh", "job_name": "snapshot"}
         ids |= {"bucket_uuid": DEFAULT_BUCKET, "token": "no-such-token", "file": "start.js"}
+        ids["ticket"] = "no-such-ticket"
         ids["unique"] = uuid.uuid4().hex
         if "{user_id}" in OPERATIONS[row.name].path + str(row.body) + row.query:
             ids["user_id"] = f"asked-{uuid.uuid4().hex[:12]}"
@@ -302,11 +314,10 @@ def test_operation_is_for_those_whom_the_table_names(matrix: Matrix, row: Row) -
     faults = []
     for standing in columns(row):
         answer = matrix.ask(row, standing)
-        if (
-            row.name in ("create_public_token", "mint_user_token", "create_join_token")
-            and answer.status < 300
-        ):
+        if row.name in TELLING and answer.status < 300:
             matrix.cluster.remember(answer.json["token"])
+        if row.name == "create_ticket" and answer.status < 300:
+            matrix.cluster.remember(answer.json["url"].rpartition("/")[2])
         if answer.status != expected(row, standing):
             faults.append(f"{standing or 'nobody'}: {answer.status}, not {expected(row, standing)}")
     assert not faults, f"{row.name}: " + "; ".join(faults)

@@ -64,7 +64,7 @@ def test_bad_value_is_refused_by_its_name(cluster: Cluster, field: str, value: A
 
 def test_update_refuses_what_creation_refuses(cluster: Cluster) -> None:
     file_uuid = create(cluster, "/backups")["file_uuid"]
-    for field, value in [*BAD, ("filename", "new"), ("bucket_id", NOBODY)]:
+    for field, value in [*BAD, ("filename", "a/b"), ("owner_id", "other"), ("bucket_id", NOBODY)]:
         check_refused(patched(cluster, file_uuid, **{field: value}), "invalid_request", field)
 
 

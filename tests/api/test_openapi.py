@@ -125,6 +125,16 @@ def test_every_parameter_has_a_description(document: Document) -> None:
             assert parameter["description"], (operation["operationId"], parameter["name"])
 
 
+def test_address_that_is_too_long_is_a_documented_answer_wherever_it_can_be(document: Document) -> None:
+    without = [
+        operation["operationId"]
+        for _, path, operation in operations_of(document)
+        if "{" in path or any(parameter["in"] == "query" for parameter in operation.get("parameters", []))
+        if "414" not in operation["responses"]
+    ]
+    assert not without
+
+
 def test_every_body_and_answer_has_a_complete_example(document: Document) -> None:
     def check(operation: dict[str, Any], content: dict[str, Any]) -> None:
         for media_type, each in content.items():
@@ -182,6 +192,10 @@ def test_operations_that_take_a_credential_say_which_and_may_refuse_it(document:
         "/api/v1/cluster/ca",
         "/api/v1/files/{file_uuid}/content",  # OPTIONS: what tus can do here
         "/api/v1/public/files/{bucket_uuid}/{token}",
+        "/api/v1/tickets/{ticket}",
+        "/api/v1/project-files",  # OPTIONS, likewise
+        "/api/v1/vms",
+        "/api/v1/backups",
         DOCUMENT_PATH,
         "/docs",
         "/docs/{file}",

@@ -87,7 +87,13 @@ def test_update_changes_what_it_names_and_nothing_else(cluster: Cluster) -> None
 
 def test_update_refuses_what_creation_refuses_and_what_is_fixed(cluster: Cluster) -> None:
     file_uuid = create(cluster, PATH)["file_uuid"]
-    for field, value in [*BAD, ("project_id", "other"), ("filename", "new"), ("retention_period", 0)]:
+    for field, value in [
+        *BAD,
+        ("project_id", "other"),
+        ("filename", "a/b"),
+        ("owner_id", "other"),
+        ("retention_period", 0),
+    ]:
         answer = cluster.request("PATCH", f"{PATH}/{file_uuid}", body={field: value})
         check_refused(answer, "invalid_request", field)
 

@@ -87,7 +87,7 @@ def test_update_changes_what_it_names_and_nothing_else(cluster: Cluster) -> None
 
 def test_update_refuses_what_creation_refuses(cluster: Cluster) -> None:
     file_uuid = create(cluster, "/vms")["file_uuid"]
-    for field, value in [*BAD, ("filename", "new"), ("retention_period", 0)]:
+    for field, value in [*BAD, ("filename", "a/b"), ("owner_id", "other"), ("retention_period", 0)]:
         answer = cluster.request("PATCH", f"/vms/{file_uuid}", body={field: value})
         check_refused(answer, "invalid_request", field)
 

@@ -169,6 +169,38 @@ def test_tus_js_client_goes_on_by_itself(
     assert_available(four, file_uuid, sample, tmp_path / "copy")
 
 
+def test_tuspy_creates_what_it_uploads(
+    four: Cluster, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.setenv(name, str(four.ca))
+    for node in four.nodes[:2]:
+        headers = {"Authorization": f"Bearer {four.admin_token}"}
+        client = TusClient(f"{node.url}{API}/project-files", headers=headers)
+        metadata = {"filename": "lab ü.gns3p", "project_id": "tuspy", "include_images": "true"}
+        with sample.path.open("rb") as stream:
+            uploader = client.uploader(file_stream=stream, chunk_size=PIECE_BYTES, metadata=metadata)
+            uploader.upload()
+        file_uuid = str(uploader.url).split("/")[-2]
+        record = four.get(f"/project-files/{file_uuid}").json
+        assert (record["filename"], record["include_images"]) == ("lab ü.gns3p", True)
+        assert_available(four, file_uuid, sample, tmp_path / "copy")
+
+
+def test_tus_js_client_creates_what_it_uploads(
+    four: Cluster, sample: Sample, tus_js: Path, tmp_path: Path
+) -> None:
+    metadata = {"filename": "lab ü.gns3p", "filetype": "application/zip", "project_id": "tus-js"}
+    url = f"{four.nodes[0].url}{API}/project-files"
+    command = ["node", str(tus_js / "upload.js"), str(sample.path), url, json.dumps(metadata)]
+    done = run_client(command, environment(four))
+    assert done.returncode == 0, done.stderr.decode()
+    file_uuid = json.loads(done.stdout)["url"].split("/")[-2]
+    record = four.get(f"/project-files/{file_uuid}").json
+    assert (record["filename"], record["content_type"]) == ("lab ü.gns3p", "application/zip")
+    assert_available(four, file_uuid, sample, tmp_path / "copy")
+
+
 def test_curl_goes_on_where_its_upload_was_cut(
     four: Cluster, sample: Sample, address: tuple[str, str, Member], tmp_path: Path
 ) -> None:

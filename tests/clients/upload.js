@@ -1,12 +1,12 @@
-// Uploads FILE to the tus address URL with tus-js-client, which goes on by itself after a lost connection.
-// Prints how often it had to.
+// Uploads FILE to the tus address URL with tus-js-client, which goes on by itself after a lost connection; with
+// METADATA (JSON) to an upload that it creates at URL. Prints how often it had to go on, and where it uploaded.
 const fs = require("node:fs");
 const tus = require("tus-js-client");
 
-const [file, uploadUrl] = process.argv.slice(2);
+const [file, url, metadata] = process.argv.slice(2);
 let retries = 0;
 const upload = new tus.Upload(fs.createReadStream(file), {
-  uploadUrl,
+  ...(metadata ? { endpoint: url, metadata: JSON.parse(metadata) } : { uploadUrl: url }),
   uploadSize: fs.statSync(file).size,
   chunkSize: 8 * 1024 * 1024,
   headers: { Authorization: `Bearer ${process.env.FILESTORE_TOKEN}` },
@@ -19,6 +19,6 @@ const upload = new tus.Upload(fs.createReadStream(file), {
     console.error(String(error));
     process.exit(1);
   },
-  onSuccess: () => console.log(JSON.stringify({ retries })),
+  onSuccess: () => console.log(JSON.stringify({ retries, url: upload.url })),
 });
 upload.start();

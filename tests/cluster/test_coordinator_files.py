@@ -203,7 +203,7 @@ def started(world: World, member: Member) -> str:
     said = log.read_text()[begins_at:]
     assert "Traceback" not in said, said[-4000:]
     if cluster.runs(member) and is_ready(member.api_port, cluster.context):
-        if "it is set aside and built again" in said:
+        if "the database is moved aside and rebuilt" in said:
             return "starts with a state built again"
         return "starts and recovers" if "neither votes nor leads" in said else "starts"
     words = cluster.last_words(member)

@@ -334,7 +334,7 @@ def test_coordinator_whose_state_differs_stops_itself_and_is_rebuilt(small_clust
     cluster.create()
     others = [member.id for member in cluster.coordinators if member != odd]
     wait_until(
-        lambda: all(f"odd: {odd.id}" in cluster.logs()[name] for name in others),
+        lambda: all(f"wrong: {odd.id}" in cluster.logs()[name] for name in others),
         what="both others name the odd one",
         timeout_s=SOON_S,
     )

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from coordinator.model.safety_limits import CAUTION_BLOBS
+from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
@@ -190,7 +190,7 @@ def test_no_more_is_released_than_a_node_drops_once_it_does_not_drain_any_more(f
         assert four.post(f"/cluster/nodes/{node.id}/drain", node=asked).status == 200
         wait_until(lambda: held(four, node, watching, DOOMED) > 0, what="what it shall drop", timeout_s=60)
         wait_until(lambda: ended(four, asked), what="the end of the run", timeout_s=120)
-        assert held(four, node, watching, DOOMED) < CAUTION_BLOBS < held(four, node, watching, ALL_HELD)
+        assert held(four, node, watching, DOOMED) < SAFETY_BLOBS_MAX < held(four, node, watching, ALL_HELD)
         assert four.request("DELETE", f"/cluster/nodes/{node.id}/drain", node=asked).status == 200
     finally:
         os.kill(four.pid(node), signal.SIGCONT)

@@ -74,14 +74,14 @@ def test_read_only_disk_takes_a_node_out_and_mended_brings_it_back(
         assert answer.status == 200, answer.body
     assert cluster.get(f"/files/{file_uuid}", node=node).body == content
     assert cluster.pid(node) == pid
-    assert "the disk takes no bytes" in cluster.logs()[node.id]
+    assert "the disk is not writable" in cluster.logs()[node.id]
 
     cluster.kill(node)
     cluster.restart(node)
 
     def waits() -> bool:
         lines = [json.loads(line) for line in cluster.logs()[node.id].splitlines() if line.startswith("{")]
-        return any("the node starts when it does" in line["message"] for line in lines)
+        return any("the node starts when it is" in line["message"] for line in lines)
 
     wait_until(waits, what="the node to wait for its disk", timeout_s=SOON_S)
     disk.unmount()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from filestore_client.partial_file import PartialState
-from filestore_client.ranges import CONNECTIONS, RANGE_BYTES_MIN
 
 from deploy.dev.processes import wait_until
+from filestore_client.transfer.partial_file import PartialState
+from filestore_client.transfer.ranges import CONNECTIONS, RANGE_BYTES_MIN
 from tests.cluster.harness import FILESTORE, Cluster, run_filestore
 from tests.cluster.throttle import ThrottlingProxy
 

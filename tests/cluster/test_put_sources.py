@@ -146,7 +146,7 @@ def test_name_that_is_none_is_refused_in_one_line(cluster: Cluster, name: str) -
 
 
 @pytest.mark.parametrize(
-    "loaded", ["ca.errors", "filestore_client.transport", "filestore_client.upload_memory"]
+    "loaded", ["ca.errors", "filestore_client.base.transport", "filestore_client.transfer.upload_memory"]
 )
 def test_interrupt_while_the_command_is_loaded_ends_it_like_any_other(cluster: Cluster, loaded: str) -> None:
     process = subprocess.Popen(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ca.secretfiles import write_secret
-from coordinator.model.safety_limits import CAUTION_BLOBS
+from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
 from deploy.dev.processes import wait_until
 from tests.cluster.clocks import library, set_clock
 from tests.cluster.harness import Cluster
@@ -94,7 +94,7 @@ def test_revoked_user_has_no_token_any_more_until_another_is_minted(cluster: Clu
 def test_node_without_its_blobs_is_told_until_it_has_them_again(own_cluster: Cluster) -> None:
     """As when it starts before its disk is mounted."""
     own_cluster.leader()
-    contents = [os.urandom(100) for _ in range(CAUTION_BLOBS + 1)]
+    contents = [os.urandom(100) for _ in range(SAFETY_BLOBS_MAX + 1)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(own_cluster.store_everywhere, contents))
     node = own_cluster.nodes[-1]

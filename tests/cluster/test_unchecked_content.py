@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deploy.dev.processes import wait_until
-from node.uploads.holder import REPORT_S
+from node.uploads.progress import REPORT_S
 from tests.cluster.harness import Cluster
 from tests.cluster.test_uploads import digest_of
 from tests.cluster.upload_steps import Steps

@@ -25,7 +25,7 @@ from node.base.config import NodeFiles
 from node.membership.join import join
 from node.membership.renewal import renew
 from node.peer.rate_budget import RATE_MAX
-from node.uploads.holder import SMALL_BYTES
+from node.uploads.progress import SMALL_BYTES
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.worker_processes import (
     Ending,

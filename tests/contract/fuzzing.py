@@ -63,6 +63,9 @@ schemathesis.serializer.alias("application/offset+octet-stream", "application/oc
 LENIENT = frozenset(
     {
         "tus_options",  # tells the same of every path
+        "tus_options_project_files",
+        "tus_options_vms",
+        "tus_options_backups",
     }
 )
 

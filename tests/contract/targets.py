@@ -43,6 +43,8 @@ class Targets:
             found["id"] = self._get(f"{parent}s")["public_tokens"][-1]["id"]
         if "{bucket_uuid}" in path:
             found |= self._public_link()
+        if "{ticket}" in path:
+            found["ticket"] = self._ticket()
         simple: dict[str, Callable[[], str]] = {
             "{user_id}": self._user,
             "{run_id}": self._run,
@@ -128,6 +130,16 @@ class Targets:
 
         link: dict[str, str] = json.loads(self._once("link", make))
         return link
+
+    def _ticket(self) -> str:
+        def make() -> str:
+            file_uuid = self._once("project-files", lambda: self._new_file("project-files", stored=True))
+            body = {"ttl_seconds": 3600}
+            made = self._cluster.post(f"/api/v1/files/{file_uuid}/ticket", body, token=self._token)
+            assert made.status == 200, made.body
+            return self._cluster.remember(str(made.json["url"]).rpartition("/")[2])
+
+        return self._once("ticket", make)
 
     def _create(self, path: str, body: dict[str, Any]) -> Any:
         answer = self._cluster.post(path, body, token=self._token)

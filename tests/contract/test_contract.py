@@ -57,7 +57,7 @@ def tried_whoami(cluster: Cluster, document: Any) -> Report:
 
 def test_undescribed_field_in_an_answer_is_found(cluster: Cluster) -> None:
     document = cluster.get(DOCUMENT_PATH, token=None).json
-    user = document["components"]["schemas"]["UserBody"]
+    user = document["components"]["schemas"]["CallerBody"]
     user["required"].remove("groups")
     del user["properties"]["groups"]
     assert "groups" in tried_whoami(cluster, document).findings[0]

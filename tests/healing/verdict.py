@@ -114,7 +114,7 @@ def _space(stage: Stage) -> Iterator[str]:
     and in quarantine what was damaged, or was put aside as unknown because its time was said to be over.
     """
     (referenced,) = stage.logged("SELECT IFNULL(SUM(size_bytes), 0) FROM blobs WHERE reference_count > 0")[0]
-    found_damaged = sum(text.count("went to quarantine") for text in stage.cluster.logs().values())
+    found_damaged = sum(text.count("moved to quarantine") for text in stage.cluster.logs().values())
     put_aside = sum(_put_aside(stage.cluster.data(node)) for node in stage.nodes)
     aside = max(stage.damaged, found_damaged) + put_aside
     bound = REPLICAS * referenced + len(stage.nodes) * SMALL_FILES_BYTES + aside * SIZE_BYTES_MAX

@@ -101,7 +101,7 @@ CLOCKS = (
     Mutant.of(
         "clock that fell silent counts for ever",
         "member/member_clocks",
-        "if at_s - told[1] <= HEARD_S",
+        "if at_s - shown[1] <= CLOCK_AGE_MAX_S",
         "if True",
         f"{_CLOCKS}clock_that_was_not_heard_for_long_counts_no_more",
     ),
@@ -115,7 +115,7 @@ CLOCKS = (
     Mutant.of(
         "expired permission on a bucket honoured",
         "machine/execution/access",
-        '_ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_HELD}"',
+        '_ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_GRANTED}"',
         '_ON_BUCKET = "SELECT level FROM bucket_permissions WHERE bucket_id = ?"'
         ' " AND principal IN (SELECT value FROM json_each(?)) AND ? > 0"',
         f"{_ENDS}[0-bucket-user:ulla]",
@@ -235,7 +235,7 @@ STATES = (
     Mutant.of(
         "who cannot tell its origin is a witness",
         "member/divergence",
-        "        if words[voter].origin == UNKNOWN:\n            continue\n",
+        "        if reports[voter].origin == UNKNOWN:\n            continue\n",
         "",
         f"{_DIVERGENCE}who_cannot_tell_whose_state_it_has_is_no_witness",
     ),
@@ -249,22 +249,22 @@ STATES = (
     Mutant.of(
         "copies are witnesses",
         "member/divergence",
-        "setdefault(words[voter].digest, set()).add(_root(voter, words))",
-        "setdefault(words[voter].digest, set()).add(voter)",
+        "setdefault(reports[voter].digest, set()).add(_root(voter, reports))",
+        "setdefault(reports[voter].digest, set()).add(voter)",
         f"{_DIVERGENCE}copy_and_its_source_are_no_majority_against_the_sound_third",
     ),
     Mutant.of(
         "what was agreed proves something of touched rows",
         "member/divergence",
-        "is_sure = len(confirmed) == 1 and not any(word.touched for word in words.values())",
+        "is_sure = len(confirmed) == 1 and not any(report.touched for report in reports.values())",
         "is_sure = len(confirmed) == 1",
         f"{_DIVERGENCE}one_that_knows_the_rows_were_touched_makes_the_past_no_proof",
     ),
     Mutant.of(
         "learners decide who is odd",
         "member/divergence",
-        "for voter in sorted(set(voters) & set(words)):",
-        "for voter in sorted(set(words)):",
+        "for voter in sorted(set(voters) & set(reports)):",
+        "for voter in sorted(set(reports)):",
         f"{_DIVERGENCE}learner_can_be_odd_but_makes_no_majority",
     ),
     Mutant.of(
@@ -275,9 +275,9 @@ STATES = (
         f"{_DIVERGENCE}odd_one_is_needed_until_the_others_are_a_majority_with_one_digest",
     ),
     Mutant.of(
-        "own word in the place of the own digest",
+        "own report in the place of the own digest",
         "member/divergence",
-        "            word = replace(word, digest=own)\n",
+        "            report = replace(report, digest=own)\n",
         "            pass\n",
         f"{_DIVERGENCE}own_report_does_not_take_the_place_of_the_own_digest",
     ),

@@ -36,8 +36,8 @@ STATE = (
     Mutant.of(
         "name of the WAL not synced",
         "storage/database",
-        "        _keep_wal(writer, path)\n        sync_directory(path.parent)\n",
-        "        _keep_wal(writer, path)\n",
+        "        _reserve_wal(writer, path)\n        sync_directory(path.parent)\n",
+        "        _reserve_wal(writer, path)\n",
         DEAF,
     ),
     Mutant.of(
@@ -284,8 +284,8 @@ MARKS = (
     Mutant.of(
         "note of damage removed before the state",
         "member/rebuilding",
-        "    await asyncio.to_thread(_set_aside, files)\n",
-        "    files.state_damaged.unlink(missing_ok=True)\n    await asyncio.to_thread(_set_aside, files)\n",
+        "    await asyncio.to_thread(_move_aside, files)\n",
+        "    files.state_damaged.unlink(missing_ok=True)\n    await asyncio.to_thread(_move_aside, files)\n",
         REBUILT,
     ),
     Mutant.of(

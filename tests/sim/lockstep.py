@@ -28,7 +28,7 @@ class Lockstep:
         self.checkers = Checkers()
         self.weather = replace(
             weather.draw(self.rand, voters=3),
-            kept_entries=0,
+            trailing_entries=0,
             append_bytes_max=8192,
             inflight_messages_max=16,
             inflight_bytes_max=8192,

@@ -118,7 +118,7 @@ class Machine:
         config = self._config()
         rand = random.Random(self.rand.getrandbits(64))
         self.member = RaftMember(
-            config, self.log, self.store, self.snapshots, rand, kept_entries=self.weather.kept_entries
+            config, self.log, self.store, self.snapshots, rand, trailing_entries=self.weather.trailing_entries
         )
         self._ready, self.is_applying = None, False
         self.surroundings.checkers.started(self, replayed_after)

@@ -36,7 +36,7 @@ class Weather:
     read_share: float
     patience: int  # how long a client waits for one answer
     segment_bytes: int
-    kept_entries: int
+    trailing_entries: int
     chunk_bytes: int
     append_bytes_max: int
     inflight_messages_max: int
@@ -70,7 +70,7 @@ def draw(rand: random.Random, *, voters: int | None = None, has_membership: bool
         read_share=choose((0.1, 0.4, 0.7)),
         patience=choose((300, 1500)),
         segment_bytes=choose((600, 2000, 8000)),
-        kept_entries=choose((0, 0, 10, 100)),
+        trailing_entries=choose((0, 0, 10, 100)),
         chunk_bytes=choose((30_000, 100_000)),
         append_bytes_max=choose((1, 500, 8192)),
         inflight_messages_max=choose((1, 3, 16)),

@@ -309,7 +309,7 @@ def main() -> None:
     """The command."""
     act, root, *arguments = sys.argv[1:]
     log_defaults()["segment_bytes"] = SEGMENT_BYTES
-    database.WAL_KEPT_BYTES = WAL_BYTES
+    database.WAL_RESERVED_BYTES = WAL_BYTES
     snapshot_store.CHUNK_BYTES_MAX = PART_BYTES
     state_store.CHECKPOINT_CHANGES = 40
     ACTS[act](Path(root), *map(Path, arguments))

@@ -168,8 +168,8 @@ class World:
     def trim(self, number: int) -> None:
         """The leader lets go of what is too much, as it plans, when the others say that they are there."""
         view = msgspec.convert(self.state.ask(queries.GetView()), ClusterView)
-        heard = frozenset(node.name for node in self.nodes if not node.is_dead)
-        facts = Facts(tuple(view.nodes), (), heard, view.replicas, view.write_quorum)
+        reachable = frozenset(node.name for node in self.nodes if not node.is_dead)
+        facts = Facts(tuple(view.nodes), (), reachable, view.replicas, view.write_quorum)
         page = msgspec.convert(self.state.ask(queries.ListSurplus()), SurplusPage)
         for blob in page.blobs:
             going = rank_surplus(blob, facts)[: count_surplus(blob, facts)][: 1 + number % 2]

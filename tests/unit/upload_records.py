@@ -4,7 +4,7 @@ import hashlib
 import os
 
 from coordinator.model.records import BACKUP, UploadRecord
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 from node.uploads.chain import Chain
 from node.uploads.chain_link import LinkSource, LinkTerms
 from tests.unit.peer_nodes import Node
@@ -40,7 +40,7 @@ def store_upload(node: Node) -> None:
         upload.sync()
 
 
-def chain_of_all(node: Node, upload: Upload) -> Chain:
+def chain_of_all(node: Node, upload: UploadFile) -> Chain:
     """From n1 to n2 and n3, on its way: nothing comes behind what lies on n1."""
     services = node.services
     chain = Chain(

@@ -33,7 +33,7 @@ aiohttp, requests and answers of a server, in `aiohttp_server.py`:
 - `_cache` (`BaseRequest`): holds the version of HTTP. Wrong: an answer in a version that the client does
   not know.
 - `_match_info` (`Request`): the route. Wrong: metrics and logs do not name it.
-- `_send_headers_immediately` (`StreamResponse`): the head waits for the body. Wrong: no error can be told
+- `_send_headers_immediately` (`StreamResponse`): the head waits for the body. Wrong: no error can be sent
   any more once a body was begun; `take_head` raises LibraryChanged.
 - `_headers_buf`, `_headers_written` (`StreamWriter`): the head that waits. Wrong: the head of an answer
   is sent twice, in the middle of its body; `take_head` and `require_nothing_sent` raise LibraryChanged.

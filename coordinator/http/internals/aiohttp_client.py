@@ -42,7 +42,7 @@ class _Connection(ResponseHandler):
     """One whose time ran out while it was idle is not handed out again."""
 
     def is_connected(self) -> bool:
-        """Asked by the pool."""
+        """Whether the pool may hand it out; the pool asks before it does."""
         return super().is_connected() and self.exception() is None
 
 

@@ -52,7 +52,7 @@ class ServerConnection(web.RequestHandler):
         """A request is going to be answered."""
 
     def request_ended(self) -> None:
-        """It was, or its connection was lost."""
+        """The request was answered, or its connection was lost."""
 
     def idled(self) -> None:
         """No request came in time: closed when this returns, unless `idle_longer` was called."""
@@ -84,8 +84,10 @@ class ServerConnection(web.RequestHandler):
         return self._request_count
 
     def parse(self, data: bytes) -> tuple[int, bool]:
-        """Have aiohttp parse and serve this: how many requests came out, and whether the last has a body that
-        is not whole, or asks to upgrade.
+        """Let aiohttp parse and serve these bytes; how many requests came out of them.
+
+        The second value says whether the last of the requests has a body that is not whole, or asks to
+        upgrade.
         """
         before = self._request_count
         super().data_received(data)
@@ -94,7 +96,7 @@ class ServerConnection(web.RequestHandler):
 
     @property
     def last_body(self) -> StreamReader | None:
-        """That of the last request that waits for its turn."""
+        """The body of the last request that waits for its turn."""
         return self._messages[-1][1] if self._messages else None
 
     @property
@@ -103,7 +105,7 @@ class ServerConnection(web.RequestHandler):
         return getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None
 
     def unfinished_bodies(self) -> list[StreamReader]:
-        """Those of all requests that run or wait."""
+        """The bodies of all requests that run or wait, as far as they are not whole."""
         bodies = [payload for _, payload in self._messages]
         if self._current_request is not None:
             bodies.append(self._current_request.content)
@@ -111,11 +113,11 @@ class ServerConnection(web.RequestHandler):
 
     @property
     def is_reading_paused(self) -> bool:
-        """Whether the parser, or who reads a body, holds reading up."""
+        """Whether the parser, or the reader of a body, has paused reading."""
         return self._reading_paused or self._buffer_paused
 
     def renew_parser(self) -> None:
-        """The next byte is the first of a request, whatever the parser had."""
+        """Make a new parser: the next byte is the first of a request, whatever the old parser had."""
         self._parser = HttpRequestParser(
             self,
             self._loop,
@@ -129,17 +131,17 @@ class ServerConnection(web.RequestHandler):
         )
 
     def count_request(self) -> None:
-        """One was answered past aiohttp."""
+        """Count a request that was answered past aiohttp."""
         if self._manager is not None:
             self._manager.requests_count += 1
 
     def cancel_before_it_begins(self) -> None:
-        """The task would still begin with what came in this very turn."""
+        """Cancel the task, which would still begin with what came in this very turn."""
         if self._task_handler is not None and not self._request_in_progress:
             self._task_handler.cancel()
 
     def idle_from_now(self) -> None:
-        """What aiohttp does behind an answer: the next request has to come in time."""
+        """Begin the idle time as aiohttp does behind an answer: the next request has to come within it."""
         self.idle_longer()
         if self._keepalive_handle is None:
             self._keepalive_handle = self._loop.call_at(
@@ -147,11 +149,11 @@ class ServerConnection(web.RequestHandler):
             )
 
     def idle_longer(self) -> None:
-        """From now on as long as in the beginning."""
+        """Begin the idle time again, as long as it was in the beginning."""
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
 
     def stop_idling(self) -> None:
-        """No request has to come in time."""
+        """End the idle time: no request has to come within it."""
         if self._keepalive_handle is not None:
             self._keepalive_handle.cancel()
             self._keepalive_handle = None
@@ -202,8 +204,8 @@ def take_head(writer: AbstractStreamWriter) -> bytes:
     Raises LibraryChanged.
     """
     head: bytes = getattr(writer, "_headers_buf", b"")
-    is_kept = isinstance(head, bytes) and head.startswith(_HEAD_START)
-    if not is_kept or getattr(writer, "_headers_written", True):
+    is_buffered = isinstance(head, bytes) and head.startswith(_HEAD_START)
+    if not is_buffered or getattr(writer, "_headers_written", True):
         raise library_changed("aiohttp does not keep the head of an answer back: it would be sent twice")
     writer._headers_buf = None  # type: ignore[attr-defined]
     writer._headers_written = True  # type: ignore[attr-defined]

@@ -11,5 +11,5 @@ class LibraryChanged(RuntimeError):
 
 def library_changed(what: str) -> LibraryChanged:
     """The error to raise. It is logged here: a library may take it for a broken connection."""
-    _log.error("a library does not do what is relied upon", extra={"problem": what})
+    _log.error("a library does not behave as expected", extra={"problem": what})
     return LibraryChanged(what)

@@ -47,8 +47,10 @@ class TlsListening:
         shutdown_s: float,
         not_tls: Callable[[], bytes] = bytes,
     ) -> None:
-        """`handshake_s`: how long a handshake may take; `shutdown_s`: how long the goodbyes. `not_tls`: what
-        a request without TLS is answered.
+        """Make what the connections share.
+
+        `handshake_s`: how long a handshake may take; `shutdown_s`: how long the goodbyes may. `not_tls` makes
+        the answer to a request without TLS.
         """
         self.context = context
         self.not_tls = not_tls
@@ -86,17 +88,17 @@ class _TlsTransport(_Transport):  # type: ignore[misc]
         """The transport below warns if nobody has closed it."""
 
     def close(self) -> None:
-        """Again is harmless: what is known of the connection stays known."""
+        """Close it. Doing it again is harmless: what is known of the connection stays known."""
         if not self._closed:
             super().close()
 
     def write(self, data: Data) -> None:
-        """Send it, or keep what cannot be sent yet."""
+        """Send the data, or keep what cannot be sent yet."""
         if not self._ssl_protocol.send_at_once(data):
             super().write(data)
 
     def is_closing(self) -> bool:
-        """Also when the connection below has broken."""
+        """Whether it closes; also when the connection below has broken."""
         return bool(self._closed) or self._ssl_protocol.is_broken
 
 
@@ -175,22 +177,22 @@ class _Tls(_Protocol):  # type: ignore[misc]
         return self._transport is None or self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin the handshake. The plain transport says when it holds something back, and when no more."""
+        """Begin the handshake. The plain transport reports whether it has bytes that it cannot send."""
         transport.set_write_buffer_limits(high=0)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end: nothing waits any more."""
+        """The connection ends: nothing waits any more."""
         super().connection_lost(exc)
         self._write_buffer_size = 0
         self._app_protocol_get_buffer = self._app_protocol_buffer_updated = _nobody
 
     def get_buffer(self, n: int) -> memoryview:  # noqa: ARG002
-        """Where the next bytes go; `buffer_updated` takes them out at once."""
+        """The memory that the next bytes are written into; `buffer_updated` takes them out at once."""
         return self._listening.received
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many have come. In slices, as OpenSSL's buffer for them never becomes smaller again."""
+        """Decrypt what has come. In slices, as OpenSSL's buffer for them never becomes smaller again."""
         received = self._listening.received
         try:
             if nbytes <= TAKEN_BYTES and self._state is _OPEN:
@@ -204,7 +206,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
             self._leave_nothing()
 
     def send_at_once(self, data: Data) -> bool:
-        """Whether nothing more has to be done: a small answer, or a slice, takes the short way."""
+        """Whether the data was sent the short way, as a small answer or a slice may be; then all is done."""
         is_free = self._state is _OPEN and not (self._ssl_writing_paused or self._write_backlog)
         if not is_free or not 0 < len(data) <= SLICE_BYTES:
             return False
@@ -225,7 +227,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         self._try_write()
 
     def _get_app_transport(self) -> _TlsTransport:
-        """Asked for in the beginning, and when the handshake has ended."""
+        """The transport for the application, asked for at the start and after the handshake."""
         known: _TlsTransport | None = getattr(self, "_app_transport", None)
         self._app_transport = known or _TlsTransport(self._loop, self)
         return self._app_transport
@@ -233,11 +235,11 @@ class _Tls(_Protocol):  # type: ignore[misc]
     def _write_appdata(self, list_of_data: Iterable[Data]) -> None:
         """Send what the socket takes, and keep the rest: the caller may use its memory again."""
         if self._write_backlog:
-            super()._write_appdata([_kept(data) for data in list_of_data])
+            super()._write_appdata([_unchanging(data) for data in list_of_data])
             return
         super()._write_appdata(list_of_data)
         if self._write_backlog:
-            self._write_backlog[:] = map(_kept, self._write_backlog)
+            self._write_backlog[:] = map(_unchanging, self._write_backlog)
 
     def _do_write(self) -> None:
         """Encrypt what waits: as long as the socket takes it, or all of it when the connection ends."""
@@ -286,7 +288,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
                 self._fatal_error(ConnectionAbortedError("answers to key updates are not taken"))
 
     def _leave_nothing(self) -> None:
-        """What no turn has sent is of a connection that failed in it: no other one may send it."""
+        """Drop what a turn has not sent: its connection failed, and no other connection may send it."""
         if self._outgoing.pending:
             self._outgoing.read()
 
@@ -338,7 +340,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         self._start_shutdown()
 
     def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
-        """The last of the handshake goes out before the application writes anything, here or elsewhere."""
+        """Send the last of the handshake before the application writes anything, here or elsewhere."""
         if handshake_exc is None:
             self._send()
         elif isinstance(handshake_exc, ssl.SSLError) and _HTTP.match(self._listening.received):
@@ -347,11 +349,17 @@ class _Tls(_Protocol):  # type: ignore[misc]
         super()._on_handshake_complete(handshake_exc)
 
     def _wakeup_waiter(self, exc: BaseException | None = None) -> None:
-        """Without the frames of the base class, which hold the error that would hold them."""
+        """Wake it without the frames of the base class.
+
+        They refer to the error, which would refer to them.
+        """
         super()._wakeup_waiter(None if exc is None else exc.with_traceback(None))
 
     def _start_shutdown(self) -> None:
-        """Also when the other side has ended, and what it sent has waited for a reader since."""
+        """Begin to shut down.
+
+        It does so too when the other side has ended, and what it sent has waited for a reader since.
+        """
         if self._state is _FLUSHING and self._eof_received and self._app_reading_paused:
             self._do_flush()
         else:
@@ -379,7 +387,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         super()._do_shutdown()
 
     def _on_shutdown_complete(self, shutdown_exc: BaseException | None) -> None:
-        """What the plain transport still holds has until the end of the same time to leave."""
+        """Give the plain transport the rest of the same time to send what it still has."""
         timer, self._shutdown_timeout_handle = self._shutdown_timeout_handle, None
         super()._on_shutdown_complete(shutdown_exc)
         self._shutdown_timeout_handle = timer or self._loop.call_later(
@@ -387,7 +395,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         )
 
     def _check_shutdown_timeout(self) -> None:
-        """Cut off who has taken nothing for as long as that; who takes what is left slowly goes on."""
+        """Cut off a client that has taken nothing for that long; one that takes the rest slowly goes on."""
         earlier_bytes, self._unsent_bytes = self._unsent_bytes, self._get_write_buffer_size()
         if 0 < self._unsent_bytes < earlier_bytes:
             self._shutdown_timeout_handle = self._loop.call_later(
@@ -405,7 +413,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         return int(below_bytes + self._write_buffer_size)
 
     def _resume_reading(self) -> None:
-        """Not in the context of the request that resumes: what comes next is not part of it."""
+        """Read on, but not in the context of the request that resumes: what comes next is not part of it."""
         self._listening.variables.run(super()._resume_reading)
 
     def _fatal_error(self, exc: BaseException, message: str = "Fatal error on transport") -> None:
@@ -414,11 +422,11 @@ class _Tls(_Protocol):  # type: ignore[misc]
 
 
 def _nobody(*_: object) -> memoryview:
-    """In place of methods that would keep their object."""
+    """Stand in for methods that would keep their object alive."""
     return memoryview(b"")
 
 
-def _kept(data: Data) -> Data:
+def _unchanging(data: Data) -> Data:
     """The same bytes in memory that nobody changes."""
     is_constant = type(data) is bytes or (type(data) is memoryview and type(data.obj) is bytes)
     return data if is_constant else bytes(data)

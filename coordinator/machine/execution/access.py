@@ -6,7 +6,7 @@ until it expires. On a bucket it is the same without the file. Nobody owns the d
 record says.
 
 Permissions are granted to principals: `user:ID`, `group:NAME`, `role:NAME`. Roles and groups are the stored
-ones, not those that a token carries, so that taking one away holds at once.
+ones, not those that a token carries, so that taking one away has its effect at once.
 """
 
 import sqlite3
@@ -24,8 +24,8 @@ _names = msgspec.json.Decoder(tuple[str, ...]).decode
 _encode = msgspec.json.Encoder().encode
 _Account = tuple["User", int, bool]  # user, generation, whether it is disabled
 
-_HELD = "principal IN (SELECT value FROM json_each(?)) AND (expires_at_ms IS NULL OR expires_at_ms > ?)"
-_ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_HELD}"
+_GRANTED = "principal IN (SELECT value FROM json_each(?)) AND (expires_at_ms IS NULL OR expires_at_ms > ?)"
+_ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_GRANTED}"
 _LASTS = "principal IN (SELECT value FROM json_each(:held)) AND expires_at_ms IS NULL"
 _LASTING_ON_FILE = (
     f"SELECT EXISTS (SELECT 1 FROM bucket_permissions WHERE bucket_id = :bucket AND {_LASTS})"
@@ -36,7 +36,7 @@ _LASTING_ON_FILE = (
 _LEVEL_ON_BUCKET = f"SELECT MAX(level) FROM ({_ON_BUCKET})"
 _LEVEL_ON_FILE = (
     f"SELECT MAX(level) FROM ({_ON_BUCKET} UNION ALL"
-    f" SELECT level FROM file_permissions WHERE file_sequence = ? AND {_HELD} UNION ALL"
+    f" SELECT level FROM file_permissions WHERE file_sequence = ? AND {_GRANTED} UNION ALL"
     " SELECT ? FROM buckets WHERE bucket_id = ? AND bucket_id <> ? AND owner_id = ?)"
 )
 
@@ -66,7 +66,7 @@ class User:
 
 
 class Scope(Protocol):
-    """What is decided in: a Change or a Question."""
+    """What access is decided in: a Change or a Question."""
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -82,7 +82,7 @@ class Scope(Protocol):
 
 
 class Users:
-    """The users that a batch or a query has met: each is read once. Who changes a user says `forget`."""
+    """The users that a batch or a query has met: each is read once. Whoever changes a user calls `forget`."""
 
     __slots__ = ("_accounts", "_db")
 
@@ -106,7 +106,7 @@ class Users:
         return account
 
     def forget(self, user_id: str) -> None:
-        """What is known of this user is no longer true."""
+        """Read this user again: what is known is no longer true."""
         self._accounts.pop(user_id, None)
 
 
@@ -152,15 +152,18 @@ def level_on_file(scope: Scope, user: User, *, owner_id: str, bucket_id: str, se
     """
     if user.is_admin or user.user_id == owner_id:
         return Level.ADMIN
-    held = _held(scope, user)
+    granted_to = _grant_parameters(scope, user)
     owned = (Level.ADMIN.value, bucket_id, DEFAULT_BUCKET_ID, user.user_id)
-    (level,) = scope.db.execute(_LEVEL_ON_FILE, (bucket_id, *held, sequence, *held, *owned)).fetchone()
+    (level,) = scope.db.execute(
+        _LEVEL_ON_FILE, (bucket_id, *granted_to, sequence, *granted_to, *owned)
+    ).fetchone()
     return Level(level or 0)
 
 
 def reads_lastingly(scope: Scope, caller: Caller, *, owner_id: str, bucket_id: str, sequence: int) -> bool:
-    """Whether a caller that may read the file now may do so until a command changes that: no permission that
-    ends is needed for it. Costs as `level_on_file`.
+    """Whether a caller that may read the file now may do so until a command changes that.
+
+    It may if no permission that ends is needed for it. Costs as `level_on_file`.
     """
     user = require_user(scope.users, caller)
     if user.is_admin or user.user_id == owner_id:
@@ -179,8 +182,8 @@ def level_on_bucket(scope: Scope, user: User, *, owner_id: str, bucket_id: str) 
     """The level of a user on a bucket, which every file in it inherits. Costs as `level_on_file`."""
     if user.is_admin or (user.user_id == owner_id and bucket_id != DEFAULT_BUCKET_ID):
         return Level.ADMIN
-    held = _held(scope, user)
-    (level,) = scope.db.execute(_LEVEL_ON_BUCKET, (bucket_id, *held)).fetchone()
+    granted_to = _grant_parameters(scope, user)
+    (level,) = scope.db.execute(_LEVEL_ON_BUCKET, (bucket_id, *granted_to)).fetchone()
     return Level(level or 0)
 
 
@@ -199,19 +202,23 @@ def require_bucket_level(scope: Scope, user: User, level: Level, *, owner_id: st
 
 
 def own_or_granted(scope: Scope, user: User) -> Condition:
-    """That the user owns one of `files f`, or has a permission on the file itself."""
+    """The condition that the user owns one of `files f`, or has a permission on the file itself."""
     # The plus: a file has few permissions, and lists ask about many files, so that they are looked through.
-    granted = f"SELECT 1 FROM file_permissions WHERE file_sequence = f.sequence AND +{_HELD}"
-    return Condition(f"(f.owner_id = ? OR EXISTS ({granted}))", (user.user_id, *_held(scope, user)))
+    granted = f"SELECT 1 FROM file_permissions WHERE file_sequence = f.sequence AND +{_GRANTED}"
+    return Condition(
+        f"(f.owner_id = ? OR EXISTS ({granted}))", (user.user_id, *_grant_parameters(scope, user))
+    )
 
 
 def granted_buckets(scope: Scope, user: User) -> Condition:
     """A SELECT of the ids of the buckets that the user has a permission on."""
-    return Condition(f"SELECT bucket_id FROM bucket_permissions WHERE {_HELD}", _held(scope, user))
+    return Condition(
+        f"SELECT bucket_id FROM bucket_permissions WHERE {_GRANTED}", _grant_parameters(scope, user)
+    )
 
 
-def _held(scope: Scope, user: User) -> tuple[str, int]:
-    """The values of `_HELD`."""
+def _grant_parameters(scope: Scope, user: User) -> tuple[str, int]:
+    """The values of `_GRANTED`."""
     return _encode(user.principals).decode(), scope.at_ms
 
 

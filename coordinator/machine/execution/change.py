@@ -9,7 +9,7 @@ from coordinator.machine.execution.replies import Sessions
 
 
 class Change(Struct, frozen=True):
-    """One command's place in the log: its index orders lists, `at_ms` is the leader's time.
+    """A command's place in the log: its index orders lists, `at_ms` is the leader's time.
 
     `users` and `sessions` are what its batch knows already.
     """
@@ -21,7 +21,7 @@ class Change(Struct, frozen=True):
     sessions: Sessions
 
     def touch_view(self) -> None:
-        """Tell watching nodes that what GetView answers has changed."""
+        """Let nodes that watch the view know that what GetView answers has changed."""
         self.db.execute("UPDATE applied SET view_version = ?", (self.log_index,))
 
 

@@ -106,7 +106,7 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
 
 
 def hash_whole(change: Change, command: HashWhole) -> int:
-    """Where it is in the log: each member hashes beside what follows (`whole_digest`)."""
+    """The place in the log where each member hashes all of its state beside other work (`whole_digest`)."""
     del command
     return change.log_index
 
@@ -134,7 +134,7 @@ def whole_digest(db: sqlite3.Connection, *, pause: Callable[[], None]) -> str:
 
 
 def report(change: Change, command: ReportHash) -> HashReport:
-    """What a coordinator says, told to every member at the same place in the log; nothing changes."""
+    """Pass on what a coordinator reports, to every member at the same place in the log; nothing changes."""
     if command.log_index >= change.log_index:
         raise InvalidRequest("log_index: nothing was hashed there yet.")
     return HashReport(
@@ -156,7 +156,7 @@ def tables_of(version: int) -> tuple[str, ...]:
 
 
 def _start(tables: Sequence[str], name: bytes, after: bytes) -> tuple[str, _Key]:
-    """Where to begin. A damaged position begins anywhere: it is hashed itself, so it shows."""
+    """The place to begin at. A damaged position begins anywhere: it is hashed itself, so it shows."""
     table = name.decode(errors="replace")
     if table not in tables:
         return tables[0], []

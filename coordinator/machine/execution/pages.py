@@ -17,7 +17,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A term of WHERE with the values of its marks."""
+    """A term of WHERE with the values of its placeholders."""
 
     sql: str
     values: tuple[str | int, ...] = ()

@@ -30,7 +30,7 @@ class _Session(Struct):
 
 
 class Sessions:
-    """The sessions that a batch uses. Who reads or changes their rows by other ways says `flush` first."""
+    """The sessions that a batch uses. Whoever uses their rows in other ways calls `flush` first."""
 
     __slots__ = ("_db", "_sessions")
 
@@ -59,7 +59,7 @@ class Sessions:
         return None if row is None else bytes(row[0])
 
     def keep_reply(self, log_index: int, envelope: Envelope, reply: bytes) -> None:
-        """Remember a reply until the client says that it is done with it. After `earlier_reply` said None."""
+        """Remember a reply until the client has acknowledged it; called after `earlier_reply` was None."""
         known = self._find(envelope.session)
         if known is None:
             return  # the command itself was the opening that ended its session
@@ -68,7 +68,7 @@ class Sessions:
         known.replies[envelope.sequence] = reply
 
     def flush(self) -> None:
-        """Write what has changed, and know nothing any more."""
+        """Write what has changed, and read everything anew from then on."""
         for session, known in self._sessions.items():
             if known.last_log_index:
                 self._write(session, known)

@@ -1,13 +1,15 @@
-"""What commands mean may change from one version of this program to the next, but never under coordinators
-that run different ones: each applies the same log, and must come to the same state.
+"""The rules by which commands are applied, and since which of them each meaning is in force.
 
-So the state says by which rules a command is applied. They are raised by an entry of the log, which the
-leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until then a
-newer program does as the older ones do. Whoever changes what a command does adds a number here and does the
-new thing only from there on. A command that is added stands in SINCE: older programs cannot read it, so that
-it is not proposed before. Queries need none: each coordinator answers for itself, and for one that does not
-know a query another does (`coordinator.rpc.client`). (etcd and CockroachDB have the same under the name of
-cluster version.)
+What commands mean may change from one version of this program to the next, but never under coordinators that
+run different ones: each applies the same log, and must come to the same state.
+
+So the state contains the rules by which a command is applied. They are raised by an entry of the log, which
+the leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until
+then a newer program does as the older ones do. Whoever changes what a command does adds a number here and
+does the new thing only from there on. A command that is added stands in SINCE: older programs cannot read it,
+so that it is not proposed before. Queries need none: each coordinator answers for itself, and for one that
+does not know a query another does (`coordinator.rpc.client`). (etcd and CockroachDB have the same under the
+name of cluster version.)
 """
 
 import sqlite3
@@ -46,8 +48,9 @@ WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
 INSTANCES_KNOWN: Final = 5  # the log knows who speaks for a node, and nodes are revoked
 KEYS_RETIRE: Final = 5  # another key signs user tokens, and the one before ends
 LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
-RECORDS_TELL_STATES: Final = 5  # the time of a record's last change rises, and its retention can be changed
-RULES: Final = 5  # the newest that this program knows
+STATES_ARE_DISTINCT: Final = 5  # the time of a record's last change rises, and its retention can be changed
+FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
+RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     AddIntermediate: 3,
@@ -62,11 +65,13 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     AddTokenKey: KEYS_RETIRE,
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
-    (UpdateFile, "retention_hours"): RECORDS_TELL_STATES,
-    (UpdateFile, "unchanged_since_ms"): RECORDS_TELL_STATES,
-    (DeleteFile, "unchanged_since_ms"): RECORDS_TELL_STATES,
-    (UpdateBucket, "unchanged_since_ms"): RECORDS_TELL_STATES,
-    (DeleteBucket, "unchanged_since_ms"): RECORDS_TELL_STATES,
+    (UpdateFile, "filename"): FILES_ARE_RENAMED,
+    (UpdateFile, "content_type"): FILES_ARE_RENAMED,
+    (UpdateFile, "retention_hours"): STATES_ARE_DISTINCT,
+    (UpdateFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,
+    (DeleteFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,
+    (UpdateBucket, "unchanged_since_ms"): STATES_ARE_DISTINCT,
+    (DeleteBucket, "unchanged_since_ms"): STATES_ARE_DISTINCT,
 }
 _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these from there on; coordinators that know older rules alone do not have them.

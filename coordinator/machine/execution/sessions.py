@@ -1,4 +1,4 @@
-"""Sessions: client processes that retry their commands. What is kept of them is told in `replies`."""
+"""Sessions: client processes that retry their commands. `replies` describes what is stored of them."""
 
 from coordinator.machine.execution import rules
 from coordinator.machine.execution.change import Change
@@ -29,7 +29,10 @@ def open_session(change: Change, command: OpenSession) -> int:
 
 
 def _number(change: Change, command: OpenSession) -> int:
-    """What was drawn, as far as the rules know of that; a smaller one may be a log index to come."""
+    """The number that the process has drawn, or the log index.
+
+    It is the log index by older rules, and for a small number, which may be a log index to come.
+    """
     is_drawn = command.number >= SESSION_NUMBER_MIN
     if is_drawn and rules.in_force(change.db) >= rules.SESSIONS_ARE_DRAWN:
         return command.number

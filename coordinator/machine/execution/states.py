@@ -1,7 +1,8 @@
-"""The states of a record, told apart by when it was last changed: that time rises with every change, by a
-millisecond at least, so that no two states of a record have the same. A change may say which one it is of.
+"""The states of a record, which differ in the time when it was last changed.
 
-By older rules it was the time of the change, which two of them could share.
+That time rises with every change, by a millisecond at least, so that no two states of a record have the same.
+A change may say which state it is meant for. By older rules it was the time of the change, which two states
+could share.
 """
 
 import sqlite3
@@ -17,31 +18,32 @@ _RISES: Final = "updated_at_ms = MAX(?, updated_at_ms + 1)"
 _IS_SET: Final = "updated_at_ms = ?"
 
 
-def are_told(db: sqlite3.Connection) -> bool:
-    """Whether the rules in force tell states apart."""
-    return rules.in_force(db) >= rules.RECORDS_TELL_STATES
+def are_distinct(db: sqlite3.Connection) -> bool:
+    """Whether states can be distinguished by the rules in force."""
+    return rules.in_force(db) >= rules.STATES_ARE_DISTINCT
 
 
 def next_state(db: sqlite3.Connection) -> str:
     """SQL that sets `updated_at_ms` of a row that changes; its one value is the time of the change."""
-    return _RISES if are_told(db) else _IS_SET
+    return _RISES if are_distinct(db) else _IS_SET
 
 
 def time_of_next(change: Change, updated_at_ms: int) -> int:
-    """What that comes to for a row that was last changed then."""
-    return max(change.at_ms, updated_at_ms + 1) if are_told(change.db) else change.at_ms
+    """The time that `next_state` sets in a row that was last changed at `updated_at_ms`."""
+    return max(change.at_ms, updated_at_ms + 1) if are_distinct(change.db) else change.at_ms
 
 
 def require(change: Change, updated_at_ms: int, named_ms: int | UnsetType) -> None:
-    """Raises PreconditionFailed when a change is of another state than that of this time. Comes last of what
-    a change is refused for (RFC 9110, section 13.2.1).
+    """Raises PreconditionFailed when a change is meant for another state than the one of `updated_at_ms`.
+
+    It is the last reason for which a change is refused (RFC 9110, section 13.2.1).
     """
-    if isinstance(named_ms, int) and named_ms != updated_at_ms and are_told(change.db):
+    if isinstance(named_ms, int) and named_ms != updated_at_ms and are_distinct(change.db):
         raise PreconditionFailed("The record was changed since it was looked at.")
 
 
 def require_of_file(change: Change, sequence: int, named_ms: int | UnsetType) -> None:
-    """The same for a file whose time was not read yet."""
+    """As `require`, for a file whose time was not read yet."""
     if isinstance(named_ms, int):
         row = change.db.execute("SELECT updated_at_ms FROM files WHERE sequence = ?", (sequence,)).fetchone()
         require(change, row[0], named_ms)

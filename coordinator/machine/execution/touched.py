@@ -2,8 +2,8 @@
 
 Digests of the same rows at two places of the log prove something only if no entry between the two has changed
 them: a page that lost a write looks as it did before. So triggers note the key of every row that changes, in
-temporary tables of the writing connection: gone with the process, never part of the state. What is not known
-is told as touched.
+temporary tables of the writing connection: gone with the process, never part of the state. Rows of which that
+is not known count as touched.
 """
 
 import sqlite3
@@ -55,10 +55,10 @@ def forget(
     after: Sequence[object],
     end: Sequence[object] | None,
 ) -> Touches:
-    """These rows are hashed now: whether any was touched since they were before.
+    """Forget that these rows were touched, as they are hashed now; what happened to them since the last time.
 
-    Those beyond `after` (empty: from the first) up to `end` (None: to the last); then they count as
-    untouched. `bound`: how the columns of a key are compared with values.
+    The rows are those beyond `after` (empty: from the first) up to `end` (None: to the last); they count as
+    untouched then. `bound`: how the columns of a key are compared with values.
     """
     if not _is_tracked(db, table):
         return Touches(are_known=False, any=False)
@@ -76,7 +76,7 @@ def forget(
 
 
 def bound(db: sqlite3.Connection) -> None:
-    """Keep what is noted within bounds."""
+    """Bound the number of keys that are noted."""
     for table, _ in _tracked(db):
         if _is_tracked(db, table) and _count(db, table) > TOUCHED_MAX:
             _forget_all(db, table)
@@ -91,7 +91,10 @@ def _forget_all(db: sqlite3.Connection, table: str) -> None:
 
 
 def _note(table: str, key: Iterable[str], row: str) -> str:
-    """Not OR IGNORE: a conflict clause of the statement that fires the trigger would take its place."""
+    """SQL that notes the key of a row.
+
+    It is not OR IGNORE: a conflict clause of the statement that fires the trigger would take its place.
+    """
     values = ", ".join(f"{row}.{name}" for name in key)
     known = " AND ".join(f"{name} IS {row}.{name}" for name in key)
     return (

@@ -1,8 +1,8 @@
 """Commands about blobs and their replicas: who shall hold what, and what became of it.
 
-The log decides and nodes act. A replica that is to go is *doomed* in the log; its node reads that, deletes
-the file, and reports. A doomed replica counts for nothing, and so does one on a node that is down, returning,
-draining or removed.
+The log decides and nodes act. A replica that is to go is *marked for deletion* in the log; its node reads
+that, deletes the file, and reports. A marked one counts for nothing, and so does one on a node that is down,
+returning, draining or removed.
 
 `as_of` in these commands is a log index that was known before somebody looked at files: with it the state
 machine sees whether what was found there can be gone since.
@@ -34,7 +34,7 @@ class Collect(Command, frozen=True, kw_only=True, tag="collect"):
 class CollectOverQuota(Command, frozen=True, kw_only=True, tag="collect_over_quota"):
     """Doom replicas of blobs that were released by buckets which are over their quota on the disks.
 
-    It dooms the longest released first, and none within `grace_ms`, until no more lies there than the quota.
+    It marks the longest released first, and none within `grace_ms`, until no more lies there than the quota.
     Only the leader proposes it.
 
     At most about `rows_max` rows, as of Collect. Replies with Collected.
@@ -45,7 +45,7 @@ class CollectOverQuota(Command, frozen=True, kw_only=True, tag="collect_over_quo
 
 
 class ReleaseReplica(Command, frozen=True, kw_only=True, tag="release_replica"):
-    """Doom one replica. The leader only. Again for a doomed one changes nothing.
+    """Mark one replica for deletion. The leader only. Again for a marked one changes nothing.
 
     A conflict unless `others_min` others count, and never fewer than the write quorum; of a blob without
     references any may go.
@@ -60,7 +60,7 @@ class AddReplica(Command, frozen=True, kw_only=True, tag="add_replica"):
     """A node holds this blob, whole and durable, and has said so after `as_of` was known to whoever asked.
 
     By the leader, or by the node itself. not_found without such a node, or a file that refers to the blob;
-    unavailable when the replica is doomed, or was reported gone after `as_of`: look again, then ask again.
+    unavailable when the replica is marked, or was reported gone after `as_of`: look again, then ask again.
     Replies with what the blob lacks still (an integer; see ShortBlob).
     """
 
@@ -70,7 +70,7 @@ class AddReplica(Command, frozen=True, kw_only=True, tag="add_replica"):
 
 
 class ReportDropped(Command, frozen=True, kw_only=True, tag="report_dropped"):
-    """What a node did with the doomed replicas that it read in a list of `as_of`. Only by the node itself.
+    """What a node did with the marked replicas that it read in a list of `as_of`. Only by the node itself.
 
     `dropped`: the files are gone, durably. `spared`: they are needed here and stay; the log takes them back.
     A conflict when another report of the node came between: its list is older than what is known here, and
@@ -86,7 +86,7 @@ class ReportDropped(Command, frozen=True, kw_only=True, tag="report_dropped"):
 
 
 class ReportLost(Command, frozen=True, kw_only=True, tag="report_lost"):
-    """Replicas that a node should hold and does not: gone, or damaged and put aside. Only by itself.
+    """Replicas that a node should hold and does not: gone, or damaged and quarantined. Only by itself.
 
     Also for content that the log does not name this node for: whoever was told that it is here, and has yet
     to say so, is refused and looks again. What is damaged, the node keeps: see ReportDamaged. Replies with

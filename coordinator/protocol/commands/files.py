@@ -62,13 +62,15 @@ class CreateBackup(CreateFile, frozen=True, kw_only=True, tag="create_backup"):
 class UpdateFile(Command, frozen=True, kw_only=True):
     """What the change of every kind says. Needs write. Replies with the kind's record.
 
-    `retention_hours`: left as it is while unset, None to keep the file until it is deleted.
-    `unchanged_since_ms`: the change is of the record as it was last changed then, refused with
-    precondition_failed when it is another by now.
+    `filename`, `content_type`: left as they are while unset. `retention_hours`: likewise, None to keep the
+    file until it is deleted. `unchanged_since_ms`: the change is of the record as it was last changed then,
+    refused with precondition_failed when it is another by now.
     """
 
     caller: Caller
     file_uuid: Text
+    filename: Text | UnsetType = UNSET
+    content_type: Text | UnsetType = UNSET
     retention_hours: Count | UnsetType | None = UNSET
     unchanged_since_ms: Instant | UnsetType = UNSET
 

@@ -1,4 +1,4 @@
-"""What the fields of requests are held to beyond types and bounds; every refusal names the field first."""
+"""What the fields of requests must be beyond types and bounds; every refusal names the field first."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -55,8 +55,9 @@ def check_sha256(text: str) -> str:
 
 
 def path_uuid(request: web.Request, name: str = "file_uuid") -> str:
-    """A UUID in the path, in lower case as everything is known by it: capitals mean the same (RFC 9562,
-    section 4). Raises NotFound: nothing has a malformed id.
+    """The UUID in the path, in lower case. Raises NotFound: nothing has a malformed id.
+
+    All ids are stored in lower case; capitals mean the same (RFC 9562, section 4).
     """
     text = request.match_info[name].lower()
     if not is_uuid(text):

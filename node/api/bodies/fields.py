@@ -1,15 +1,15 @@
 """The fields that bodies, answers and parameters are made of: type, bounds, meaning and an example of each.
 
-The convention, which the OpenAPI document is made by and `tests/api/test_openapi.py` holds everybody to:
+The convention, which the OpenAPI document is made by and `tests/api/test_openapi.py` enforces:
 
 - Every field of every body and answer has a description and an example. It takes them from an alias here, or
   adds its own: `Annotated[Label, Meta(description="...", examples=["..."])]`; a later Meta wins, the rest
   stays. A field that is a Struct, or a list of them, needs only a description. The example of a whole body
   is put together from those of its fields.
 - `Meta(ge=, le=, min_length=, max_length=)` and `Literal` are enforced on requests by msgspec. A `pattern`,
-  `format` or `enum` in `extra_json_schema` is only written down: requests are held to it by a function of
-  `checks`, whose refusals read better; answers by the tests. A pattern is one of ECMA 262 and of Python's
-  re alike, from `^` to `$`.
+  `format` or `enum` in `extra_json_schema` is only written down: a function of `checks` enforces it on
+  requests, as its refusals read better; the tests enforce it on answers. A pattern is one of ECMA 262 and of
+  Python's re alike, from `^` to `$`.
 - Names that begin with `Given` are for requests, where they differ from what answers say. Optional fields of
   requests may be null or "" too: the document says so by itself, the Struct does not.
 - In an answer, text without a value is "". Aliases that begin with `Maybe` allow that.

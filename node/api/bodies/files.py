@@ -44,6 +44,8 @@ class CreateFileBody(Request, frozen=True, kw_only=True):
 class UpdateFileBody(Request, frozen=True, kw_only=True):
     """What the change of every kind of file takes; what is absent stays as it is."""
 
+    filename: Filename | None = None
+    content_type: ContentType | None = None
     retention_period: NewRetentionHours | UnsetType | None = UNSET
 
 

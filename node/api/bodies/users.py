@@ -27,7 +27,13 @@ TtlSeconds = Annotated[
     ),
 ]
 
-
+RenewedTtlSeconds = Annotated[
+    TtlSeconds,
+    Meta(
+        description=f"How long the token lives, 1..{TTL_SECONDS_MAX}. Left out: 30 days.",
+        examples=[TTL_SECONDS_MAX],
+    ),
+]
 Disabled = Annotated[bool, Meta(description="Its tokens are refused, and none is minted.", examples=[False])]
 
 
@@ -37,6 +43,12 @@ class MintBody(Request, frozen=True, kw_only=True):
     ttl_seconds: TtlSeconds | None = None
     roles: Roles | None = None
     groups: Groups | None = None
+
+
+class RenewTokenBody(Request, frozen=True, kw_only=True):
+    """How long the new token lives."""
+
+    ttl_seconds: RenewedTtlSeconds | None = None
 
 
 class PutUserBody(Request, frozen=True, kw_only=True):
@@ -108,6 +120,17 @@ class UserBody(Struct, frozen=True, kw_only=True):
     disabled: Disabled
     created_at: CreatedAt
     updated_at: UpdatedAt
+
+
+class CallerBody(UserBody, frozen=True, kw_only=True):
+    """The caller, and how long it may go on with the token that it has shown."""
+
+    token_expires_at: Annotated[
+        Timestamp,
+        Meta(
+            description="When the token of this request ends, by itself or because another key signs tokens."
+        ),
+    ]
 
 
 class UserList(Struct, frozen=True, kw_only=True):

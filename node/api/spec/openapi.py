@@ -38,6 +38,7 @@ TAGS: Final[Mapping[str, str]] = {
     "Permissions": "Read, write or admin on a bucket or a file, for a user, a group or a role.",
     "Public tokens": "Links to one file that need no credential.",
     "Users": "Who may call: tokens, roles, groups, and their end.",
+    "Audit": "Who did what through this member.",
     "Jobs": "Background work, and what came of it.",
     "Cluster": "Nodes, coordinators, and joining.",
     "Health": "For whatever watches a process from outside.",
@@ -53,6 +54,7 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "job_name": Annotated[Text, Meta(description="The job.", examples=["expire"])],
     "token_id": TokenId,
     "token": Annotated[Text, Meta(description="The public token.", examples=["(43 characters)"])],
+    "ticket": Annotated[Text, Meta(description="The ticket.", examples=["(some 500 characters)"])],
     "nodes/id": Annotated[MemberId, Meta(description="The node.")],
     "coordinators/id": Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])],
     "public-tokens/id": Annotated[Uuid, Meta(description="The public token's id, which is no secret.")],
@@ -81,8 +83,9 @@ A store for the big files of network-emulation labs: exported projects, disk ima
 - Times are RFC 3339, UTC, with milliseconds; requests may use any zone.
 - Requests may leave an optional field out, or send `null` or `""`. Unknown fields and wrong types are a 400
   that names the field. In answers, text without a value is `""`.
-- Lists are ordered by creation, oldest first. While more remain, the answer has `next_cursor`, and a `Link`
-  header. A page may be short of its limit, or empty, and still have a next one.
+- Lists are ordered by creation, oldest first; only entries of the audit log come newest first. While more
+  remain, the answer has `next_cursor`, and a `Link` header. A page may be short of its limit, or empty, and
+  still have a next one.
 - Every error is `{code, error, details}`; `code` never changes.
 - Every answer has an `X-Request-Id`: the caller's, if it sent 1 to 128 of `A-Z a-z 0-9 . _ -`.
 - A path answers other methods than its own with 405, and unknown paths are a 404.
@@ -221,7 +224,7 @@ def _request_body(operation: Operation, schemas: Schemas) -> Schema:
 
 
 def _responses(operation: Operation, schemas: Schemas) -> Schema:
-    """Successes, then errors by status; the codes of one status are told together."""
+    """The successes, then the errors by status; the codes of one status are described together."""
     responses = {
         str(status): _response(answer, schemas) for status, answer in sorted(operation.answers.items())
     }
@@ -230,7 +233,7 @@ def _responses(operation: Operation, schemas: Schemas) -> Schema:
         by_status.setdefault(kind.status, []).append(kind)
     for status, kinds in by_status.items():
         if operation.method == hdrs.METH_HEAD:
-            responses[str(status)] = _response_of(kinds, is_told=False)
+            responses[str(status)] = _response_of(kinds, has_body=False)
         elif len(kinds) == 1:
             responses[str(status)] = {"$ref": f"#/components/responses/{kinds[0].code}"}
         else:
@@ -250,15 +253,15 @@ def _response(answer: Answer, schemas: Schemas) -> Schema:
     return made
 
 
-def _response_of(kinds: list[type[FilestoreError]], *, is_told: bool = True) -> Schema:
-    """An error status, which one of `kinds` explains. `is_told`: whether there is a body to tell it in."""
+def _response_of(kinds: list[type[FilestoreError]], *, has_body: bool = True) -> Schema:
+    """An error status, which one of `kinds` explains. `has_body`: whether the answer has a body for it."""
     made: Schema = {
         "description": " ".join(" ".join((kind.__doc__ or "").split()) for kind in kinds),
         "headers": _headers(
             {name: text for kind in kinds for name, text in ERROR_HEADERS.get(kind, {}).items()}
         ),
     }
-    if is_told:
+    if has_body:
         codes = {"properties": {"code": {"enum": [kind.code for kind in kinds]}}}
         made["content"] = {
             _JSON: {

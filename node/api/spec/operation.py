@@ -1,6 +1,8 @@
-"""One operation of the HTTP interface, described once: its route and its part of the OpenAPI document are
-both made from this. Each resource module lists its own as `OPERATIONS`; `node.api.routes` mounts them, and
-`node.api.spec.openapi` describes them. How fields are described is told in `node.api.bodies.fields`.
+"""One operation of the HTTP interface, described once.
+
+Its route and its part of the OpenAPI document are both made from this. Each resource module lists its own as
+`OPERATIONS`; `node.api.routes` mounts them, and `node.api.spec.openapi` describes them.
+`node.api.bodies.fields` says how fields are described.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,6 +27,7 @@ from ca.errors import (
     Unauthorized,
     Unavailable,
     UnsupportedMediaType,
+    UriTooLong,
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -72,12 +75,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`name` is the operationId, `tag` its resource. The handler's docstring is the description, where none
-    is given.
+    """One operation: its route, and what the OpenAPI document has about it.
 
-    `errors`: those beside the ones that follow from the rest, see `all_errors`. `is_json`: whether the answer
-    is JSON, so that callers who accept none are refused. `takes`: the media type of a body that is no JSON.
-    `changes`: whether it proposes a change, which a coordinator without room refuses.
+    `name` is the operationId, `tag` its resource. Where no `description` is given, the handler's docstring is
+    the description: it is written for clients, and goes out as it is. `errors`: those beside the ones that
+    follow from the rest, see `all_errors`. `is_json`: whether the answer is JSON, so that callers who accept
+    none are refused. `takes`: the media type of a body that is no JSON. `changes`: whether it proposes a
+    change, which a coordinator without room refuses.
     """
 
     name: str
@@ -112,6 +116,8 @@ class Operation:
             found.append(NotAcceptable)
         if "{" in self.path:
             found.append(NotFound)
+        if "{" in self.path or self.query:
+            found.append(UriTooLong)  # for a value without end
         if self.changes:
             found.append(InsufficientStorage)
         return tuple(dict.fromkeys([*found, *self.errors]))

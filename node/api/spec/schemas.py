@@ -75,7 +75,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _listed(kind: Any) -> type[Struct] | None:
-    """Of what Structs a type is the list; None if it is none."""
+    """The Struct that a type is a list of; None if it is no such list."""
     found = typing.get_args(kind)[0] if typing.get_origin(kind) is list else None
     return found if _is_struct(found) else None
 
@@ -111,7 +111,7 @@ def _finished(struct: type[Struct], schema: Schema) -> Schema:
 
 
 def _hoisted(schema: Schema) -> Schema:
-    """Without null, which no answer has, and with what is said about the rest at the top."""
+    """The schema without null, which no answer has, and with descriptions and examples at the top."""
     if "anyOf" not in schema:
         return dict(schema)
     branches = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]
@@ -126,7 +126,7 @@ def _without_default(schema: Schema) -> Schema:
 
 
 def _with_absence(schema: Schema) -> Schema:
-    """A field of a request that may be null or "" as well."""
+    """The schema of a field of a request, which may be null or "" as well."""
     spoken: Schema = {name: schema[name] for name in _SPOKEN if schema.get(name) is not None}
-    held = {name: value for name, value in schema.items() if name not in _SPOKEN}
-    return {"anyOf": [held, {"enum": list(_ABSENT)}], **spoken}
+    rest = {name: value for name, value in schema.items() if name not in _SPOKEN}
+    return {"anyOf": [rest, {"enum": list(_ABSENT)}], **spoken}

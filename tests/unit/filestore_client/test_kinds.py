@@ -4,8 +4,9 @@ import io
 import zipfile
 
 import pytest
+
+from filestore_client.base.records import Kind
 from filestore_client.kinds import content_type_of, image_format, kind_of, new_record_fields
-from filestore_client.records import Kind
 
 BOOT_SECTOR = bytes(510) + b"\x55\xaa"
 ISO = bytes(0x8001) + b"CD001" + bytes(100)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from filestore_client.partial_file import PartialFile, PartialState
-from filestore_client.records import Content
 
+from filestore_client.base.records import Content
+from filestore_client.transfer.partial_file import PartialFile, PartialState
 from tests.unit.upload_machine import CONTENT, SHA256
 
 HALF_BYTES = len(CONTENT) // 2

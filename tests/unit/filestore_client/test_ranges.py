@@ -9,13 +9,19 @@ from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
-from filestore_client.errors import FilestoreError, Internal, PreconditionFailed, Unavailable
-from filestore_client.ranges import RANGE_BYTES_MAX, RANGE_BYTES_MIN, SEGMENT_BYTES, download_ranges, split
-from filestore_client.records import Content
-from filestore_client.spans import Coverage
-from filestore_client.transport import Transport
 
 from ca.certificates import new_root
+from filestore_client.base.errors import FilestoreError, Internal, PreconditionFailed, Unavailable
+from filestore_client.base.records import Content
+from filestore_client.base.spans import Coverage
+from filestore_client.base.transport import Transport
+from filestore_client.transfer.ranges import (
+    RANGE_BYTES_MAX,
+    RANGE_BYTES_MIN,
+    SEGMENT_BYTES,
+    download_ranges,
+    split,
+)
 
 CONTENT = os.urandom(2 * RANGE_BYTES_MIN)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from filestore_client import AsyncClient
-from filestore_client.errors import Unavailable, UntrustedServer
 
 from ca import errors
 from ca.certificates import Authority
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential, server_context
+from filestore_client import AsyncClient
+from filestore_client.base.errors import Unavailable, UntrustedServer
 from tests.unit.peer_nodes import CLUSTER
 
 ANSWERED = {"file_uuid": "f"}

@@ -435,7 +435,7 @@ async def test_head_that_would_be_sent_twice_is_an_error(
     async with connected(handler) as client:
         client.writer.write(GET)
         assert "the head of an answer" in str(await met)
-    assert "a library does not do what is relied upon" in caplog.text
+    assert "a library does not behave as expected" in caplog.text
 
 
 def overridden() -> list[str]:

@@ -180,4 +180,4 @@ async def test_connections_that_aiohttp_makes_in_another_way_are_an_error(
         with pytest.raises(LibraryChanged):
             await session.get(server.url)
         assert server.bodies == []
-    assert "a library does not do what is relied upon" in caplog.text
+    assert "a library does not behave as expected" in caplog.text

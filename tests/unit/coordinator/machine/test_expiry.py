@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine.expiry import JOIN_TOKEN_KEPT_MS, PUBLIC_TOKEN_KEPT_MS, PUT_OFF_MS
+from coordinator.machine.expiry import JOIN_TOKEN_RETENTION_MS, PUBLIC_TOKEN_RETENTION_MS, PUT_OFF_MS
 from coordinator.model.records import DEFAULT_BUCKET_ID
 from coordinator.protocol import commands, queries
 from coordinator.storage.state_store import Store
@@ -194,7 +194,7 @@ def test_public_token_answers_gone_for_thirty_days_after_its_end(state: State) -
     finish(state, "f1")
     state.apply(public_token("f1", "t1", None))
     link = queries.GetPublicContent(bucket_id=DEFAULT_BUCKET_ID, token_sha256="t1")
-    state.at_ms += DAY_MS + PUBLIC_TOKEN_KEPT_MS - 1
+    state.at_ms += DAY_MS + PUBLIC_TOKEN_RETENTION_MS - 1
     assert expire(state) == {}
     assert state.ask(link) == "gone"
     state.at_ms += 1
@@ -205,7 +205,7 @@ def test_public_token_answers_gone_for_thirty_days_after_its_end(state: State) -
 def test_join_token_goes_a_day_after_its_end_with_its_joins(state: State) -> None:
     state.apply(join_token("short"))
     state.apply(join("short", "n9"))
-    state.at_ms += HOUR_MS + JOIN_TOKEN_KEPT_MS - 1
+    state.at_ms += HOUR_MS + JOIN_TOKEN_RETENTION_MS - 1
     assert expire(state) == {}
     assert rows(state, "SELECT node_id FROM joins") == [("n9",)]
     state.at_ms += 1

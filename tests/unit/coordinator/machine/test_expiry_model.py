@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.machine.expiry import PUBLIC_TOKEN_KEPT_MS, PUT_OFF_MS
+from coordinator.machine.expiry import PUBLIC_TOKEN_RETENTION_MS, PUT_OFF_MS
 from coordinator.protocol import commands
 from tests.unit.coordinator.machine.test_expiry import (
     DAY_MS,
@@ -113,7 +113,7 @@ class _Model:
         return (
             any(self._due("pending", "available", "tombstoned"))
             or any(ends <= at_ms for _, ends in self.permissions.values())
-            or any(ends + PUBLIC_TOKEN_KEPT_MS <= at_ms for _, ends in self.tokens.values())
+            or any(ends + PUBLIC_TOKEN_RETENTION_MS <= at_ms for _, ends in self.tokens.values())
         )
 
     def _due(self, *states: str) -> list[tuple[int, int, str]]:
@@ -130,7 +130,7 @@ class _Model:
                 name = min(due, key=lambda each: (each[0], each[2]))[2] if "pending" in states else due[0][2]
                 self._step(name, at_ms)
         self.permissions = {name: each for name, each in self.permissions.items() if each[1] > at_ms}
-        kept_ms = at_ms - PUBLIC_TOKEN_KEPT_MS
+        kept_ms = at_ms - PUBLIC_TOKEN_RETENTION_MS
         self.tokens = {name: each for name, each in self.tokens.items() if each[1] > kept_ms}
 
     def _step(self, name: str, at_ms: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine.jobs import RUNS_KEPT
+from coordinator.machine.jobs import RUNS_RETAINED
 from coordinator.protocol import commands, queries
 from tests.unit.state import ADMIN, State
 
@@ -139,12 +139,12 @@ def test_last_run_of_each_job_by_name(state: State) -> None:
 
 def test_newest_ended_runs_of_each_job_are_kept(state: State) -> None:
     state.apply(trigger("other", "snapshot"))
-    for number in range(RUNS_KEPT + 5):
+    for number in range(RUNS_RETAINED + 5):
         state.apply(start(f"r{number}"))
         state.apply(record(f"r{number}"))
     state.apply(start("last"))
     runs = ids(state.ask(queries.ListJobRuns(caller=ADMIN)))
-    assert runs == ["other", *(f"r{number}" for number in range(5, RUNS_KEPT + 5)), "last"]
+    assert runs == ["other", *(f"r{number}" for number in range(5, RUNS_RETAINED + 5)), "last"]
 
 
 def cancel(run_id: str, **changes: Any) -> commands.CancelRun:

@@ -7,7 +7,7 @@ import pytest
 
 from ca.errors import Forbidden
 from ca.identity import Identity, Role
-from coordinator.machine.burials import KEPT_MS
+from coordinator.machine.burials import RETENTION_MS
 from coordinator.protocol import commands, queries
 from coordinator.service import require_own
 from tests.unit.replica_acts import (
@@ -136,7 +136,7 @@ def test_completion_that_looked_before_a_loss_is_refused_though_the_log_had_no_s
 def test_forgotten_burials_refuse_whatever_looked_before_them(state: State) -> None:
     seen = state.log_index
     lost(state, "n4", "zz")
-    state.at_ms += KEPT_MS - 1
+    state.at_ms += RETENTION_MS - 1
     assert not state.store.is_expire_due(at_ms=state.at_ms)
     state.at_ms += 1
     assert state.store.is_expire_due(at_ms=state.at_ms)

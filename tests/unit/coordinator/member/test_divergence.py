@@ -11,7 +11,7 @@ from coordinator.member.divergence import (
     DigestStanding,
     Divergence,
     DivergenceWatch,
-    Word,
+    ReportedDigest,
     confirmed_digest,
     majority_digest,
 )
@@ -139,7 +139,7 @@ def test_copy_and_its_source_are_no_majority_against_the_sound_third() -> None:
     watch = DivergenceWatch("c3")
     watch.own(10, "sound")
     assert watch.reported("c1", 10, "damaged", VOTERS) == Divergence(10, ())
-    assert watch.reported("c2", 10, Word("damaged", origin="c1"), VOTERS) is None
+    assert watch.reported("c2", 10, ReportedDigest("damaged", origin="c1"), VOTERS) is None
     assert (watch.odd, watch.open_places(VOTERS)) == (set(), [10])
 
 
@@ -147,21 +147,29 @@ def test_copy_that_differs_from_its_source_is_a_witness_against_it() -> None:
     watch = DivergenceWatch("c2")
     watch.own(10, "sound")
     watch.reported("c1", 10, "damaged since", VOTERS)
-    watch.reported("c2", 10, Word("sound", origin="c1"), VOTERS)
+    watch.reported("c2", 10, ReportedDigest("sound", origin="c1"), VOTERS)
     assert watch.reported("c3", 10, "sound", VOTERS) == Divergence(10, ("c1",))
 
 
 def test_copies_of_copies_are_one_witness() -> None:
     voters = ("c1", "c2", "c3", "c4", "c5")
-    words = {"c1": Word("d"), "c2": Word("d", origin="c1"), "c3": Word("d", origin="c2")}
-    assert majority_digest(words, voters) == ""
-    in_a_circle = {"c1": Word("d", origin="c2"), "c2": Word("d", origin="c1"), "c3": Word("d")}
+    reports = {
+        "c1": ReportedDigest("d"),
+        "c2": ReportedDigest("d", origin="c1"),
+        "c3": ReportedDigest("d", origin="c2"),
+    }
+    assert majority_digest(reports, voters) == ""
+    in_a_circle = {
+        "c1": ReportedDigest("d", origin="c2"),
+        "c2": ReportedDigest("d", origin="c1"),
+        "c3": ReportedDigest("d"),
+    }
     assert majority_digest(in_a_circle, VOTERS) == "d"
 
 
 def test_two_copies_of_one_that_is_gone_are_one_witness() -> None:
-    words = {"c2": Word("d", origin="c1"), "c3": Word("d", origin="c1")}
-    assert majority_digest(words, VOTERS) == ""
+    reports = {"c2": ReportedDigest("d", origin="c1"), "c3": ReportedDigest("d", origin="c1")}
+    assert majority_digest(reports, VOTERS) == ""
 
 
 def watch_of_a_pass(own_id: str) -> DivergenceWatch:
@@ -180,7 +188,7 @@ def test_digest_that_was_agreed_before_of_untouched_rows_shows_who_is_odd() -> N
     watch.own(20, "a", again)
     assert watch.agreed_at(again) == 10
     watch.reported("c2", 20, "b", VOTERS)
-    assert watch.reported("c1", 20, Word("a", agreed_at=10), VOTERS) == Divergence(20, ("c2",))
+    assert watch.reported("c1", 20, ReportedDigest("a", agreed_at=10), VOTERS) == Divergence(20, ("c2",))
     assert watch.open_places(VOTERS) == []
 
 
@@ -206,16 +214,16 @@ def test_what_was_agreed_two_passes_ago_is_forgotten() -> None:
 
 def test_one_that_knows_the_rows_were_touched_makes_the_past_no_proof() -> None:
     """It may be the other that is right: a page that lost a write is as it was."""
-    words = {"c1": Word("a", agreed_at=10), "c2": Word("b", touched=True)}
-    assert confirmed_digest(words, VOTERS) == ""
-    assert confirmed_digest({"c1": words["c1"], "c2": Word("b")}, VOTERS) == "a"
+    reports = {"c1": ReportedDigest("a", agreed_at=10), "c2": ReportedDigest("b", touched=True)}
+    assert confirmed_digest(reports, VOTERS) == ""
+    assert confirmed_digest({"c1": reports["c1"], "c2": ReportedDigest("b")}, VOTERS) == "a"
 
 
 def test_majority_goes_before_what_was_agreed() -> None:
     watch = DivergenceWatch("c1")
     watch.reported("c2", 20, "b", VOTERS)
     watch.reported("c3", 20, "b", VOTERS)
-    assert watch.reported("c1", 20, Word("a", agreed_at=10), VOTERS) == Divergence(20, ("c1",))
+    assert watch.reported("c1", 20, ReportedDigest("a", agreed_at=10), VOTERS) == Divergence(20, ("c1",))
 
 
 def test_member_that_cannot_read_its_state_is_odd_by_its_own_word() -> None:
@@ -257,7 +265,7 @@ def test_odd_one_is_needed_until_the_others_are_a_majority_with_one_digest() -> 
     watch.own(10, "b")
     watch.reported("c2", 10, "a", VOTERS)
     assert not watch.can_do_without(10, VOTERS)
-    watch.reported("c3", 10, Word("a", origin="c2"), VOTERS)
+    watch.reported("c3", 10, ReportedDigest("a", origin="c2"), VOTERS)
     assert watch.can_do_without(10, VOTERS)
     assert not watch.can_do_without(11, VOTERS)
 
@@ -266,7 +274,7 @@ def test_state_is_vouched_for_by_a_majority_of_witnesses_and_by_no_copy() -> Non
     watch = DivergenceWatch("c1")
     watch.own(10, "a")
     assert watch.standing(10, VOTERS) is DigestStanding.OPEN
-    watch.reported("c2", 10, Word("a", origin="c1"), VOTERS)
+    watch.reported("c2", 10, ReportedDigest("a", origin="c1"), VOTERS)
     assert watch.standing(10, VOTERS) is DigestStanding.OPEN
     watch.reported("c3", 10, "a", VOTERS)
     assert watch.standing(10, VOTERS) is DigestStanding.AGREED
@@ -299,6 +307,10 @@ def test_word_of_a_state_that_was_given_up_is_void() -> None:
 
 
 def test_who_cannot_tell_whose_state_it_has_is_no_witness() -> None:
-    words = {"c1": Word("x"), "c2": Word("x", origin=UNKNOWN), "c3": Word("y")}
-    assert majority_digest(words, VOTERS) == ""
-    assert majority_digest(words | {"c2": Word("x")}, VOTERS) == "x"
+    reports = {
+        "c1": ReportedDigest("x"),
+        "c2": ReportedDigest("x", origin=UNKNOWN),
+        "c3": ReportedDigest("y"),
+    }
+    assert majority_digest(reports, VOTERS) == ""
+    assert majority_digest(reports | {"c2": ReportedDigest("x")}, VOTERS) == "x"

@@ -107,8 +107,8 @@ class Seat:
             self.group.send,
             self.fetch,
             lambda *_: None,
-            log_bytes_kept=2 * SEGMENT_BYTES,
-            kept_entries=10,
+            compacted_bytes_min=2 * SEGMENT_BYTES,
+            trailing_entries=10,
             cache_lease_s=0.0,  # no node keeps anything here
         )
         return self.driver

@@ -126,7 +126,7 @@ async def test_damage_that_a_process_found_is_believed_by_the_next(
         await rebuild(files, DAMAGE, lambda: nobody(tmp_path, peer_authority), sync=os.fdatasync)
         opened(files).close()
         kept = [path for path in files.data.glob("state.sqlite.damaged-*") if path.suffix != SUMS]
-        assert len(kept) == min(number + 1, rebuilding.KEPT_MAX)
+        assert len(kept) == min(number + 1, rebuilding.DAMAGED_MAX)
     state.store.close()
 
 

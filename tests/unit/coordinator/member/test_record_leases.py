@@ -189,7 +189,7 @@ def test_only_blocks_are_told_at_once(leases: CacheLeases) -> None:
 def test_more_keys_than_an_answer_holds_are_everything(
     leases: CacheLeases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_leases, "KEYS_TOLD_MAX", 2)
+    monkeypatch.setattr(record_leases, "REPLY_KEYS_MAX", 2)
     blocks = [leases.block(frozenset({f"file:{n}"}), at_s=100.0) for n in range(3)]
 
     assert leases.news("a").blocked == list(EVERYTHING)

@@ -98,6 +98,11 @@ steps: st.SearchStrategy[list[commands.AnyCommand]] = st.one_of(
     st.builds(lambda: [commands.DeleteBucket(caller=ADMIN, bucket_id="b"), create_bucket(ADMIN, "b")]),
     st.builds(lambda: [commands.Expire(rows_max=100, tombstone_ms=HOUR_MS)]),
     st.builds(lambda name: [commands.UpdateProjectFile(caller=ADMIN, file_uuid=name)], files),
+    st.builds(
+        lambda name, changes: [commands.UpdateProjectFile(caller=ADMIN, file_uuid=name, **changes)],
+        files,
+        st.sampled_from([{"filename": "other"}, {"content_type": "text/plain"}, {"retention_hours": 9}]),
+    ),
     st.builds(lambda: [commands.UpdateBucket(caller=ADMIN, bucket_id="b", name="c", quota_bytes=10)]),
 )
 

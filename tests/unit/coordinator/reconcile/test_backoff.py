@@ -8,7 +8,7 @@ from coordinator.reconcile.backoff import (
     KEYS_MAX,
     REST_S_MAX,
     REST_S_MIN,
-    TOLD_S_MIN,
+    SHOWN_S_MIN,
     Backoff,
     CopyFailures,
 )
@@ -32,7 +32,7 @@ def copy(number: int, target: str = "n3", sources: tuple[str, ...] = ("n1", "n2"
 def takers(failures: CopyFailures, number: int) -> list[str]:
     """Who may take this blob now, of three that could."""
     candidates = tuple(Candidate(name, "", 100, 50, 100) for name in ("n1", "n2", "n3"))
-    facts = Facts(nodes=(), candidates=candidates, heard=frozenset(), replicas=3, write_quorum=2)
+    facts = Facts(nodes=(), candidates=candidates, reachable=frozenset(), replicas=3, write_quorum=2)
     return [each.node_id for each in failures.eligible(facts, f"{number:064x}").candidates]
 
 
@@ -125,7 +125,7 @@ def test_node_that_failed_and_of_which_nothing_is_wanted_any_more_is_told_no_lon
     for number in range(3):
         clock.now_s += REST_S_MAX
         failures.target_failed(copy(number), WHY, has_answered=True)
-    clock.now_s += TOLD_S_MIN - 1
+    clock.now_s += SHOWN_S_MIN - 1
     assert list(failures.sentences()) == ["n3"]
     clock.now_s += 1
     assert failures.sentences() == {}

@@ -22,7 +22,7 @@ from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.reconcile.job_runs import Interrupted, JobRuns, StepProgress, Work
-from coordinator.reconcile.job_steps import BACKUPS_KEPT, expire, take_backup
+from coordinator.reconcile.job_steps import BACKUPS_RETAINED, expire, take_backup
 from coordinator.runtime.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
@@ -396,14 +396,14 @@ def test_newest_backups_are_kept_and_what_was_interrupted_is_written_over(tmp_pa
     files.backups.mkdir()
     (files.backups / "making").write_bytes(b"half of one")
     try:
-        for number in range(BACKUPS_KEPT + 2):
+        for number in range(BACKUPS_RETAINED + 2):
             take_backup(files, at_ms=1_800_000_000_000 + number * 1000)
     finally:
         state.store.close()
     names = sorted(path.name for path in files.backups.iterdir())
     assert names == [
         f"20270115T0800{number:02}-1.sqlite{ending}"
-        for number in range(2, BACKUPS_KEPT + 2)
+        for number in range(2, BACKUPS_RETAINED + 2)
         for ending in ("", ".sha256")
     ]
 
@@ -416,10 +416,10 @@ def test_newest_backups_are_kept_whatever_a_clock_showed(tmp_path: Path, wrong_m
     taken: list[Path] = []
     try:
         for first_ms in (right_ms, wrong_ms, right_ms + 86_400_000):
-            for number in range(BACKUPS_KEPT):
+            for number in range(BACKUPS_RETAINED):
                 state.user(f"user-{first_ms}-{number}")
                 taken.append(take_backup(files, at_ms=first_ms + number * 1000)[0])
-                assert set(files.backups.glob("*.sqlite")) == set(taken[-BACKUPS_KEPT:])
+                assert set(files.backups.glob("*.sqlite")) == set(taken[-BACKUPS_RETAINED:])
     finally:
         state.store.close()
 

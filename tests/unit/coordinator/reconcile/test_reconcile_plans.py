@@ -36,7 +36,7 @@ def facts(*nodes: NodeRecord, silent: tuple[str, ...] = (), free: dict[str, int]
         candidates=tuple(
             Candidate(n.node_id, n.zone, n.weight, room.get(n.node_id, 50) * GIB, 100 * GIB) for n in takers
         ),
-        heard=frozenset(n.node_id for n in nodes if n.state != "down" and n.node_id not in silent),
+        reachable=frozenset(n.node_id for n in nodes if n.state != "down" and n.node_id not in silent),
         replicas=3,
         write_quorum=2,
     )
@@ -160,7 +160,7 @@ def test_node_that_is_down_is_not_emptied() -> None:
 
 def test_node_that_could_not_be_told_to_look_is_not_taken_for_one_that_has_looked() -> None:
     cluster = facts(node("n1"), node("n2", "down"), node("n3"), silent=("n3",))
-    assert unasked(cluster, sorted(cluster.heard)) == ["n2", "n3"]
+    assert unasked(cluster, sorted(cluster.reachable)) == ["n2", "n3"]
     assert unasked(cluster, ["n1", "n2", "n3"]) == []
 
 

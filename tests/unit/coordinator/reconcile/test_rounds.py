@@ -12,7 +12,7 @@ from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.model.records import NodeRecord
 from coordinator.model.replica_records import DeletionPage, Dropped, HeldReplica, NodeReplicas, ReplicaCounts
-from coordinator.model.safety_limits import CAUTION_BLOBS
+from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
 from coordinator.protocol import commands
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts, ListReplicasToDelete
@@ -31,7 +31,7 @@ from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigge
 from tests.unit.state import ADMIN, complete, create, join, join_token
 
 NODES = ("n1", "n2", "n3", "n4")
-BLOBS = 3 * CAUTION_BLOBS
+BLOBS = 3 * SAFETY_BLOBS_MAX
 
 
 class Disks(NodeOrders):
@@ -130,7 +130,7 @@ async def test_node_that_does_not_drop_what_was_released_is_asked_for_no_more(tm
         first = (await context.ask(GetReplicaCounts(), ReplicaCounts)).doomed
         await run(context, "r2")
         second = (await context.ask(GetReplicaCounts(), ReplicaCounts)).doomed
-    assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + RELEASES_AT_ONCE <= CAUTION_BLOBS
+    assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + RELEASES_AT_ONCE <= SAFETY_BLOBS_MAX
     assert second == first
 
 

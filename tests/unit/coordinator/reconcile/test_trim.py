@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.model.replica_records import NodeReplicas, ReplicaCounts
-from coordinator.model.safety_limits import CAUTION_BLOBS
+from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
 from coordinator.protocol import commands
 from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile import trim
@@ -124,7 +124,7 @@ async def test_node_that_does_not_drop_is_asked_for_no_more_and_what_is_left_is_
         first = (await context.ask(GetReplicaCounts(), ReplicaCounts)).doomed
         await run(context, "r2")
         second = (await context.ask(GetReplicaCounts(), ReplicaCounts)).doomed
-        assert max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= CAUTION_BLOBS
+        assert max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= SAFETY_BLOBS_MAX
         assert second == first
         assert int(result["released"]) + int(result["left"]) == BLOBS
 

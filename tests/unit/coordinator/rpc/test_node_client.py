@@ -17,7 +17,7 @@ from coordinator.rpc import node_client
 from coordinator.rpc.node_client import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState, PullReport
 from node.custody.orders import Orders
 from node.storage.loss_notes import list_lost
-from node.storage.withdrawn import Loss
+from node.storage.out_of_service import Loss
 from tests.unit.node.uploads.test_links import UUID, held, store
 from tests.unit.node_records import node_record
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get, impostor

@@ -14,7 +14,7 @@ def objects(paths: list[Path]) -> list[str]:
 
 
 def write(path: Path, writer: int, size_bytes_max: int, kept: int) -> None:
-    log = AuditLog(path, kept=kept, size_bytes_max=size_bytes_max)
+    log = AuditLog(path, rotated=kept, size_bytes_max=size_bytes_max)
     for number in range(LINES):
         log.record("act", principal="p", object=f"{writer}-{number}", outcome="ok", request_id="")
     log.close()

@@ -87,7 +87,7 @@ async def test_lines_of_answers_come_in_order_before_what_is_logged_after_them(
     with (tmp_path / "log").open("w") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
         logs.setup("node")
-        for number in range(3 * logs.LINES_HELD_MAX + 1):
+        for number in range(3 * logs.LINES_WAITING_MAX + 1):
             log(f"/{number}")
         root_logger.warning("after them")
         log("/last")
@@ -95,7 +95,7 @@ async def test_lines_of_answers_come_in_order_before_what_is_logged_after_them(
         await asyncio.sleep(0)  # the end of this turn
         text = (tmp_path / "log").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
-    numbers = [f"/{number}" for number in range(3 * logs.LINES_HELD_MAX + 1)]
+    numbers = [f"/{number}" for number in range(3 * logs.LINES_WAITING_MAX + 1)]
     assert [line.get("path", line["message"]) for line in lines] == [*numbers, "after them", "/last"]
     assert text.splitlines()[: len(shown)] == shown
     assert len(shown) == len(numbers) + 1

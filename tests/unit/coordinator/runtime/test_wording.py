@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 from aiohttp import web
-from filestore_client import AsyncClient
-from filestore_client.errors import Unavailable
 
 from ca.certificates import new_root
 from coordinator.runtime.wording import connection_trouble, counted
 from deploy.dev.processes import free_ports
+from filestore_client import AsyncClient
+from filestore_client.base.errors import Unavailable
 
 LOOPBACK = "127.0.0.1"
 

@@ -12,7 +12,7 @@ from coordinator.storage.log_directory import FILES_SPARE, writable_bytes
 from node.diskio.durable import Disk
 from node.diskio.executor import DiskWorkers
 from node.membership.disk_monitor import PROBE_S, DiskWatch
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.storage.blobs import SPARE_BYTES, BlobStore
 from node.uploads.write_locks import UploadLocks
@@ -24,7 +24,7 @@ PIECE = os.urandom(1 << 20)
 ROOM_BYTES = 10 << 20  # beside the reserve
 
 
-def append(upload: Upload, pieces: int) -> None:
+def append(upload: UploadFile, pieces: int) -> None:
     for _ in range(pieces):
         upload.append(PIECE)
         upload.sync()

@@ -332,5 +332,5 @@ def test_log_forgets_nothing_that_the_database_may_lose(tmp_path: Path) -> None:
     with closing(SegmentLog.open(files.log)) as log, closing(Store(files.state)) as store:
         config = configured(Config("c1", ("c1",)), store)
         snapshots = SnapshotStore(files.snapshots, files.state)
-        member = RaftMember(config, log, store, snapshots, random.Random(1), kept_entries=0)
+        member = RaftMember(config, log, store, snapshots, random.Random(1), trailing_entries=0)
         assert [member.compactable(durable) for durable in (2, store.applied_index())] == [2, 7]

@@ -300,6 +300,6 @@ def test_file_of_sums_that_the_disk_refuses_is_as_good_as_none(tmp_path: Path, c
     os.close(sums._file)
     sums._file = os.open(path, os.O_WRONLY if changed_ns == 1 else os.O_RDONLY)
     assert sums.load(changed_ns, 4096) == array("Q")
-    assert not sums.is_kept
+    assert not sums.is_used
     assert not path.exists()
     sums.close()

@@ -6,19 +6,19 @@ import re
 import time
 
 import pytest
-from filestore_client.errors import CATALOGUE as OF_THE_CLIENT
-from filestore_client.errors import (
+
+from ca.certificates import UntrustedCertificate
+from ca.errors import CATALOGUE, Internal
+from deploy.base import failures
+from deploy.base.failures import claims_of, exit_code_of, explained, line_of
+from filestore_client.base.errors import CATALOGUE as OF_THE_CLIENT
+from filestore_client.base.errors import (
     FileChanged,
     FilestoreError,
     RequestTimeout,
     UntrustedServer,
     error_of,
 )
-
-from ca.certificates import UntrustedCertificate
-from ca.errors import CATALOGUE, Internal
-from deploy.base import failures
-from deploy.base.failures import claims_of, exit_code_of, explained, line_of
 from tests.cluster.test_command_error_codes import EXIT_CODES
 
 

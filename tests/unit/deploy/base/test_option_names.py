@@ -5,13 +5,13 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from filestore_client.errors import InvalidRequest as RefusedRequest
 
 from ca.errors import Conflict, FilestoreError, InvalidRequest
 from ca.jointoken import new_join_token
 from deploy.base.option_names import names_options
 from deploy.commands.coordinator import coordinator
 from deploy.commands.node import node
+from filestore_client.base.errors import InvalidRequest as RefusedRequest
 
 
 def told(group: click.Command, *arguments: str) -> str:

@@ -91,7 +91,7 @@ async def test_over_tls_small_answers_are_hot_and_the_same(nodes: list[Node]) ->
 async def test_range_that_the_socket_takes_at_once_needs_no_task(
     running: HotNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.content.fastpath.FileSender", None)
+    monkeypatch.setattr("node.content.fastpath.BodyWriter", None)
     request_bytes = asking(f"Range: bytes=5-{body_writer.SMALL_BYTES + 5}")
     sent = [request_bytes, END]
     answer = await exchange(running.hot, sent)
@@ -274,7 +274,7 @@ async def test_client_that_goes_away_in_the_middle_ends_its_answer(running: HotN
 async def test_client_that_takes_nothing_is_cut_off(
     running: HotNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.content.fastpath.STALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("node.sending.body_writer.STALL_TIMEOUT_S", 0.1)
     reader, writer = await slow_connection(running)
     writer.write(asking("Range: bytes=0-7999999"))
     await reader.readuntil(b"\r\n\r\n")

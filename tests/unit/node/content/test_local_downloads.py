@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import random
+import re
 import socket
 import ssl
 import struct
@@ -21,6 +22,7 @@ from coordinator.http.app import Listener, new_application, serve
 from coordinator.model.records import ContentRecord
 from node.content.download import serve_content
 from node.diskio import pagecache
+from node.http.ranges import ByteRange, multipart_parts
 from node.sending import body_writer, sendfile
 from node.storage.segments import SEGMENT_BYTES
 from tests.unit.file_records import available_file
@@ -97,6 +99,49 @@ def test_ranges_of_every_size_come_unchanged_over_one_connection(
     run(main())
 
 
+@pytest.mark.parametrize("run", [asyncio.run, run_on_uvloop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("damaged_at", [None, 5_000_000], ids=["sound", "damaged"])
+def test_parts_of_every_size_come_unchanged_and_in_order(
+    tmp_path: Path, peer_authority: Authority, run: Runner, tls: bool, damaged_at: int | None
+) -> None:
+    """Some go past the transport, some through it, and one from another node if that has to be."""
+    small, size_bytes = body_writer.SMALL_BYTES, len(CONTENT)
+    sizes = {100: 3_000_000, 7: 1, SEGMENT_BYTES - 1: 3_000_000, 8_000_000: small + 1, 8_500_000: small}
+    spans = [(start, start + length) for start, length in sizes.items()]
+    asked = "bytes=" + ",".join(f"{start}-{stop - 1}" for start, stop in spans)
+
+    async def main() -> None:
+        async with (
+            running_node("n1", tmp_path / "n1", peer_authority) as node,
+            running_node("n2", tmp_path / "n2", peer_authority) as other,
+        ):
+            introduce([node, other])
+            node.store()
+            other.store()
+            if damaged_at is not None:
+                node.damage(damaged_at)
+            context = node.contexts.api.listening if tls else None
+            async with plain_listener(node, ["n1", "n2"], context) as listener:
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1",
+                    listener.port,
+                    ssl=client_context(peer_authority.root_pem) if tls else None,
+                    server_hostname=f"n1.node.{CLUSTER}.internal" if tls else None,
+                )
+                for _ in range(2):  # the second time everything is trusted and kept open
+                    writer.write(asking(f"Range: {asked}"))
+                    head, body = await read_answer(reader)
+                    (boundary,) = re.findall(rb"boundary=([0-9a-f]+)", head)
+                    ranges = [ByteRange(start, stop) for start, stop in spans]
+                    whole = multipart_parts(ranges, size_bytes, RECORD.content_type, boundary.decode())
+                    parts = b"".join(p.header + CONTENT[p.span.start : p.span.stop] for p in whole.parts)
+                    assert body == parts + whole.closing
+                writer.close()
+
+    run(main())
+
+
 async def test_requests_sent_at_once_are_answered_in_order(nodes: list[Node]) -> None:
     nodes[0].store()
     spans = [(0, 3_000_000), (10, 20), (4_000_000, 9_000_000), (7, 70_000)]
@@ -136,15 +181,18 @@ async def test_damage_is_followed_by_another_replica_on_the_same_connection(
     assert not nodes[0].blob_path().exists()
 
 
-async def test_damage_after_the_blob_was_kept_open_is_found_before_it_is_sent(nodes: list[Node]) -> None:
+@pytest.mark.parametrize("asked", ["Range: bytes=0-9", "Range: bytes=0-9,20-29"], ids=["one", "parts"])
+async def test_damage_after_the_blob_was_kept_open_is_found_before_it_is_sent(
+    nodes: list[Node], asked: str
+) -> None:
     nodes[0].store()
     async with plain_listener(nodes[0], ["n1"]) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        for asked in (asking(), asking("Range: bytes=0-9")):
-            writer.write(asked)
+        for request_bytes in (asking(), asking(asked)):
+            writer.write(request_bytes)
             await read_answer(reader)
         nodes[0].damage(0)
-        writer.write(asking("Range: bytes=0-9"))
+        writer.write(asking(asked))
         head, _ = await read_answer(reader)
         assert head.startswith(b"HTTP/1.1 503 ")
         writer.close()

@@ -10,7 +10,7 @@ from node.custody import compare
 from node.custody.context import Stopped
 from node.diskio.durable import Disk
 from node.staging.upload_store import UploadStore
-from node.storage.damage import miss, withdraw
+from node.storage.damage import miss, remove_from_service
 from node.storage.quarantine import Quarantine
 from node.storage.segments import BlobDamaged
 from tests.unit import replica_acts as acts
@@ -146,7 +146,7 @@ async def test_report_whose_answer_is_lost_is_followed_by_a_new_list(keeper: Kee
     name = keeper.store()
     keeper.doom(name)
     keeper.age(name)
-    await keeper.custody._reporter.doomed(after="", limit=1)
+    await keeper.custody._reporter.to_delete(after="", limit=1)
     keeper.log.lost_answers = 1
     await keeper.collect()
     assert acts.doomed(keeper.state, "n1") == []
@@ -223,7 +223,7 @@ async def test_damage_that_a_reader_meets_is_reported(keeper: Keeper) -> None:
     keeper.rot(name)
     with pytest.raises(BlobDamaged) as caught, keeper.blobs.open(name) as blob:
         blob.verify_range(0, SIZE_BYTES)
-    await withdraw(keeper.disk, keeper.blobs, keeper.metrics, caught.value)
+    await remove_from_service(keeper.disk, keeper.blobs, keeper.metrics, caught.value)
     keeper.restart()  # the note survives
     await keeper.look()
     assert keeper.held() == []

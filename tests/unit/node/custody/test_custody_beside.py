@@ -10,7 +10,7 @@ import pytest
 from coordinator.rpc.view import View
 from node.custody import compare, loss_repair
 from node.custody.context import Pass
-from node.storage.damage import withdraw
+from node.storage.damage import remove_from_service
 from node.storage.quarantine import Quarantine
 from node.storage.segments import SEGMENT_BYTES, BlobDamaged
 from tests.unit import replica_acts as acts
@@ -60,7 +60,7 @@ async def spoil(keeper: Keeper, name: str) -> None:
     keeper.rot(name)
     file = keeper.path(name).stat()
     damage = BlobDamaged(name, "as a reader found", file=(file.st_dev, file.st_ino))
-    await withdraw(keeper.disk, keeper.blobs, keeper.metrics, damage)
+    await remove_from_service(keeper.disk, keeper.blobs, keeper.metrics, damage)
 
 
 async def test_losses_orders_and_drops_do_not_wait_for_a_comparison_that_reads(

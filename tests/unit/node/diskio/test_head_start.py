@@ -10,7 +10,7 @@ import pytest
 
 from ca import errors
 from node.diskio import durable, writeback
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 from tests.unit.upload_machine import CONTENT, REFUSALS, SHA256, UUID, Machine, assert_goes_on, assert_stored
 
 PIECE = 10_000
@@ -24,7 +24,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writeback, "END_BYTES", 50_000)
 
 
-def append(upload: Upload, start: int, stop: int) -> None:
+def append(upload: UploadFile, start: int, stop: int) -> None:
     for at in range(start, stop, PIECE):
         upload.append(CONTENT[at : min(at + PIECE, stop)])
 

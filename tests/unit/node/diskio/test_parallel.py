@@ -9,24 +9,24 @@ from node.diskio.parallel import ParallelParts
 
 
 @pytest.fixture
-def lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[ParallelParts]:
+def parallel(monkeypatch: pytest.MonkeyPatch) -> Iterator[ParallelParts]:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     made = ParallelParts()
     yield made
     made.close()
 
 
-def test_parts_run_at_the_same_time(lanes: ParallelParts) -> None:
+def test_parts_run_at_the_same_time(parallel: ParallelParts) -> None:
     met = threading.Barrier(2, timeout=30)
-    lanes.run(met.wait, met.wait)
+    parallel.run(met.wait, met.wait)
     assert not met.broken
 
 
-def test_part_runs_in_the_callers_thread_where_none_is_free(lanes: ParallelParts) -> None:
+def test_part_runs_in_the_callers_thread_where_none_is_free(parallel: ParallelParts) -> None:
     ran: list[threading.Thread] = []
 
     def run_both() -> None:
-        lanes.run(lambda: None, lambda: ran.append(threading.current_thread()))
+        parallel.run(lambda: None, lambda: ran.append(threading.current_thread()))
 
     begun, go_on = threading.Event(), threading.Event()
 
@@ -39,21 +39,21 @@ def test_part_runs_in_the_callers_thread_where_none_is_free(lanes: ParallelParts
         run_both()
         go_on.set()
 
-    lanes.run(meanwhile, occupy)
+    parallel.run(meanwhile, occupy)
     assert ran == [threading.current_thread()]
-    run_both()  # the lane is free again
+    run_both()  # the thread is free again
     assert ran[1] != threading.current_thread()
 
 
-def test_failure_is_told_when_both_have_ended(lanes: ParallelParts) -> None:
+def test_failure_is_told_when_both_have_ended(parallel: ParallelParts) -> None:
     ended: list[str] = []
 
     def fail(error: Exception) -> None:
         raise error
 
-    for _ in range(2):  # a failure leaves the lane free
+    for _ in range(2):  # a failure leaves the thread free
         with pytest.raises(OSError, match="here"):
-            lanes.run(lambda: fail(OSError("here")), lambda: ended.append("beside"))
+            parallel.run(lambda: fail(OSError("here")), lambda: ended.append("beside"))
         with pytest.raises(ValueError, match="beside"):
-            lanes.run(lambda: ended.append("here"), lambda: fail(ValueError("beside")))
+            parallel.run(lambda: ended.append("here"), lambda: fail(ValueError("beside")))
     assert ended == ["beside", "here"] * 2

@@ -77,7 +77,7 @@ async def test_who_waits_for_a_disk_that_hangs_is_let_go(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, let_go = nodes[0], asyncio.Event()
-    async with watched(node, monkeypatch), node.services.locks.hold(UUID, lambda: True, let_go.set):
+    async with watched(node, monkeypatch), node.services.locks.lock(UUID, lambda: True, let_go.set):
         with hanging(node, monkeypatch):
             await let_go.wait()
 

@@ -9,13 +9,13 @@ import pytest
 
 from coordinator.http.app import Listener, new_application, serve_on
 from node.peer.client import PeerFailed
-from node.peerapi.losses import LOSSES_TOLD_MAX, loss_routes, tell
+from node.peerapi.losses import REPORT_LOSSES_MAX, loss_routes, report
 from node.services import NodeServices, provide
 from node.storage.blobs import BlobStore
 from node.storage.damage import verify_blob
 from node.storage.loss_notes import note_lost
+from node.storage.out_of_service import Loss
 from node.storage.segments import BlobDamaged, BlobMissing
-from node.storage.withdrawn import Loss
 from node.workers.siblings import Siblings
 from tests.cluster.immutable import immutable
 from tests.unit.peer_nodes import SHA256, Node
@@ -42,17 +42,17 @@ async def test_loss_is_told_until_the_first_worker_has_it(nodes: list[Node], tmp
     with immutable(node.blob_path()):
         with pytest.raises(BlobDamaged):
             await verify_blob(ours.disk, ours.blobs, ours.metrics, SHA256)
-        for number in range(LOSSES_TOLD_MAX):
+        for number in range(REPORT_LOSSES_MAX):
             note_lost(ours.blobs, Loss(f"{number:064x}", "missing"))
         with pytest.raises(PeerFailed):
-            await tell(ours)
-        assert len(ours.blobs.withdrawn.losses(1000)) == LOSSES_TOLD_MAX + 1
+            await report(ours)
+        assert len(ours.blobs.out_of_service.losses(1000)) == REPORT_LOSSES_MAX + 1
         theirs.blobs.open(SHA256).close()
         listener = await listening(theirs)
-        await tell(ours)
-        told = theirs.blobs.withdrawn.losses(1000)
-        assert [loss.reason for loss in told] == ["damaged", *["missing"] * LOSSES_TOLD_MAX]
-        assert ours.blobs.withdrawn.losses(1000) == []
+        await report(ours)
+        told = theirs.blobs.out_of_service.losses(1000)
+        assert [loss.reason for loss in told] == ["damaged", *["missing"] * REPORT_LOSSES_MAX]
+        assert ours.blobs.out_of_service.losses(1000) == []
         for blobs in (ours.blobs, theirs.blobs):
             with pytest.raises(BlobMissing):
                 blobs.open(SHA256)
@@ -71,12 +71,12 @@ async def test_hung_first_worker_is_not_waited_for_for_ever(
     for worker in (first, second):
         await worker.start()
     ours = dataclasses.replace(nodes[0].services, siblings=second)
-    ours.blobs.withdrawn.note_loss(Loss(SHA256, "missing"))
+    ours.blobs.out_of_service.note_loss(Loss(SHA256, "missing"))
     listening = first.listening_socket()  # and nobody accepts
     with pytest.raises((PeerFailed, TimeoutError)):
         async with asyncio.timeout(30):
-            await tell(ours)
-    assert len(ours.blobs.withdrawn.losses(9)) == 1
+            await report(ours)
+    assert len(ours.blobs.out_of_service.losses(9)) == 1
     listening.close()
     for worker in (first, second):
         await worker.close()

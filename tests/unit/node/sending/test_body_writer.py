@@ -9,8 +9,9 @@ from aiohttp.http_writer import StreamWriter
 
 from ca.errors import Unavailable
 from coordinator.http.app import new_application, serve
+from coordinator.http.internals.aiohttp_server import BodyResponse
 from node.sending import body_writer
-from node.sending.body_writer import send_body
+from node.sending.body_writer import BodyWriter
 from tests.unit.hot_node import asking, exchange, hot_node, record
 from tests.unit.peer_nodes import CONTENT, Node
 from tests.unit.standstill import again_after_standstill
@@ -22,10 +23,12 @@ async def answer_of(body: AsyncIterator[bytes], done: asyncio.Event) -> web.Appl
     """A server that answers every GET with this body."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
+        response = BodyResponse()
         response.content_length = SIZE_BYTES
         try:
-            await send_body(request, response, body)
+            with BodyWriter.for_response(request, response) as out:
+                await out.send(body)
+                await out.end()
         finally:
             done.set()
         return response

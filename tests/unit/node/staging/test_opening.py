@@ -13,7 +13,7 @@ from node.diskio.executor import LONG_JOBS_MAX, DiskWorkers
 from node.staging import opening
 from node.staging.opening import opened_in_steps
 from node.staging.resumed_hash import HashedUploads
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.storage import segments
 from node.storage.blobs import BlobStore
@@ -128,7 +128,7 @@ async def test_large_uploads_do_not_hold_up_one_behind_them(
     disk, uploads, ended = DiskWorkers(), UploadStore(blobs), []
 
     async def opened(number: int) -> None:
-        def step(bytes_max: int) -> Upload:
+        def step(bytes_max: int) -> UploadFile:
             return uploads.open(name(number), None, hash_bytes_max=bytes_max)
 
         upload = await opened_in_steps(disk, step)
@@ -152,7 +152,7 @@ async def test_opening_ends_in_time_and_the_next_one_goes_on_there(
     uploads.close()
     reads, disk, uploads = Reads(monkeypatch), DiskWorkers(), UploadStore(blobs)
 
-    def step(bytes_max: int) -> Upload:
+    def step(bytes_max: int) -> UploadFile:
         return uploads.open(name(1), None, hash_bytes_max=bytes_max)
 
     refused = 0

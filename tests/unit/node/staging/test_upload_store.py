@@ -205,16 +205,16 @@ def test_open_uploads_are_bounded_and_idle_ones_give_way(tmp_path: Path) -> None
 def test_held_piece_is_not_durable_before_it_was_checked(machine: Machine) -> None:
     with machine.uploads.open(UUID, None) as upload:
         upload.append(b"good")
-        upload.hold()
+        upload.withhold()
         upload.append(b"bad!")
         assert upload.sync() == 4
         upload.rollback_to(4)
         assert upload.offset == 4
-        upload.hold()
+        upload.withhold()
         upload.append(b"fine")
         upload.release()
         assert upload.sync() == 8
-        upload.hold()
+        upload.withhold()
         upload.append(b"cut off")
     assert machine.uploads.open(UUID, None) is upload
     assert upload.offset == 8
@@ -282,7 +282,7 @@ def test_failed_write_goes_back_to_the_durable_offset(
     with machine.uploads.open(UUID, None) as upload:
         upload.append(CONTENT[:1000])
         upload.sync()
-        upload.hold()
+        upload.withhold()
         upload.append(CONTENT[1000:2000])
         machine.faults.fail_after(1, error_number)
         with pytest.raises(told):
@@ -304,7 +304,7 @@ def test_failed_sync_is_never_believed_when_tried_again(machine: Machine) -> Non
         with pytest.raises(errors.Internal):
             upload.sync()
         machine.faults.fail_after(0, None)
-        for call in (upload.sync, upload.finish, upload.hold, lambda: upload.append(b"x")):
+        for call in (upload.sync, upload.finish, upload.withhold, lambda: upload.append(b"x")):
             with pytest.raises(errors.Internal):
                 call()
         assert upload.durable_offset == 1000
@@ -376,7 +376,7 @@ def test_md5_is_kept_beside_the_sha256_through_rollbacks_and_restarts(
     with machine.uploads.open(UUID, None, with_md5=True) as upload:
         upload.append(CONTENT[:100_000])
         upload.sync()
-        upload.hold()
+        upload.withhold()
         upload.append(b"wrong")
         upload.rollback_to(100_000)
         upload.append(CONTENT[100_000:200_000])

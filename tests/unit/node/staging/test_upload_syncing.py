@@ -12,7 +12,7 @@ from ca import errors
 from deploy.dev.processes import wait_until
 from node.diskio.durable import Disk
 from node.staging import upload_file as upload_module
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 from tests.unit.upload_machine import (
     CONTENT,
     REFUSALS,
@@ -34,12 +34,12 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_module, "UNSYNCED_BYTES_MAX", 150_000)
 
 
-def append_all(upload: Upload) -> None:
+def append_all(upload: UploadFile) -> None:
     for start in range(0, len(CONTENT), 10_000):
         upload.append(CONTENT[start : start + 10_000])
 
 
-def wait_durable(upload: Upload, offset: int) -> None:
+def wait_durable(upload: UploadFile, offset: int) -> None:
     wait_until(lambda: upload.durable_offset == offset, what=f"offset {offset}", timeout_s=30)
 
 

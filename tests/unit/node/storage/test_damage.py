@@ -137,7 +137,7 @@ async def test_name_found_wrong_or_damage_ends_all_trust(nodes: list[Node]) -> N
         assert not blob.is_trusted(0, blob.size_bytes)
 
 
-async def test_source_that_is_damaged_makes_no_copy_and_is_withdrawn(nodes: list[Node]) -> None:
+async def test_source_that_is_damaged_makes_no_copy_and_is_removed(nodes: list[Node]) -> None:
     nodes[0].store()
     nodes[0].damage(8_999_990)
     assert await nodes[0].services.replication._copy_to(["n2"], BLOB) == []

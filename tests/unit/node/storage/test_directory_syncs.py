@@ -14,7 +14,7 @@ from ca import secretfiles
 from ca.errors import FilestoreError
 from node.diskio.durable import DirectorySyncs, Disk
 from node.diskio.fs import DiskFailed
-from node.storage.damage import withdraw
+from node.storage.damage import remove_from_service
 from node.storage.partial_store import PartialStore
 from node.storage.quarantine import Quarantine
 from node.storage.segments import SEGMENT_BYTES, BlobDamaged, FinishedBlob
@@ -130,7 +130,7 @@ async def test_damaged_replica_is_reported_also_where_its_move_is_not_durable(
     syncs.failing.add(keeper.directory / "quarantine")
     file = keeper.path(name).stat()
     damage = BlobDamaged(name, "as a reader found", file=(file.st_dev, file.st_ino))
-    await withdraw(keeper.disk, keeper.blobs, keeper.metrics, damage)
+    await remove_from_service(keeper.disk, keeper.blobs, keeper.metrics, damage)
     await keeper.look()
     assert keeper.held() == []
     assert keeper.audited("replica.lost") == [name]

@@ -45,14 +45,14 @@ def descriptors() -> int:
 
 def test_blob_that_was_opened_to_be_kept_is_taken_without_the_store(store: BlobStore) -> None:
     assert store.opened.take(NAME) is None
-    store.open_kept(NAME).close()
+    store.open_and_cache(NAME).close()
     with store.opened.take(NAME) or pytest.fail("not kept") as blob:
         assert os.pread(blob.fd, 20_000, 0) == CONTENT
         blob.verify_range(0, len(CONTENT))
 
 
 def test_taken_blob_is_readable_after_the_kept_one_was_forgotten(store: BlobStore) -> None:
-    with store.open_kept(NAME) as blob:
+    with store.open_and_cache(NAME) as blob:
         store.opened.forget(NAME)
         assert os.pread(blob.fd, 20_000, 0) == CONTENT
 
@@ -60,7 +60,7 @@ def test_taken_blob_is_readable_after_the_kept_one_was_forgotten(store: BlobStor
 @pytest.mark.parametrize("act", ["delete", "quarantine"])
 def test_blob_that_goes_is_closed_at_once(store: BlobStore, act: str) -> None:
     before = descriptors()
-    store.open_kept(NAME).close()
+    store.open_and_cache(NAME).close()
     assert descriptors() == before + 1
     assert Quarantine(store).take(NAME) if act == "quarantine" else store.delete(NAME)
     assert descriptors() == before
@@ -68,14 +68,14 @@ def test_blob_that_goes_is_closed_at_once(store: BlobStore, act: str) -> None:
 
 
 def test_blob_that_is_replaced_is_closed_at_once(store: BlobStore) -> None:
-    store.open_kept(NAME).close()
+    store.open_and_cache(NAME).close()
     put(store, CONTENT)
     assert len(store.opened) == 0
 
 
 @pytest.mark.parametrize("act", ["unlinked", "renamed", "written", "linked"])
 def test_file_that_others_changed_is_not_handed_out(store: BlobStore, tmp_path: Path, act: str) -> None:
-    store.open_kept(NAME).close()
+    store.open_and_cache(NAME).close()
     path = path_of(tmp_path)
     if act == "unlinked":
         path.unlink()
@@ -108,7 +108,7 @@ def test_file_without_a_name_is_not_kept(store: BlobStore, tmp_path: Path) -> No
 def read_when_trusted(store: BlobStore, name: str, start: int, stop: int) -> bytes:
     """A file that has just changed is not trusted yet."""
     while True:
-        with store.open_kept(name) as blob:
+        with store.open_and_cache(name) as blob:
             if blob.is_trusted(start, stop):
                 return store.opened.read_cached(name, start, stop)
             blob.verify_range(start, stop)
@@ -181,7 +181,7 @@ async def test_blob_that_another_process_deleted_is_closed_at_the_next_look_at_t
     await watch.look()
     before = descriptors()
     for name in (NAME, other):
-        store.open_kept(name).close()
+        store.open_and_cache(name).close()
     path_of(tmp_path).unlink()
     assert descriptors() == before + 2
     await watch.look()
@@ -198,7 +198,7 @@ def test_few_are_kept_where_a_process_may_have_few_descriptors(tmp_path: Path) -
         store = BlobStore(tmp_path)
         for number in range(50):
             names.append(put(store, b"%d" % number))
-            store.open_kept(names[-1]).close()
+            store.open_and_cache(names[-1]).close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(store.opened) == 200 // OPEN_BLOBS_SHARE

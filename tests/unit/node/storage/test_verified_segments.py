@@ -56,8 +56,8 @@ def test_file_that_was_written_to_is_read_again_though_it_was_trusted(
     blob = store.open(SHA256)
     identity = settle(blob)
     blob.verify_range(0, len(CONTENT))
-    assert store._trusted.holds(SHA256, 0, identity)
-    assert store._trusted.holds(SHA256, 1, identity)
+    assert store._trusted.contains(SHA256, 0, identity)
+    assert store._trusted.contains(SHA256, 1, identity)
     damage(path_of(tmp_path))
     if not open_meanwhile:
         blob.close()
@@ -94,9 +94,9 @@ def test_segment_is_trusted_for_an_hour() -> None:
     trusted, identity = TrustedSegments(clock=lambda: now_s[0]), FileIdentity(1, 2, 3, 4, 5)
     trusted.add(SHA256, 0, identity)
     now_s[0] += TRUSTED_S - 1
-    assert trusted.holds(SHA256, 0, identity)
+    assert trusted.contains(SHA256, 0, identity)
     now_s[0] += 1
-    assert not trusted.holds(SHA256, 0, identity)
+    assert not trusted.contains(SHA256, 0, identity)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_changed_identity_forgets_the_trust(changed: FileIdentity) -> None:
     trusted, identity = TrustedSegments(), FileIdentity(1, 2, 3, 4, 5)
     trusted.add(SHA256, 0, identity)
     trusted.add(SHA256, 1, identity)
-    assert not trusted.holds(SHA256, 0, changed)
-    assert not trusted.holds(SHA256, 1, identity)
+    assert not trusted.contains(SHA256, 0, changed)
+    assert not trusted.contains(SHA256, 1, identity)
     assert trusted._count == 0
 
 
@@ -123,14 +123,14 @@ def test_blob_that_came_again_or_went_is_not_trusted(store: BlobStore) -> None:
     for leave in (put, lambda opened: opened.delete(SHA256)):
         store._trusted.add(SHA256, 0, identity)
         leave(store)
-        assert not store._trusted.holds(SHA256, 0, identity)
+        assert not store._trusted.contains(SHA256, 0, identity)
 
 
 def test_trusted_segments_are_bounded() -> None:
     trusted, identity = TrustedSegments(segments_max=10), FileIdentity(1, 2, 3, 4, 5)
     for number in range(100):
         trusted.add(f"{number // 4:064x}", number % 4, identity)
-    kept = [n for n in range(100) if trusted.holds(f"{n // 4:064x}", n % 4, identity)]
+    kept = [n for n in range(100) if trusted.contains(f"{n // 4:064x}", n % 4, identity)]
     assert kept == list(range(90, 100))
 
 
@@ -140,7 +140,7 @@ def test_trusted_segments_serve_many_threads() -> None:
     def work(number: int) -> None:
         identity = FileIdentity(1, 2, 3, 4, number // 500)
         trusted.add(f"{number % 4:064x}", number % 60, identity)
-        trusted.holds(f"{number % 3:064x}", number % 60, identity)
+        trusted.contains(f"{number % 3:064x}", number % 60, identity)
         if number % 50 == 0:
             trusted.forget(f"{number % 4:064x}")
 

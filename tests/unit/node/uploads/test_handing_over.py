@@ -19,7 +19,7 @@ from coordinator.protocol.commands import OpenSession, RecordProgress, RewindUpl
 from node.services import NodeServices
 from node.uploads import handover
 from node.uploads.handover import hand_over
-from node.uploads.holder import Holding
+from node.uploads.holder import UploadHolder
 from tests.unit.peer_nodes import Node
 from tests.unit.peer_ports import connected, serving
 
@@ -88,12 +88,12 @@ async def test_report_that_got_no_answer_can_come_true_no_more_once_another_node
             left.append(CONTENT)
             left.sync()
             left.close()
-        holding = Holding(services, ANYBODY, RECORD)
+        holder = UploadHolder(services, ANYBODY, RECORD)
         try:
-            await holding.open()  # of the same epoch: what lies there may have been proposed
-            assert await holding.hand_over() in ("n2", "n3")
+            await holder.open()  # of the same epoch: what lies there may have been proposed
+            assert await holder.hand_over() in ("n2", "n3")
         finally:
-            await holding.close()
+            await holder.close()
     *before, takeover = log.heard
     assert isinstance(takeover, TakeOverUpload)
     assert [type(command) for command in before] == ([RewindUpload] if is_proposed else [])

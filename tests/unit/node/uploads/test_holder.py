@@ -17,8 +17,8 @@ from coordinator.model.records import Caller, UploadRecord
 from coordinator.protocol.calls import AnyCall, ProposeCall
 from coordinator.protocol.commands import OpenSession
 from node.diskio.executor import LONG_JOBS_MAX
-from node.uploads import holder as holding_module
-from node.uploads.holder import Holding
+from node.uploads import progress
+from node.uploads.holder import UploadHolder
 from node.uploads.recorded import Overtaken
 from node.uploads.takeover import give_up, has_prefix, is_reachable
 from tests.unit.peer_nodes import Node, introduce
@@ -41,37 +41,37 @@ async def test_member_that_has_put_the_content_into_place_completes_it_as_the_ho
     upload.finish(SHA256)
     upload.close()
     record = record_of("n2", "n3", "n1", offset_bytes=len(CONTENT), size_bytes=len(CONTENT))
-    holding = Holding(node.services, ANYBODY, record)
+    holder = UploadHolder(node.services, ANYBODY, record)
     try:
-        await holding.open()
-        assert (holding.upload.finished is not None, holding.upload.epoch) == (True, 1)
-        blob = await node.services.disk.run(holding.upload.finish)
+        await holder.open()
+        assert (holder.file.finished is not None, holder.file.epoch) == (True, 1)
+        blob = await node.services.disk.run(holder.file.finish)
         assert await node.services.replication._copy_to(["n3", "n1"], blob) == ["n3", "n1"]
     finally:
-        await holding.close()
+        await holder.close()
 
 
 async def test_piece_whose_checksum_is_not_known_yet_waits_for_no_member(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it is: members are sent nothing of it, so they cannot come closer."""
-    monkeypatch.setattr(holding_module, "BEHIND_BYTES_MAX", len(CONTENT) // 4)
-    holding = Holding(nodes[0].services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=0))
+    monkeypatch.setattr(progress, "BEHIND_BYTES_MAX", len(CONTENT) // 4)
+    holder = UploadHolder(nodes[0].services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=0))
 
     def write() -> None:
-        holding.upload.append(CONTENT)
-        holding.written()
+        holder.file.append(CONTENT)
+        holder.written()
 
     try:
-        await holding.open()
-        holding.upload.hold()
+        await holder.open()
+        holder.file.withhold()
         await nodes[0].services.disk.run(write)
         await asyncio.sleep(0)  # the chain begins
-        assert holding._chain is not None
+        assert holder._progress.is_running
         async with asyncio.timeout(5):
-            await holding.keep_up()
+            await holder.keep_up()
     finally:
-        await holding.close()
+        await holder.close()
 
 
 async def test_what_an_older_epoch_left_may_be_longer_than_what_was_declared_since(nodes: list[Node]) -> None:
@@ -80,12 +80,14 @@ async def test_what_an_older_epoch_left_may_be_longer_than_what_was_declared_sin
     left.append(CONTENT)
     left.sync()
     left.close()
-    holding = Holding(services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=2, size_bytes=10))
+    holder = UploadHolder(
+        services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=2, size_bytes=10)
+    )
     try:
-        await holding.open()
-        assert (holding.upload.offset, holding.upload.size_bytes, holding.upload.epoch) == (0, 10, 2)
+        await holder.open()
+        assert (holder.file.offset, holder.file.size_bytes, holder.file.epoch) == (0, 10, 2)
     finally:
-        await holding.close()
+        await holder.close()
 
 
 @pytest.mark.parametrize("removed", [True, False])
@@ -134,17 +136,17 @@ async def test_answer_of_the_log_is_heeded_only_while_the_upload_is_ours(
     ):
         services = nodes[0].services
         services = dataclasses.replace(services, api=dataclasses.replace(services.api, metadata=metadata))
-        holding = Holding(services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=0))
+        holder = UploadHolder(services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=0))
         try:
-            await holding.open()
+            await holder.open()
             if is_ours:
-                await holding.declare(10)
+                await holder.declare(10)
             else:
                 with pytest.raises(Overtaken):
-                    await holding.declare(10)
-            assert (holding.record == answer, holding.upload.size_bytes == 10) == (is_ours, is_ours)
+                    await holder.declare(10)
+            assert (holder.record == answer, holder.file.size_bytes == 10) == (is_ours, is_ours)
         finally:
-            await holding.close()
+            await holder.close()
 
 
 async def test_uploads_that_are_hashed_anew_leave_threads_to_others(nodes: list[Node]) -> None:
@@ -156,21 +158,23 @@ async def test_uploads_that_are_hashed_anew_leave_threads_to_others(nodes: list[
     upload.close()
     record = record_of("n1", offset_bytes=len(CONTENT))
     long = [asyncio.create_task(services.disk.run_long(release.wait, 20)) for _ in range(LONG_JOBS_MAX)]
-    kept = Holding(services, ANYBODY, record)
+    kept = UploadHolder(services, ANYBODY, record)
     async with asyncio.timeout(10):
         await kept.open()  # nothing of it is read
         await kept.close()
     services.uploads.close()
-    hashed = Holding(services, ANYBODY, record)
+    hashed = UploadHolder(services, ANYBODY, record)
     opening = asyncio.create_task(hashed.open())
     async with asyncio.timeout(10):
-        small = Holding(services, ANYBODY, msgspec.structs.replace(record, file_uuid=OTHER, offset_bytes=0))
+        small = UploadHolder(
+            services, ANYBODY, msgspec.structs.replace(record, file_uuid=OTHER, offset_bytes=0)
+        )
         await small.open()
         await small.close()
     _, waiting = await asyncio.wait({opening}, timeout=1.0)  # a hundred times what it takes with a thread
     assert waiting
     release.set()
     await opening
-    assert hashed.upload.sha256 == SHA256
+    assert hashed.file.sha256 == SHA256
     await hashed.close()
     await asyncio.gather(*long)

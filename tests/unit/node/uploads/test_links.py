@@ -14,7 +14,7 @@ from prometheus_client import Counter
 from ca.errors import Conflict, InvalidRequest
 from node.diskio import pagecache
 from node.peer.client import PeerFailed
-from node.staging.upload_file import Upload
+from node.staging.upload_file import UploadFile
 from node.uploads import chain_link
 from node.uploads.chain_link import OFFSET_HEADER, Link, LinkSource, LinkTerms
 from node.uploads.link_fencing import LinkFences, next_fencing_token
@@ -26,7 +26,7 @@ MORE = os.urandom(500_000)
 
 
 @contextmanager
-def upload_at(node: Node, content: bytes, epoch: int = 0) -> Iterator[Upload]:
+def upload_at(node: Node, content: bytes, epoch: int = 0) -> Iterator[UploadFile]:
     """The upload on a node's disk, with these bytes durable."""
     upload = node.services.uploads.open(UUID, None)
     try:
@@ -201,7 +201,7 @@ async def test_first_link_of_an_upload_and_of_an_epoch_may_come_along_the_chain(
 async def test_link_of_an_epoch_that_ended_while_it_waited_takes_nothing_back(nodes: list[Node]) -> None:
     store(nodes[2], ACKNOWLEDGED, epoch=1)
     locks = nodes[2].services.locks
-    async with locks.hold(UUID, lambda: False, lambda: None):
+    async with locks.lock(UUID, lambda: False, lambda: None):
         waiting = asyncio.create_task(agree(nodes[0], "n3", epoch=1, limit=1000))
         await until_asked(nodes[2])
         with upload_at(nodes[2], MORE, epoch=2):  # the next holder's
@@ -219,7 +219,7 @@ async def until_answered(node: Node) -> None:
 
 async def until_asked(node: Node) -> None:
     """Until somebody waits for the upload."""
-    hold = node.services.locks._holds[UUID]
+    hold = node.services.locks._locks[UUID]
     while not hold.released._waiters:
         await asyncio.sleep(0.01)
 

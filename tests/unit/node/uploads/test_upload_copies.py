@@ -93,7 +93,7 @@ async def test_copy_of_an_epoch_that_is_over_is_refused(nodes: list[Node]) -> No
 async def test_upload_that_is_written_is_left_alone(nodes: list[Node]) -> None:
     target, _, source = nodes
     store(source, CONTENT)
-    async with target.services.locks.hold(UUID, lambda: True, lambda: None):
+    async with target.services.locks.lock(UUID, lambda: True, lambda: None):
         assert await give(target, order("n3")) == "busy"
         assert await give(target, order(offset_bytes=0)) == "busy"
     assert await give(target, order(offset_bytes=0)) == "here"
@@ -158,7 +158,7 @@ async def test_ending_node_ends_its_copies(nodes: list[Node]) -> None:
     store(source, CONTENT)
     await target.services.copies.give(UUID, order("n3"), answer_s=0.0)
     await target.services.copies.close()
-    assert not target.services.locks.holds(UUID)
+    assert not target.services.locks.is_locked(UUID)
 
 
 def test_bytes_beyond_what_the_disk_has_are_not_there(nodes: list[Node]) -> None:

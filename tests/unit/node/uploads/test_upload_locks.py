@@ -24,7 +24,7 @@ class Connection:
 
 async def use(table: UploadLocks, connection: Connection, *, begun: asyncio.Event, receiving: bool) -> None:
     """A request that holds the upload until its client is gone."""
-    async with table.hold(ID, connection.connected, connection.gone.set) as hold:
+    async with table.lock(ID, connection.connected, connection.gone.set) as hold:
         hold.receiving = receiving
         begun.set()
         await connection.gone.wait()
@@ -37,7 +37,7 @@ async def test_second_writer_is_refused_while_the_first_is_live() -> None:
         await begun.wait()
         second = Connection()
         with pytest.raises(UploadLocked):
-            async with table.hold(ID, second.connected, second.gone.set):
+            async with table.lock(ID, second.connected, second.gone.set):
                 pass
         first.gone.set()
 
@@ -49,9 +49,9 @@ async def test_writer_waits_for_the_end_of_a_request_whose_client_is_gone() -> N
         await begun.wait()
         first.gone.set()
         second = Connection()
-        async with table.hold(ID, second.connected, second.gone.set):
+        async with table.lock(ID, second.connected, second.gone.set):
             assert table.releases == 1
-    assert not table.holds(ID)
+    assert not table.is_locked(ID)
 
 
 async def test_writer_ends_a_silent_request_and_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ async def test_writer_ends_a_silent_request_and_takes_over(monkeypatch: pytest.M
         group.create_task(use(table, silent, begun=begun, receiving=True))
         await begun.wait()
         second = Connection()
-        async with table.hold(ID, second.connected, second.gone.set):
+        async with table.lock(ID, second.connected, second.gone.set):
             assert silent.gone.is_set()
 
 
@@ -91,7 +91,7 @@ async def test_who_asks_waits_for_a_request_that_only_seems_to_live() -> None:
 
 async def test_who_asks_is_answered_while_a_request_goes_on() -> None:
     table, first = UploadLocks(), Connection()
-    async with table.hold(ID, first.connected, first.gone.set):  # works, and does not wait for its client
+    async with table.lock(ID, first.connected, first.gone.set):  # works, and does not wait for its client
         assert not await table.settled(ID, doubt_s=0.01)
         assert first.connected()
 

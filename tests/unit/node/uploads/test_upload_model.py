@@ -16,7 +16,7 @@ ACTIONS = (
     "sync",
     "hold",
     "release",
-    "drop_held",
+    "drop_withheld",
     "rollback",
     "reopen",
     "kill",
@@ -53,15 +53,15 @@ class Model:
         assert self.upload.sync() == self.durable
 
     def hold(self, _: int) -> None:
-        self.upload.hold()
+        self.upload.withhold()
         self.held = len(self.content)
 
     def release(self, _: int) -> None:
         self.upload.release()
         self.held = None
 
-    def drop_held(self, _: int) -> None:
-        self.upload.drop_held()
+    def drop_withheld(self, _: int) -> None:
+        self.upload.drop_withheld()
         self.content, self.held = self.content[: self.held], None
 
     def rollback(self, number: int) -> None:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from ca.errors import Unavailable
-from coordinator.machine.execution.rules import FIRST, RECORDS_TELL_STATES
+from coordinator.machine.execution.rules import FILES_ARE_RENAMED, FIRST, STATES_ARE_DISTINCT
 from coordinator.member.proposing import check_known
 from coordinator.protocol import commands, queries
 from coordinator.protocol.invalidation import NOTHING, file_key, invalidated
-from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_bucket
+from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_bucket, grant
 from tests.unit.stored_kinds import KINDS, KindOfFile
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -154,8 +154,59 @@ def test_retention_is_changed_and_removed(state: State, kind: KindOfFile) -> Non
 )
 def test_what_older_members_would_not_do_waits_for_the_rules(command: commands.AnyCommand) -> None:
     with pytest.raises(Unavailable):
-        check_known(command, RECORDS_TELL_STATES - 1)
-    check_known(command, RECORDS_TELL_STATES)
+        check_known(command, STATES_ARE_DISTINCT - 1)
+    check_known(command, STATES_ARE_DISTINCT)
+
+
+@every_kind
+def test_file_gets_another_name_and_type(state: State, kind: KindOfFile) -> None:
+    state.apply(kind.create(ADMIN, "f1"))
+    state.apply(create(ADMIN, "f2"))
+    before = record(state, kind)
+    renamed = state.done(kind.update(caller=ADMIN, file_uuid="f1", filename="other.zip"))
+    assert renamed == before | {"filename": "other.zip", "updated_at_ms": before["updated_at_ms"] + 1}
+    state.done(complete(ADMIN, "f1", "aa", ["n1", "n2"]))
+    changed = state.done(
+        kind.update(caller=ADMIN, file_uuid="f1", content_type="text/plain", retention_hours=5)
+    )
+    assert (changed["filename"], changed["content_type"]) == ("other.zip", "text/plain")
+    assert changed["retention_hours"] == 5
+    assert record(state, kind) == changed
+    content = state.ask(queries.GetContent(caller=ADMIN, file_uuid="f1"))
+    assert content["file"].items() <= changed.items()
+    listed = state.ask(kind.list_page(caller=ADMIN, filename_prefix="other"))
+    assert listed["files"] == [changed]
+    in_bucket = queries.ListBucketFiles(caller=ADMIN, bucket_id=changed["bucket_id"], filename_prefix="other")
+    assert [file["file_uuid"] for file in state.ask(in_bucket)["files"]] == ["f1"]
+
+
+@every_kind
+def test_name_of_a_file_is_changed_by_those_who_may_write(state: State, kind: KindOfFile) -> None:
+    bob, carol = state.user("bob"), state.user("carol")
+    state.apply(kind.create(ADMIN, "f1"))
+    state.done(grant(ADMIN, "file:f1", "user:bob", "read"))
+    state.done(grant(ADMIN, "file:f1", "user:carol", "write"))
+    before = record(state, kind)
+    assert state.apply(kind.update(caller=bob, file_uuid="f1", filename="bobs")) == "forbidden"
+    stale = kind.update(caller=carol, file_uuid="f1", filename="carols", unchanged_since_ms=1)
+    assert state.apply(stale) == "precondition_failed"
+    assert record(state, kind) == before
+    assert state.done(kind.update(caller=carol, file_uuid="f1", filename="carols"))["filename"] == "carols"
+
+
+def test_name_of_a_file_is_changed_from_the_rules_on_that_say_so(tmp_path: Path) -> None:
+    """As coordinators of older versions apply it, who do not know these fields."""
+    state = State(tmp_path / "old.sqlite", rules=FILES_ARE_RENAMED - 1)
+    state.nodes("n1", "n2", "n3")
+    state.apply(create(ADMIN, "f1"))
+    before = record(state)
+    rename = commands.UpdateProjectFile(caller=ADMIN, file_uuid="f1", filename="x", content_type="a/b")
+    with pytest.raises(Unavailable):
+        check_known(rename, FILES_ARE_RENAMED - 1)
+    old, raised, new = state.apply_batch(rename, commands.RaiseRules(version=FILES_ARE_RENAMED), rename)
+    assert (old, raised) == (before, FILES_ARE_RENAMED)
+    assert (new["filename"], new["content_type"]) == ("x", "a/b")
+    state.store.close()
 
 
 def test_what_older_members_do_as_well_is_proposed_at_once() -> None:
@@ -168,7 +219,7 @@ def test_what_older_members_do_as_well_is_proposed_at_once() -> None:
 
 
 def test_by_older_rules_everything_is_as_it_was(tmp_path: Path) -> None:
-    state = State(tmp_path / "state.sqlite", rules=RECORDS_TELL_STATES - 1)
+    state = State(tmp_path / "state.sqlite", rules=STATES_ARE_DISTINCT - 1)
     state.nodes("n1", "n2", "n3")
     state.apply(create(ADMIN, "f1", retention_hours=5))
     replied = state.done(

@@ -1,0 +1,267 @@
+"""The errors of the API, one class for each `code`, and those of this client.
+
+Codes and statuses are those of the OpenAPI document; a test compares them.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import msgspec
+
+
+class FilestoreError(Exception):
+    """What the server refused, or what went wrong here. `details` says what, and what to do."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(self, details: str) -> None:
+        super().__init__(details)
+        self.details = details
+
+
+class InvalidRequest(FilestoreError):
+    """The request is malformed; `details` names the field."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class Unauthorized(FilestoreError):
+    """The token is missing, invalid, expired or revoked."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(FilestoreError):
+    """The caller is known, but lacks the permission."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(FilestoreError):
+    """There is no such record, or its file is deleted."""
+
+    code = "not_found"
+    status = 404
+
+
+class MethodNotAllowed(FilestoreError):
+    """The path exists, and does not answer to this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class NotAcceptable(FilestoreError):
+    """The resource cannot be shown in any type that was asked for."""
+
+    code = "not_acceptable"
+    status = 406
+
+
+class RequestTimeout(FilestoreError):
+    """The request came too slowly."""
+
+    code = "request_timeout"
+    status = 408
+
+
+class Conflict(FilestoreError):
+    """The record is in a state that forbids this: a name is taken, something is not empty."""
+
+    code = "conflict"
+    status = 409
+
+
+class NotAvailable(FilestoreError):
+    """Content was asked of a file that is not available yet."""
+
+    code = "not_available"
+    status = 409
+
+
+class OffsetMismatch(FilestoreError):
+    """The upload stands at another offset, `offset` in bytes."""
+
+    code = "offset_mismatch"
+    status = 409
+
+    def __init__(self, details: str, *, offset: int = 0) -> None:
+        super().__init__(details)
+        self.offset = offset
+
+
+class Gone(FilestoreError):
+    """It existed and will not come back: an expired upload or public token, a deleted file."""
+
+    code = "gone"
+    status = 410
+
+
+class PreconditionFailed(FilestoreError):
+    """A condition of the request does not hold: the record or the content is another now."""
+
+    code = "precondition_failed"
+    status = 412
+
+
+class PayloadTooLarge(FilestoreError):
+    """There are more bytes than were declared, or than the quota of the bucket has room for."""
+
+    code = "payload_too_large"
+    status = 413
+
+
+class UriTooLong(FilestoreError):
+    """The address of the request is too long."""
+
+    code = "uri_too_long"
+    status = 414
+
+
+class UnsupportedMediaType(FilestoreError):
+    """The body is of a type that is not taken here."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class RangeNotSatisfiable(FilestoreError):
+    """No requested range overlaps the content, of `size_bytes`."""
+
+    code = "range_not_satisfiable"
+    status = 416
+
+    def __init__(self, details: str, *, size_bytes: int = 0) -> None:
+        super().__init__(details)
+        self.size_bytes = size_bytes
+
+
+class UploadLocked(FilestoreError):
+    """Another request is writing this upload now."""
+
+    code = "upload_locked"
+    status = 423
+
+
+class RateLimited(FilestoreError):
+    """There were too many failures or requests from this address."""
+
+    code = "rate_limited"
+    status = 429
+
+
+class ChecksumMismatch(FilestoreError):
+    """The bytes are not those that were declared; nothing of them is stored."""
+
+    code = "checksum_mismatch"
+    status = 460
+
+
+class Internal(FilestoreError):
+    """The server failed, or answered what this client does not understand."""
+
+
+class NotImplementedHere(FilestoreError):
+    """The server does not know this method or transfer coding."""
+
+    code = "not_implemented"
+    status = 501
+
+
+class Unavailable(FilestoreError):
+    """No node answers, or there is no quorum; the same request may succeed later.
+
+    `is_unknown`: the request may have been carried out all the same, and must not be repeated blindly.
+    """
+
+    code = "unavailable"
+    status = 503
+
+    def __init__(self, details: str, *, is_unknown: bool = False) -> None:
+        super().__init__(details)
+        self.is_unknown = is_unknown
+
+
+class InsufficientStorage(FilestoreError):
+    """No node has room."""
+
+    code = "insufficient_storage"
+    status = 507
+
+
+class UntrustedServer(FilestoreError):
+    """The server's certificate was not issued by the cluster whose root this client was given."""
+
+    code = "untrusted_server"
+    status = 502
+
+
+class FileChanged(FilestoreError):
+    """The file is another one than when its upload began: what was read is of no time."""
+
+    code = "file_changed"
+    status = 409
+
+
+CATALOGUE: tuple[type[FilestoreError], ...] = (
+    InvalidRequest,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    NotAcceptable,
+    RequestTimeout,
+    Conflict,
+    NotAvailable,
+    OffsetMismatch,
+    Gone,
+    PreconditionFailed,
+    PayloadTooLarge,
+    UriTooLong,
+    UnsupportedMediaType,
+    RangeNotSatisfiable,
+    UploadLocked,
+    RateLimited,
+    ChecksumMismatch,
+    Internal,
+    NotImplementedHere,
+    Unavailable,
+    InsufficientStorage,
+)
+_BY_CODE = {kind.code: kind for kind in CATALOGUE}
+_BY_STATUS = {kind.status: kind for kind in reversed(CATALOGUE)}
+_DIGITS_MAX = 19  # of a number of bytes in 63 bits
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What the body of an error says; whatever else a newer server adds is left out."""
+
+    code: str = ""
+    details: str = ""
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes, path: str) -> FilestoreError:
+    """The error that an answer of 400 or more stands for.
+
+    An answer to HEAD has no body: its status must do, and the path that was asked for.
+    """
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        answer = _Answer()
+    details = answer.details or f"{path}: the server answered {status}"
+    kind = _BY_CODE.get(answer.code) or _BY_STATUS.get(status, Internal)
+    if kind is OffsetMismatch:
+        return OffsetMismatch(details, offset=_number(headers.get("Upload-Offset")))
+    if kind is RangeNotSatisfiable:
+        size = headers.get("Content-Range", "").rpartition("/")[2]
+        return RangeNotSatisfiable(details, size_bytes=_number(size))
+    return kind(details)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit() else 0

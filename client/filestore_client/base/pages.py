@@ -1,0 +1,43 @@
+"""Lists of the API: page after page, as one iterator."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from filestore_client.base.errors import Internal
+from filestore_client.base.transport import Transport
+
+T = TypeVar("T")
+
+
+async def pages(
+    transport: Transport, path: str, listed_as: str, record: type[T], **filters: object
+) -> AsyncIterator[T]:
+    """Every record of a list. `filters`: query parameters; those that say nothing are left out.
+
+    Raises FilestoreError.
+    """
+    cursor = ""
+    while True:
+        page = await transport.call("GET", with_query(path, **filters, cursor=cursor), dict[str, Any])
+        try:
+            records = msgspec.convert(page[listed_as], list[record])  # type: ignore[valid-type]
+        except (msgspec.ValidationError, KeyError) as error:
+            raise Internal(f"{path} answered what this client does not understand: {error}") from error
+        for found in records:
+            yield found
+        cursor = str(page.get("next_cursor") or "")
+        if not cursor:
+            return
+
+
+def with_query(path: str, **parameters: object) -> str:
+    """The path with these parameters; None and "" are left out, truth is `true`."""
+    named: Mapping[str, str] = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in parameters.items()
+        if value not in (None, "")
+    }
+    return f"{path}?{urlencode(named)}" if named else path

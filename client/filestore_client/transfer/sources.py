@@ -1,0 +1,231 @@
+"""What uploads read: a file that can be read anywhere, or bytes that can only be read on."""
+
+import asyncio
+import hashlib
+import io
+import os
+import stat
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from typing import Any, BinaryIO, Protocol, TypeGuard
+
+from filestore_client.base.errors import FileChanged, FilestoreError, InvalidRequest
+
+READ_BYTES = 1 << 20
+FILE_PIECE_BYTES = 64 << 20  # as often as a node makes bytes durable by itself: less only adds round trips
+STREAM_PIECE_BYTES = 8 << 20  # this much is held in memory
+END_BYTES = 8 << 20  # of a file: so much too, and what is not larger goes in one request
+
+
+Contents = bytes | bytearray | memoryview | BinaryIO | Iterable[bytes] | AsyncIterable[bytes]
+
+
+class Source(Protocol):
+    """Bytes to upload. `failure`: why they could not be read; aiohttp hides what a body raises."""
+
+    failure: Exception | None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """None as long as it is unknown."""
+
+    async def prepare(self, offset: int) -> int:
+        """How many bytes can be read from this offset, at most a piece; 0 at the end."""
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes at this offset, which lies in the prepared piece."""
+
+    async def sha256(self) -> str:
+        """Of everything, once all of it was read."""
+
+
+class FileSource:
+    """A seekable file as it is now: `facts`. Raises FileChanged, before its end, if it was written to."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.facts = os.fstat(file.fileno())
+        self.failure: Exception | None = None
+        self._size = self.facts.st_size
+        self.size_bytes: int | None = self._size
+        self._end, self._is_read = b"", False
+        self._hash = hashlib.sha256()
+        self._hashed_bytes = 0
+
+    async def prepare(self, offset: int) -> int:
+        """See Source. What lies before the offset, sent by an earlier run, is hashed first."""
+        if offset > self._size:
+            raise InvalidRequest(f"The server holds {offset} bytes, the file has {self._size}.")
+        await self._hash_to(offset)
+        left_bytes = self._size - offset
+        if left_bytes > END_BYTES:
+            return min(FILE_PIECE_BYTES, left_bytes - END_BYTES)
+        if not self._is_read:  # what happens to the file after that is none of this upload's business
+            self._end = await asyncio.to_thread(self._read_end, offset, left_bytes)
+            self._is_read = True
+        return left_bytes
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """See Source."""
+        if (at := offset - (self._size - len(self._end))) >= 0:
+            return self._end[at : at + length]
+        try:
+            return await asyncio.to_thread(self._read, offset, length)
+        except (OSError, FilestoreError) as error:
+            self.failure = error
+            raise
+
+    async def sha256(self) -> str:
+        """See Source."""
+        await self._hash_to(self._size)
+        return self._hash.hexdigest()
+
+    def _read(self, offset: int, length: int) -> bytes:
+        self._file.seek(offset)
+        part = self._file.read(length)
+        if len(part) != length:
+            raise FileChanged(f"The file became shorter than {self._size} bytes while it was read.")
+        end = offset + len(part)
+        if offset <= self._hashed_bytes < end:
+            self._hash.update(memoryview(part)[self._hashed_bytes - offset :])
+            self._hashed_bytes = end
+        return part
+
+    def _read_end(self, offset: int, length: int) -> bytes:
+        part = self._read(offset, length)
+        facts = os.fstat(self._file.fileno())
+        if (facts.st_size, facts.st_mtime_ns) != (self._size, self.facts.st_mtime_ns):
+            raise FileChanged("The file was written to while it was read; nothing of it is stored.")
+        if os.pread(self._file.fileno(), 1, self._size):  # such as those of /proc, whose size is 0
+            raise FileChanged(f"The file has more than the {self._size} bytes that it says it has.")
+        return part
+
+    async def _hash_to(self, offset: int) -> None:
+        while self._hashed_bytes < offset:
+            await asyncio.to_thread(
+                self._read, self._hashed_bytes, min(READ_BYTES, offset - self._hashed_bytes)
+            )
+
+
+class BytesSource:
+    """Bytes in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.failure: Exception | None = None
+        self.size_bytes: int | None = len(content)
+
+    async def prepare(self, offset: int) -> int:
+        """See Source."""
+        if offset > len(self._content):
+            raise InvalidRequest(f"The server holds {offset} bytes, there are {len(self._content)}.")
+        return min(FILE_PIECE_BYTES, len(self._content) - offset)
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """See Source."""
+        return self._content[offset : offset + length]
+
+    async def sha256(self) -> str:
+        """See Source."""
+        return await asyncio.to_thread(lambda: hashlib.sha256(self._content).hexdigest())
+
+
+class StreamSource:
+    """Bytes that end some time. One piece is held, so that a lost connection costs nothing."""
+
+    def __init__(self, more: Callable[[], Awaitable[bytes]]) -> None:
+        """`more` gives the next bytes, b"" at the end."""
+        self._more = more
+        self.failure: Exception | None = None
+        self.size_bytes: int | None = None
+        self._hash = hashlib.sha256()
+        self._start = 0
+        self._piece = b""
+
+    async def prepare(self, offset: int) -> int:
+        """See Source. A server that fell back behind the held piece cannot be served any more."""
+        end = self._start + len(self._piece)
+        if not self._start <= offset <= end:
+            raise InvalidRequest(f"The server fell back to offset {offset}; a stream cannot be read again.")
+        if offset == end and self.size_bytes is None:
+            self._piece, self._start = await self._next_piece(), end
+            self._hash.update(self._piece)
+            if len(self._piece) < STREAM_PIECE_BYTES:
+                self.size_bytes = end + len(self._piece)
+        return self._start + len(self._piece) - offset
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """See Source."""
+        at = offset - self._start
+        return self._piece[at : at + length]
+
+    async def sha256(self) -> str:
+        """See Source."""
+        return self._hash.hexdigest()
+
+    async def _next_piece(self) -> bytes:
+        """STREAM_PIECE_BYTES or more; less at the end only."""
+        parts: list[bytes] = []
+        size_bytes = 0
+        while size_bytes < STREAM_PIECE_BYTES and (part := await self._more()):
+            parts.append(part)
+            size_bytes += len(part)
+        return b"".join(parts)
+
+
+def source_of(content: Contents) -> Source:
+    """The source of what a caller hands over. Raises InvalidRequest for a file that was opened as text."""
+    if isinstance(content, AsyncIterable):
+        return StreamSource(_from_async(content))
+    if isinstance(content, (bytes, bytearray, memoryview)):
+        return BytesSource(bytes(content))
+    if isinstance(content, io.TextIOBase):
+        raise InvalidRequest("The file is open as text; open it with mode 'rb'.")
+    if _is_regular(content):
+        return FileSource(content)
+    if hasattr(content, "read"):
+        return StreamSource(_from_file(content))
+    return StreamSource(_from_iterable(content))
+
+
+def _is_regular(content: Any) -> TypeGuard[BinaryIO]:
+    """Whether it is an open file that lies on a disk and stands at its beginning.
+
+    What unpacks has the descriptor of what is packed: only files of `open` are read by it, not by `read`.
+    """
+    if isinstance(content, io.BufferedRandom):
+        content.flush()
+    raw = content.raw if isinstance(content, (io.BufferedReader, io.BufferedRandom)) else content
+    if not isinstance(raw, io.FileIO) or not raw.readable():
+        return False
+    return stat.S_ISREG(os.fstat(raw.fileno()).st_mode) and content.tell() == 0
+
+
+def _from_file(content: Any) -> Callable[[], Awaitable[bytes]]:
+    async def more() -> bytes:
+        part: bytes | None = await asyncio.to_thread(content.read, READ_BYTES)
+        if part is None:  # which is not its end
+            raise InvalidRequest("The file does not block; open it in the usual way.")
+        return part
+
+    return more
+
+
+def _from_async(content: AsyncIterable[bytes]) -> Callable[[], Awaitable[bytes]]:
+    iterator = aiter(content)
+
+    async def more() -> bytes:
+        async for part in iterator:
+            if part:
+                return part
+        return b""
+
+    return more
+
+
+def _from_iterable(content: Iterable[bytes]) -> Callable[[], Awaitable[bytes]]:
+    iterator = iter(content)
+
+    def following() -> bytes:
+        return next((part for part in iterator if part), b"")
+
+    return lambda: asyncio.to_thread(following)

@@ -1,0 +1,77 @@
+"""What is remembered of unfinished uploads of files, so that the same upload goes on after an interruption.
+
+One small file per upload in ${XDG_STATE_HOME:-~/.local/state}/filestore/uploads, named by a digest of the
+cluster's root, the file's absolute path, size, inode and times of change, and what was asked for. It holds no
+secret.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from filestore_client.base.durable import SECRET_MODE, write_durable
+
+FORGET_AFTER_S = 7 * 24 * 3600  # the server forgets an upload 24 hours after its last byte
+
+
+class UnfinishedUpload(msgspec.Struct, frozen=True):
+    """An upload of ours. `upload_url` is where its bytes go."""
+
+    file_uuid: str
+    upload_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The place of one upload's record."""
+
+    path: Path
+
+    @staticmethod
+    def of(cluster: str, file: Path, facts: os.stat_result, fields: Mapping[str, object]) -> "Memory":
+        """For this file as it is now, this cluster, and these fields of the new record.
+
+        Whichever node is asked: the next run may find another one first.
+        """
+        # The time of the inode's change too: `cp -p` and `touch` set the other one back.
+        version = (facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)
+        key = (cluster, os.fsencode(file.absolute()), version, sorted(fields.items()))
+        return Memory(_directory() / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json")
+
+    def read(self) -> UnfinishedUpload | None:
+        """What an earlier run left, if anything usable."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedUpload)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def write(self, upload: UnfinishedUpload) -> None:
+        """Remember. A state directory that cannot be written costs only the resumption."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_durable(self.path, msgspec.json.encode(upload), mode=SECRET_MODE)
+            _forget_old(self.path.parent)
+        except OSError:
+            return
+
+    def forget(self) -> None:
+        """The upload has ended."""
+        self.path.unlink(missing_ok=True)
+
+
+def _directory() -> Path:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return base / "filestore" / "uploads"
+
+
+def _forget_old(directory: Path) -> None:
+    oldest = time.time() - FORGET_AFTER_S
+    for path in directory.glob("*.json"):
+        if path.stat().st_mtime < oldest:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,166 @@
+"""Uploads: tus 1.0.0 in bounded pieces, which go on where the server says that they ended.
+
+The source is a seekable file, or a stream of unknown size (tus creation-defer-length), whose present piece
+stays in memory so that it can be sent again. The bytes are hashed while they are sent; nothing is read twice
+but what an earlier run has sent. The end of a file is read before it goes out, with the sha256 of the whole:
+content that did not arrive as it was read here never becomes available.
+"""
+
+import base64
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from filestore_client.base.errors import Conflict, Forbidden, Gone, NotFound, OffsetMismatch
+from filestore_client.base.retry import TRY_AGAIN, RetryLimits
+from filestore_client.base.transport import Transport
+from filestore_client.transfer.sources import READ_BYTES, Source
+
+COMPLETION_TIMEOUT_S = 1800.0  # the last piece is answered when the replicas have the whole file
+
+SentBytes = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadState:
+    """What HEAD tells: how far the upload is, and its size once that was declared."""
+
+    offset: int
+    size_bytes: int | None
+
+
+async def upload(
+    transport: Transport,
+    file_uuid: str,
+    source: Source,
+    *,
+    offset: int = 0,
+    progress: SentBytes = lambda _: None,
+) -> None:
+    """Send what the server lacks, from `offset` on (bytes); returns when the file is available.
+
+    A server that tells that it has all bytes of a declared size has completed it before.
+
+    Raises FilestoreError: the server's refusal, or Unavailable when nothing went forward until the deadline.
+    """
+    path = f"/api/v1/files/{file_uuid}/content"
+    limits = transport.limits()
+    declare = source.size_bytes is None
+    while True:
+        length = await source.prepare(offset)
+        progress(offset)
+        url = transport.url
+        try:
+            offset = await _send_piece(transport, path, source, offset, length, declare, progress)
+            limits.progressed()
+        except (*TRY_AGAIN, OffsetMismatch) as error:
+            if source.failure is not None:
+                raise source.failure from error
+            offset, declare = await _catch_up(transport, path, url, error, limits, offset)
+            if declare or source.size_bytes is None or offset < source.size_bytes:
+                continue
+        if source.size_bytes is not None and offset >= source.size_bytes:
+            progress(offset)
+            return
+
+
+async def _send_piece(
+    transport: Transport,
+    path: str,
+    source: Source,
+    offset: int,
+    length: int,
+    declare: bool,
+    progress: SentBytes,
+) -> int:
+    """One PATCH; answers the offset after it."""
+    headers = {
+        "Tus-Resumable": "1.0.0",
+        "Upload-Offset": str(offset),
+        "Content-Type": "application/offset+octet-stream",
+        "Content-Length": str(length),
+    }
+    if declare and source.size_bytes is not None:
+        headers["Upload-Length"] = str(source.size_bytes)
+    if source.size_bytes is not None and offset + length == source.size_bytes:
+        headers["Repr-Digest"] = _repr_digest(await source.sha256())
+    body = _parts(source, offset, length, progress) if length else b""
+    async with transport.exchange(
+        "PATCH", path, headers=headers, data=body, answer_timeout_s=COMPLETION_TIMEOUT_S
+    ) as response:
+        return int(response.headers["Upload-Offset"])
+
+
+async def _parts(source: Source, offset: int, length: int, progress: SentBytes) -> AsyncIterator[bytes]:
+    end = offset + length
+    while offset < end:
+        part = await source.read(offset, min(READ_BYTES, end - offset))
+        yield part
+        offset += len(part)
+        progress(offset)
+
+
+async def _catch_up(
+    transport: Transport, path: str, url: str, reason: Exception, limits: RetryLimits, offset: int
+) -> tuple[int, bool]:
+    """After a failure at `url`: the offset that the server has, and whether it still waits for the size."""
+    while True:
+        if not isinstance(reason, OffsetMismatch):
+            transport.turn_away(url)
+        await limits.pause(reason)
+        url = transport.url
+        try:
+            state = await upload_state(transport, path)
+        except TRY_AGAIN as error:
+            reason = error
+            continue
+        if state.offset > offset:
+            limits.progressed()
+        return state.offset, state.size_bytes is None
+
+
+async def upload_state(transport: Transport, path: str) -> UploadState:
+    """One HEAD on the upload (tus). Raises NotFound or Gone when it has ended or expired."""
+    async with transport.exchange("HEAD", path, headers={"Tus-Resumable": "1.0.0"}) as response:
+        length = response.headers.get("Upload-Length")
+        return UploadState(
+            offset=int(response.headers["Upload-Offset"]),
+            size_bytes=None if length is None else int(length),
+        )
+
+
+async def give_up(transport: Transport, file_uuid: str) -> None:
+    """End an upload that is not complete, with its record (tus termination). Raises FilestoreError.
+
+    The request that broke off may hold the upload for a moment yet.
+    """
+    path, limits = f"/api/v1/files/{file_uuid}/content", transport.limits()
+    while True:
+        url = transport.url
+        try:
+            async with transport.exchange("DELETE", path, headers={"Tus-Resumable": "1.0.0"}):
+                return
+        except TRY_AGAIN as error:
+            transport.turn_away(url)
+            await limits.pause(error)
+
+
+async def find_unfinished(transport: Transport, file_uuid: str) -> UploadState | None:
+    """Where an upload of an earlier run stands; None when it is not there any more, or of another user.
+
+    Raises FilestoreError where that cannot be told, such as Unauthorized.
+    """
+    limits = transport.limits()
+    while True:
+        url = transport.url
+        try:
+            return await upload_state(transport, f"/api/v1/files/{file_uuid}/content")
+        except TRY_AGAIN as error:
+            transport.turn_away(url)
+            await limits.pause(error)
+        except (NotFound, Gone, Conflict, Forbidden):
+            return None
+
+
+def _repr_digest(sha256: str) -> str:
+    """The header Repr-Digest (RFC 9530) for a content with this hash."""
+    return f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode('ascii')}:"

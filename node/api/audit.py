@@ -1,0 +1,79 @@
+"""The audit log of this member: `/api/v1/audit`. Who wants that of the cluster asks every member."""
+
+from typing import Final
+
+from aiohttp import web
+from msgspec import UNSET
+
+from coordinator.model.records import UserRecord
+from coordinator.model.timestamps import parse_rfc3339
+from coordinator.protocol.queries import CheckAdmin
+from coordinator.runtime.audit_pages import AuditEntry, AuditFilter
+from node.api.access import authenticate
+from node.api.bodies.audit import AuditCursor, AuditEntryBody, AuditFilters, AuditList
+from node.api.context import API
+from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, query_limit, query_text
+from node.api.spec.operation import Answer, Operation, Parameter, parameters_of
+from node.base.identifiers import is_uuid
+
+_LIMIT: Final = PAGE_PARAMETERS[0]
+
+
+async def list_page(request: web.Request) -> web.Response:
+    """What people did through this member, newest first, as far back as it keeps that (320 MiB, more than a
+    million entries). Each member has a log of its own. Admins only.
+    """
+    caller = await authenticate(request)
+    filters = {name: query_text(request, name) for name in AuditFilters.__struct_fields__}
+    wanted = _wanted(filters)
+    limit, cursor = query_limit(request), query_text(request, "cursor")
+    services = request.app[API]
+    await services.metadata.read(CheckAdmin(caller=caller), UserRecord)
+    page = await services.audit.pages.read(wanted, limit=limit, cursor=cursor)
+    answer = AuditList(
+        count=len(page.entries),
+        entries=[_body_of(entry) for entry in page.entries],
+        next_cursor=page.next_cursor or UNSET,
+    )
+    return page_response(request, answer, page.next_cursor, **filters)
+
+
+def _wanted(filters: dict[str, str]) -> AuditFilter:
+    """Raises InvalidRequest."""
+    target = filters["target"]
+    return AuditFilter(
+        principal=filters["principal"],
+        action=filters["action"],
+        target=target.lower() if is_uuid(target.lower()) else target,
+        since_ms=parse_rfc3339(filters["since"], "since") if filters["since"] else None,
+        until_ms=parse_rfc3339(filters["until"], "until") if filters["until"] else None,
+    )
+
+
+def _body_of(entry: AuditEntry) -> AuditEntryBody:
+    return AuditEntryBody(
+        time=entry.time,
+        action=entry.action,
+        principal=entry.principal,
+        target=entry.object,
+        outcome=entry.outcome,
+        request_id=entry.request_id,
+    )
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="list_audit_entries",
+        tag="Audit",
+        method="GET",
+        path="/api/v1/audit",
+        handler=list_page,
+        summary="List what people did",
+        query=(
+            *parameters_of(AuditFilters),
+            _LIMIT,
+            Parameter(name="cursor", description="`next_cursor` of the page before.", type=AuditCursor),
+        ),
+        answers={200: Answer(description="A page of entries.", body=AuditList, headers=NEXT_PAGE)},
+    ),
+)

@@ -1,0 +1,104 @@
+"""Replicas that are out of service in this process alone, and losses that the disk could not record.
+
+A disk that is read-only, full or failing lets nothing be moved to quarantine and takes no note. What was
+found damaged on it is neither served nor counted all the same, and is reported
+(`node/custody/loss_repair.py`): as long as this process runs by what stands here. After that it is found
+anew. Bounded; no I/O here but a look at an open file. For any thread.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from node.storage.segments import BlobDamaged
+
+Reason = Literal["missing", "damaged"]
+
+FILES_MAX: Final = 10_000  # of a disk with more damage each read finds it again
+LOSSES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFile:
+    """A file that is not served though it lies in its place; another one was written at another time."""
+
+    damage: BlobDamaged
+    modified_at_ns: int
+
+    def is_of(self, facts: os.stat_result) -> bool:
+        """Whether this is the file."""
+        return (facts.st_dev, facts.st_ino) == self.damage.file and facts.st_mtime_ns == self.modified_at_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A replica that is not here any more, for the log."""
+
+    sha256: str
+    reason: Reason
+    file: tuple[int, int] | None = None  # that was found damaged, and lies in its place still
+
+
+class OutOfService:
+    """The files that this process has removed from service, and the losses that it has yet to report."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, RemovedFile] = OrderedDict()
+        self._losses: OrderedDict[str, Loss] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def add(self, damage: BlobDamaged, facts: os.stat_result) -> None:
+        """The file that was found damaged, as it lies in its place, is not served from now on."""
+        with self._lock:
+            self._files[damage.sha256] = RemovedFile(damage, facts.st_mtime_ns)
+            while len(self._files) > FILES_MAX:
+                self._files.popitem(last=False)
+
+    def covers(self, sha256: str, descriptor: int) -> bool:
+        """Whether this open file is not to be served. Another one under that name is. Raises OSError."""
+        if not self._files:  # as nearly always
+            return False
+        file = self._files.get(sha256)
+        if file is None:
+            return False
+        if file.is_of(os.fstat(descriptor)):
+            return True
+        self.forget(sha256)
+        return False
+
+    def all(self) -> list[RemovedFile]:
+        """What may be moved to quarantine when the disk lets it."""
+        with self._lock:
+            return list(self._files.values())
+
+    def names(self, sha256s: Collection[str]) -> list[str]:
+        """Those of which a file lies in its place and is not served."""
+        return [sha256 for sha256 in sha256s if sha256 in self._files]
+
+    def forget(self, sha256: str) -> None:
+        """The file is not in its place any more."""
+        with self._lock:
+            self._files.pop(sha256, None)
+
+    def note_loss(self, loss: Loss) -> None:
+        """To be reported; the first loss of a replica stays."""
+        with self._lock:
+            if len(self._losses) < LOSSES_MAX:
+                self._losses.setdefault(loss.sha256, loss)
+
+    def losses(self, limit: int, *, besides: Collection[str] = ()) -> list[Loss]:
+        """What is to be reported."""
+        with self._lock:
+            return [loss for loss in self._losses.values() if loss.sha256 not in besides][:limit]
+
+    def forget_losses(self, sha256s: Iterable[str]) -> None:
+        """They were reported."""
+        with self._lock:
+            for sha256 in sha256s:
+                self._losses.pop(sha256, None)

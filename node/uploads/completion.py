@@ -1,0 +1,207 @@
+"""The end of an upload: its content put into place here and on other nodes, and recorded as available.
+
+Content that comes again while the log has it deleted must not wait for the deletion. The log takes a replica
+that it has marked for deletion back by a report of its own node alone (`node/custody/collect.py`), so that
+node is asked for one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from ca.errors import ChecksumMismatch, FilestoreError, Forbidden, Unauthorized, Unavailable
+from coordinator.model.records import PROJECT_FILE, ContentRecord, Manifest, UploadRecord
+from coordinator.model.replica_records import KnownReplica
+from coordinator.model.time_limits import bounded_s, failing, moved
+from coordinator.protocol.commands import CompleteUpload
+from coordinator.protocol.queries import GetUpload, KnownReplicas
+from node.archive.manifest import read_manifest
+from node.peer.client import PeerFailed
+from node.storage.blobs import BlobStore
+from node.storage.damage import verify_blob
+from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
+from node.uploads.context import UploadContext
+from node.uploads.holder import EMPTY_SHA256, UploadHolder
+from node.uploads.progress import SMALL_BYTES
+
+RETAIN_TIMEOUT_S: Final = 5.0  # see RETAIN_S of node/custody/collect.py
+LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose completion it has refused
+
+_log = logging.getLogger(__name__)
+
+
+class WrongContent(ChecksumMismatch):
+    """All of the content has come, and it is not what was declared: nothing of it is right for certain."""
+
+
+async def complete_upload(holder: UploadHolder, sha256: str = "", *, patch_offset: int = -1) -> ContentRecord:
+    """Everything between the last byte and `available`; may be repeated after any failure.
+
+    `patch_offset`: where the bytes of this request began, if it is a PATCH.
+
+    Raises ChecksumMismatch when the content does not hash to `sha256` or to what its creator declared (it is
+    dropped then), or when these two contradict each other; Unavailable when too few copies could be made (the
+    content stays); OffsetMismatch when it was whole before but its disk has damaged it since: it has to come
+    again.
+    """
+    try:
+        return await _complete(holder, sha256, patch_offset)
+    except WrongContent:
+        raise  # nothing of it shall be acknowledged
+    except (Forbidden, Unauthorized):
+        if holder.is_open:
+            with suppress(FilestoreError):  # else whoever may complete it would, with these bytes
+                await holder.drop_unrecorded()
+        raise
+    except FilestoreError as error:
+        failing(error)
+        if holder.is_open:
+            with suppress(FilestoreError):  # small content is nowhere else yet
+                await holder.settle_received()
+        raise
+
+
+async def _complete(holder: UploadHolder, sha256: str, patch_offset: int) -> ContentRecord:
+    services, disk = holder.services, holder.services.disk
+    if holder.file.finished is not None:
+        await _check_finished(holder, holder.file.finished.sha256)
+    elif holder.file.offset > SMALL_BYTES:
+        await holder.settle()
+    await _check_expected(holder, sha256)
+    blob = await disk.run(holder.file.finish)
+    moved()
+    made = await services.replication.finish(holder.terms, blob, holder.whole_copies)
+    record = holder.record
+    replicas = await services.replication.spread(blob, record.placement, made=made)
+    manifest, md5 = await _manifest(services, record, blob.sha256), await disk.run(holder.file.md5)
+    moved()
+    command = CompleteUpload(
+        caller=holder.caller,
+        file_uuid=record.file_uuid,
+        blob_sha256=blob.sha256,
+        size_bytes=blob.size_bytes,
+        replicas=replicas,
+        md5=md5,
+        manifest=manifest,
+        as_of=record.as_of,
+        node_id=services.node_id,
+        epoch=record.epoch,
+        patch_offset=patch_offset,
+    )
+    content = await record_completion(services, command)
+    services.metrics.uploads_completed.inc()
+    await holder.discard()
+    return content
+
+
+async def _check_expected(holder: UploadHolder, sha256: str) -> None:
+    """Raises ChecksumMismatch; other content than was declared is dropped."""
+    expected = {digest for digest in (sha256, holder.record.expected_sha256) if digest}
+    if len(expected) > 1:
+        raise ChecksumMismatch("The digests declared for this content contradict each other.")
+    found = holder.file.sha256
+    if expected - {found}:
+        if holder.file.finished is None:
+            await holder.rewind(0, EMPTY_SHA256)
+        raise WrongContent(f"The content has sha256 {found}, declared was {expected.pop()}.")
+
+
+async def _check_finished(holder: UploadHolder, sha256: str) -> None:
+    """Whether content that an earlier request put into place is sound still. Raises as `drop_lost`."""
+    services = holder.services
+    try:
+        await verify_blob(services.disk, services.blobs, services.metrics, sha256)
+        await services.disk.run(holder.file.md5)
+    except (BlobMissing, BlobDamaged) as error:
+        await holder.drop_lost(error)
+
+
+async def _manifest(services: UploadContext, record: UploadRecord, sha256: str) -> Manifest | None:
+    """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
+    if record.kind != PROJECT_FILE:
+        return None
+    try:
+        return await services.disk.run(_read_manifest, services.blobs, sha256)
+    except (OSError, FilestoreError, BlobMissing, BlobDamaged) as error:
+        _log.warning("an archive was not looked at", extra={"sha256": sha256, "reason": str(error)})
+        return None
+
+
+def _read_manifest(blobs: BlobStore, sha256: str) -> Manifest:
+    with blobs.open(sha256) as blob:
+        return read_manifest(blob.fd, blob.size_bytes)
+
+
+async def record_completion(services: UploadContext, command: CompleteUpload) -> ContentRecord:
+    """What the log makes of it.
+
+    One that names a replica which is about to be dropped, or is gone since it was seen, is refused: then all
+    are looked at anew, once.
+    """
+    metadata = services.api.metadata
+    try:
+        return await metadata.propose(command, ContentRecord)
+    except Unavailable:
+        again = await _look_again(services, command)
+        if again is None:
+            raise
+    return await metadata.propose(again, ContentRecord)
+
+
+async def _look_again(services: UploadContext, command: CompleteUpload) -> CompleteUpload | None:
+    """The completion by what the nodes hold now; None when this node does not hold the upload any more.
+
+    A node that is to drop its replica is asked to retain it, or to drop it now. One of an older version, or
+    that does not answer, drops it within a minute: others take its place. Raises FilestoreError.
+    """
+    sha256 = command.blob_sha256
+    marked = await _marked_for_deletion(services, sha256, command.replicas)
+    await asyncio.gather(*(_retain(services, sha256, node_id) for node_id in marked))
+    still = await _marked_for_deletion(services, sha256, marked)
+    query = GetUpload(caller=command.caller, file_uuid=command.file_uuid)
+    record = await services.api.metadata.read(query, UploadRecord, timeout_s=LOOK_AGAIN_S)
+    if record.placement[:1] != [services.node_id] or record.epoch != command.epoch:
+        return None
+    # From here on the nodes are looked at later than `record.as_of`.
+    moved()
+    placement = [node_id for node_id in record.placement if node_id not in still]
+    replicas = await services.replication.spread(FinishedBlob(sha256, command.size_bytes), placement)
+    return msgspec.structs.replace(command, replicas=replicas, as_of=record.as_of)
+
+
+async def _marked_for_deletion(services: UploadContext, sha256: str, node_ids: Sequence[str]) -> list[str]:
+    """Those of these nodes that shall drop the blob. Raises FilestoreError when the log cannot be asked."""
+    asked = await asyncio.gather(*(_is_marked(services, sha256, node_id) for node_id in node_ids))
+    return [node_id for node_id, is_marked in zip(node_ids, asked, strict=True) if is_marked]
+
+
+async def _is_marked(services: UploadContext, sha256: str, node_id: str) -> bool:
+    query = KnownReplicas(node_id=node_id, sha256s=[sha256])
+    known = await services.api.metadata.read(query, list[KnownReplica], timeout_s=LOOK_AGAIN_S)
+    return any(replica.state == "doomed" for replica in known)
+
+
+async def _retain(services: UploadContext, sha256: str, node_id: str) -> None:
+    path, facts = f"/blobs/{sha256}/retain", {"sha256": sha256, "holder": node_id}
+    try:
+        async with asyncio.timeout(bounded_s(2 * RETAIN_TIMEOUT_S)):
+            if node_id != services.node_id:
+                asking = services.peers.request(node_id, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
+            elif services.custody is not None:
+                await services.custody.retain(sha256)
+                return
+            else:  # the first worker of a node keeps its replicas
+                asking = services.siblings.request(0, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
+            async with asking as answer:
+                _log.info(
+                    "a replica that was marked for deletion is needed again",
+                    extra=facts | {"status": answer.status},
+                )
+    except (PeerFailed, FilestoreError, OSError) as error:  # TimeoutError is one
+        _log.warning(
+            "a replica that is marked for deletion was not retained", extra=facts | {"reason": str(error)}
+        )

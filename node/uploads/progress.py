@@ -1,0 +1,248 @@
+"""The members' copies of an upload while its holder writes it, and what the log is reported of them.
+
+Bytes go along a chain (`node/uploads/chain.py`) as soon as they may be sent. What the write quorum has
+durably is reported to the log from time to time; what the log has is acknowledged.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ca.errors import InsufficientStorage, Unavailable
+from coordinator.model.records import VM
+from node.staging.upload_file import UploadFile
+from node.uploads.chain import BEHIND_BYTES_MAX, Chain
+from node.uploads.chain_link import MARK_BYTES, LinkSource, LinkTerms
+from node.uploads.context import UploadContext
+from node.uploads.handover import known_nodes
+from node.uploads.recorded import RecordedUpload
+from node.uploads.reserving import RESERVED_AHEAD_BYTES, reserve_ahead, reserved_stop
+
+SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
+REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about
+REPORT_GAP_S = 0.25  # or what comes within it: every coordinator syncs a report, and shares the machine
+REPORT_S = 2.0  # after so long fewer bytes are reported too: what a lost holder costs a slow client
+RENEW_S = 30.0  # without new bytes: the expiry moves on, and a deleted file ends the request
+
+
+def is_report_due(new_bytes: int, since_s: float) -> bool:
+    """Whether so many new bytes are to be reported to the log, so long after the last report."""
+    if new_bytes >= REPORT_BYTES:
+        return since_s >= REPORT_GAP_S
+    return (new_bytes > 0 and since_s >= REPORT_S) or since_s >= RENEW_S
+
+
+class UploadProgress:
+    """What the members and the log get of one upload. Begins with the first bytes; `end` it."""
+
+    def __init__(self, services: UploadContext, recorded: RecordedUpload) -> None:
+        self._services, self._recorded = services, recorded
+        self._loop = asyncio.get_running_loop()
+        self._source: LinkSource | None = None
+        self._chain: Chain | None = None
+        self._reporting: asyncio.Task[None] | None = None
+        self._reported_at_s = self._loop.time()
+        self._synced_at_s = time.monotonic()
+        self._marked_offset = 0
+        self._announced_bytes = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether bytes go to members now."""
+        return self._chain is not None
+
+    @property
+    def terms(self) -> LinkTerms:
+        """What members must know."""
+        record = self._recorded.record
+        return LinkTerms(
+            record.file_uuid,
+            record.epoch,
+            record.kind == VM,
+            record.offset_bytes,
+            proposed_offset=self._recorded.proposed_offset,
+        )
+
+    async def reserve(self, size_bytes: int, *, is_announced: bool = False) -> None:
+        """Have the log reserve so much of the bucket's quota, unless it has.
+
+        `is_announced`: the request says that its content ends there. Raises NO_ROOM, Overtaken.
+        """
+        self._announced_bytes = size_bytes if is_announced else self._announced_bytes
+        if size_bytes > reserved_stop(self._recorded.record):
+            await self._end_report()  # one after the other: the log takes no older offset
+        record = self._recorded.record
+        if size_bytes > reserved_stop(record):
+            await self._report(record.offset_bytes, record.prefix_sha256, reserve_bytes=size_bytes)
+
+    def written(self, file: UploadFile) -> None:
+        """After each append, in its thread: lets the links have the bytes, and marks and syncs them."""
+        if self._source is None:
+            if SMALL_BYTES < file.offset <= reserved_stop(self._recorded.record):
+                self._source = LinkSource(self._services.disk, file)
+                self._loop.call_soon_threadsafe(self._start_chain)
+            return
+        unsynced_bytes = file.sendable_offset - file.durable_offset
+        since_s = time.monotonic() - self._synced_at_s
+        if (unsynced_bytes >= REPORT_BYTES and since_s >= REPORT_GAP_S) or since_s >= REPORT_S:
+            file.begin_sync()
+            self._synced_at_s = time.monotonic()
+        mark = None
+        if file.offset - self._marked_offset >= MARK_BYTES or file.durable_offset == file.offset:
+            mark = (file.offset, file.sha256)
+            self._marked_offset = file.offset
+        self._loop.call_soon_threadsafe(self._source.move, self._sendable_offset(file), mark)
+
+    async def keep_up(self, file: UploadFile) -> None:
+        """Between pieces of a body: reports what is due, and waits while the quorum is far behind.
+
+        Raises Unavailable or InsufficientStorage without a quorum of members; what the log refuses (deleted,
+        revoked, beyond the quota); Overtaken.
+        """
+        reserved_bytes = reserved_stop(self._recorded.record) - RESERVED_AHEAD_BYTES // 2
+        if file.offset > max(self._announced_bytes, reserved_bytes, SMALL_BYTES // 2):
+            await reserve_ahead(self.reserve, file.offset)
+        if self._reporting is not None and self._reporting.done():
+            reporting, self._reporting = self._reporting, None
+            reporting.result()
+        if self._chain is None:
+            return
+        self._chain.require()
+        if self._reporting is None and self._is_report_due(file, self._chain):
+            report = self._report_underway(file, self._chain)
+            self._reporting = asyncio.create_task(report, name="progress of an upload")
+        sendable_offset = self._sendable_offset(file)
+        if sendable_offset - self._chain.quorum_offset() > BEHIND_BYTES_MAX:
+            await self._chain.reach(sendable_offset - BEHIND_BYTES_MAX)
+
+    async def settle(self, file: UploadFile) -> list[str]:
+        """Have the write quorum and the log follow a file that is durable, and end; members that have all.
+
+        Raises FilestoreError when that cannot be done; BlobMissing or BlobDamaged for finished content that
+        is no more; Overtaken.
+        """
+        offset = file.offset
+        if self._source is None:
+            self._source = LinkSource(self._services.disk, file)
+            self._start_chain()
+        assert self._chain is not None
+        self._source.move(offset, (offset, file.sha256))
+        self._chain.end()
+        await self._end_report()
+        await self._chain.reach(offset)
+        if offset != self._recorded.record.offset_bytes:
+            await self._report(offset, file.sha256)
+        await self._chain.linger()
+        durable = self._chain.durable()
+        await self.end()
+        return [name for name, stop in durable.items() if stop == offset]
+
+    async def send_acknowledged(self, file: UploadFile, node_id: str) -> bool:
+        """Send a node outside the placement what is acknowledged: whether it has that durably.
+
+        Raises BlobMissing or BlobDamaged for finished content that is no more.
+        """
+        offset = self._recorded.record.offset_bytes
+        self._source = LinkSource(self._services.disk, file)
+        self._source.move(offset)
+        self._start_chain([node_id], needed=1)
+        assert self._chain is not None
+        self._chain.end()
+        try:
+            await self._chain.reach(offset)
+        except (Unavailable, InsufficientStorage):
+            return False
+        finally:
+            durable = self._chain.durable()
+            await self.end()
+        return durable.get(node_id) == offset
+
+    async def end(self) -> None:
+        """End the chain, and a report that is under way; again is harmless."""
+        chain, reporting, source = self._chain, self._reporting, self._source
+        self._chain, self._reporting, self._source = None, None, None
+        self._marked_offset = 0
+        if reporting is not None:
+            reporting.cancel()
+            await asyncio.wait({reporting})
+        if chain is not None:
+            await chain.close()
+        elif source is not None:
+            source.close()
+
+    def _start_chain(self, members: Sequence[str] | None = None, *, needed: int | None = None) -> None:
+        """To the members of the placement, or to these."""
+        assert self._source is not None
+        record = self._recorded.record
+        if record.prefix_sha256:
+            self._source.know(record.offset_bytes, record.prefix_sha256)
+        self._chain = Chain(
+            node_id=self._services.node_id,
+            peers=self._services.peers,
+            view=self._services.api.view,
+            metrics=self._services.metrics,
+            source=self._source,
+            terms=self.terms,
+            placement=record.placement if members is None else members,
+            needed=needed,
+        )
+        self._chain.start()
+
+    def _sendable_offset(self, file: UploadFile) -> int:
+        return min(file.sendable_offset, reserved_stop(self._recorded.record))
+
+    async def _end_report(self) -> None:
+        """Wait for the one that is under way. Raises what it is refused with."""
+        if self._reporting is not None:
+            reporting, self._reporting = self._reporting, None
+            await reporting
+
+    def _is_report_due(self, file: UploadFile, chain: Chain) -> bool:
+        new_bytes = self._reportable_offset(file, chain) - self._recorded.record.offset_bytes
+        return is_report_due(new_bytes, self._loop.time() - self._reported_at_s)
+
+    def _reportable_offset(self, file: UploadFile, chain: Chain) -> int:
+        """What the write quorum has: nodes that do not leave, as soon as that is news."""
+        staying_offset = chain.quorum_offset(staying=True)
+        is_news = staying_offset > self._recorded.record.offset_bytes
+        return min(file.durable_offset, staying_offset if is_news else chain.quorum_offset())
+
+    async def _report_underway(self, file: UploadFile, chain: Chain) -> None:
+        """A coordinator that does not answer does not stop the bytes; a refusal does."""
+        assert self._source is not None
+        self._reported_at_s = self._loop.time()
+        record = self._recorded.record
+        mark = self._source.mark_below(self._reportable_offset(file, chain))
+        if mark is not None and mark[0] == record.size_bytes:
+            mark = None  # the request that brought the last bytes has not looked at them yet
+        with suppress(Unavailable):
+            if mark is not None and mark[0] > record.offset_bytes:
+                await self._report(*mark)
+            elif record.prefix_sha256 or not record.offset_bytes:
+                await self._report(record.offset_bytes, record.prefix_sha256)
+
+    async def _report(self, offset: int, sha256: str, *, reserve_bytes: int = 0) -> None:
+        placement = self._placement(offset)
+        await self._recorded.report(offset, sha256, placement=placement, reserve_bytes=reserve_bytes)
+
+    def _placement(self, offset: int) -> list[str]:
+        """The new placement when the present one is no longer the right one; [] leaves it.
+
+        That is so when a node outside it has the bytes, or enough have them without one that leaves. The log
+        takes none that names a node which was removed since.
+        """
+        chain = self._chain
+        if chain is None:
+            return []
+        present = self._recorded.record.placement
+        durable = [name for name, stop in chain.durable().items() if stop >= offset]
+        staying = [name for name in durable if not chain.leaves(name)]
+        is_enough = len(staying) >= self._services.api.view.current.write_quorum - 1
+        having = staying if is_enough else durable
+        leaving = [name for name in present[1:] if is_enough and chain.leaves(name)]
+        if set(having) <= set(present) and not leaving:
+            return []
+        rest = [name for name in present[1:] if name not in having and name not in leaving]
+        others = known_nodes(self._services, rest)
+        return [present[0], *having, *others][: max(len(present), 1 + len(having))]

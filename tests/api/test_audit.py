@@ -1,0 +1,144 @@
+"""The audit log over HTTP: what people did through a member, for admins."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.api.expectations import NOBODY, TIME, check_refused, check_shape, create, person, store
+from tests.cluster.harness import Cluster
+
+ENTRY = dict.fromkeys(("time", "action", "principal", "target", "outcome", "request_id"), str)
+
+
+def entries(cluster: Cluster, query: str = "", **options: Any) -> list[Any]:
+    answer = cluster.get(f"/audit{query}", **options)
+    assert answer.status == 200, answer.body
+    assert answer.json["count"] == len(answer.json["entries"])
+    found: list[Any] = answer.json["entries"]
+    return found
+
+
+def test_what_was_done_to_a_file_is_told_newest_first(cluster: Cluster) -> None:
+    owner = person(cluster)
+    file_uuid = store(cluster, "/vms", b"x", owner.token)
+    other = create(cluster, "/vms", owner.token)["file_uuid"]
+    link = cluster.post(f"/files/{file_uuid}/public-token", token=owner.token)
+    cluster.remember(link.json["token"])
+    cluster.request("PATCH", f"/vms/{file_uuid}", body={"filename": "y"}, token=owner.token)
+    denied = cluster.request("DELETE", f"/files/{file_uuid}", token=person(cluster).token)
+    assert denied.status == 403
+    gone = cluster.request("DELETE", f"/files/{file_uuid}", token=owner.token)
+    assert cluster.request("DELETE", f"/files/{other}", token=owner.token).status == 200
+    found = entries(cluster, f"?target={file_uuid.upper()}")
+    assert [(entry["action"], entry["outcome"]) for entry in found] == [
+        ("delete_file", "ok"),
+        ("delete_file", "forbidden"),
+        ("update_file", "ok"),
+        ("create_public_token", "ok"),
+    ]
+    for entry in found:
+        check_shape(entry, ENTRY)
+        assert TIME.fullmatch(entry["time"])
+        assert file_uuid in entry["target"].split()
+        assert link.json["token"] not in str(entry)
+    assert found[0]["request_id"] == gone.headers["x-request-id"]
+    mine = entries(cluster, f"?target={file_uuid}&principal={owner.id}")
+    assert mine == [entry for entry in found if entry["principal"] == owner.id]
+    assert entries(cluster, f"?target={file_uuid}&action=update_file") == found[2:3]
+    assert entries(cluster, f"?target={NOBODY}") == []
+
+
+def test_entries_are_narrowed_by_time(cluster: Cluster) -> None:
+    user = person(cluster)
+    query = f"?principal={user.id}&action=renew_user_token"
+    for _ in range(3):
+        cluster.remember(cluster.post("/auth/token", token=user.token).json["token"])
+    times = [entry["time"] for entry in entries(cluster, query)]
+    assert times == sorted(times, reverse=True)
+    assert len(times) == 3
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    earlier = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    for since, until, count in (
+        (earlier, later, 3),
+        (times[2], "", 3),
+        ("", times[2], 0),
+        (later, "", 0),
+        ("", earlier, 0),
+    ):
+        narrowed = f"{query}&since={quote(since)}&until={quote(until)}"
+        assert len(entries(cluster, narrowed)) == count, (since, until)
+
+
+def test_pages_are_linked_and_do_not_repeat(cluster: Cluster) -> None:
+    user = person(cluster)
+    for _ in range(5):
+        cluster.remember(cluster.post("/auth/token", token=user.token).json["token"])
+    path = f"/audit?principal={user.id}&limit=2"
+    found: list[Any] = []
+    for _ in itertools.repeat(None, 100):
+        answer = cluster.get(path)
+        found += answer.json["entries"]
+        assert answer.json["count"] <= 2
+        cluster.remember(cluster.post("/auth/token", token=person(cluster).token).json["token"])
+        if "next_cursor" not in answer.json:
+            break
+        path = answer.headers["link"].split(";")[0].strip("<>")
+        assert f"cursor={answer.json['next_cursor']}" in path
+        assert f"principal={user.id}" in path
+    assert "next_cursor" not in answer.json
+    ids = [entry["request_id"] for entry in found]
+    assert len(ids) == len(set(ids)) == 5
+    assert ids == [entry["request_id"] for entry in entries(cluster, f"?principal={user.id}")]
+
+
+def test_each_member_has_its_own(cluster: Cluster) -> None:
+    user = person(cluster)
+    for member in cluster.members:
+        answer = cluster.post(f"{member.url}/api/v1/auth/token", token=user.token)
+        cluster.remember(answer.json["token"])
+    for member in cluster.members:
+        found = entries(cluster, f"?principal={user.id}", node=member)
+        assert [entry["action"] for entry in found] == ["renew_user_token"]
+
+
+def test_it_is_for_admins(cluster: Cluster) -> None:
+    user = person(cluster)
+    for member in cluster.members:
+        url = f"{member.url}/api/v1/audit"
+        check_refused(cluster.get(url, token=user.token), "forbidden")
+        check_refused(cluster.get(url, token=None, stranger=True), "unauthorized")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("limit", "0"),
+        ("limit", "1001"),
+        ("limit", "x"),
+        ("cursor", "1"),
+        ("cursor", "../../etc/passwd"),
+        ("cursor", "1-2-3-4"),
+        ("since", "yesterday"),
+        ("since", "2026-11-20"),
+        ("until", "2026-11-20T12:00:00"),
+        ("principal", "x" * 1025),
+        ("target", "x" * 1025),
+        ("action", "x" * 1025),
+    ],
+)
+def test_bad_value_is_refused_by_its_name(cluster: Cluster, name: str, value: str) -> None:
+    check_refused(cluster.get(f"/audit?{name}={quote(value)}"), "invalid_request", name)
+    check_refused(cluster.get(f"/audit?{name}=&{name}="), "invalid_request", name)
+
+
+@pytest.mark.parametrize("query", ["?principal=%00", "?target=%0A", "?action=%F0%9F%98%80", "?cursor=1-1-0"])
+def test_what_nothing_has_finds_nothing(cluster: Cluster, query: str) -> None:
+    assert entries(cluster, query) == []
+
+
+def test_empty_parameters_count_as_left_out(cluster: Cluster) -> None:
+    everything = entries(cluster, "?limit=1&principal=&target=&action=&since=&until=&cursor=")
+    assert len(everything) == 1

@@ -1,0 +1,353 @@
+"""The file system of the client: fsspec's own tests, as far as buckets are the only directories, and more."""
+
+import io
+import os
+import pickle
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import fsspec
+import pytest
+from fsspec.callbacks import Callback
+from fsspec.tests.abstract import (
+    AbstractCopyTests,
+    AbstractFixtures,
+    AbstractGetTests,
+    AbstractOpenTests,
+    AbstractPipeTests,
+    AbstractPutTests,
+)
+
+from filestore_client.base.errors import Conflict
+from filestore_client.filesystem import FilestoreFileSystem
+from tests.cluster.connections import options_of
+from tests.cluster.harness import Cluster
+
+# Those of fsspec's tests that do not apply, by the reason.
+LEFT_OUT: Final = {
+    "its files lie in directories of a directory": (
+        "test_copy_directory_to_existing_directory",
+        "test_copy_directory_to_new_directory",
+        "test_copy_directory_without_files_with_same_name_prefix",
+        "test_copy_file_to_existing_directory",
+        "test_copy_file_to_file_in_existing_directory",
+        "test_copy_file_to_file_in_new_directory",
+        "test_copy_file_to_new_directory",
+        "test_copy_glob_edge_cases",
+        "test_copy_glob_to_existing_directory",
+        "test_copy_glob_to_new_directory",
+        "test_copy_list_of_files_to_existing_directory",
+        "test_copy_list_of_files_to_new_directory",
+        "test_copy_two_files_new_directory",
+        "test_get_directory_recursive",
+        "test_get_directory_to_existing_directory",
+        "test_get_directory_to_new_directory",
+        "test_get_directory_without_files_with_same_name_prefix",
+        "test_get_file_to_existing_directory",
+        "test_get_file_to_file_in_existing_directory",
+        "test_get_file_to_file_in_new_directory",
+        "test_get_file_to_new_directory",
+        "test_get_glob_edge_cases",
+        "test_get_glob_to_existing_directory",
+        "test_get_glob_to_new_directory",
+        "test_get_list_of_files_to_existing_directory",
+        "test_get_list_of_files_to_new_directory",
+    ),
+    "it makes a directory in a directory": (
+        "test_put_directory_recursive",
+        "test_put_directory_to_existing_directory",
+        "test_put_directory_to_new_directory",
+        "test_put_directory_without_files_with_same_name_prefix",
+        "test_put_file_to_file_in_new_directory",
+        "test_put_file_to_new_directory",
+        "test_put_glob_edge_cases",
+        "test_put_glob_to_existing_directory",
+        "test_put_glob_to_new_directory",
+        "test_put_list_of_files_to_new_directory",
+    ),
+}
+
+
+def file_system(cluster: Cluster, **more: Any) -> FilestoreFileSystem:
+    options = options_of(cluster)
+    del options["deadline_s"]
+    return FilestoreFileSystem(**options, **more)
+
+
+@pytest.fixture(autouse=True)
+def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def fs(cluster: Cluster) -> FilestoreFileSystem:
+    """The same for the whole cluster: fsspec keeps those that were made with the same options."""
+    return file_system(cluster)
+
+
+@pytest.fixture
+def bucket(fs: FilestoreFileSystem) -> Iterator[str]:
+    """A bucket for one test."""
+    name = f"fs-{secrets.token_hex(4)}"
+    fs.mkdir(name)
+    yield name
+    fs.rm(name, recursive=True)
+
+
+class OfThisCluster(AbstractFixtures):  # type: ignore[misc]
+    """What fsspec's tests run on."""
+
+    @pytest.fixture
+    def fs(self, cluster: Cluster) -> FilestoreFileSystem:
+        return file_system(cluster, auto_mkdir=True)
+
+    @pytest.fixture
+    def fs_join(self) -> Callable[..., str]:
+        return lambda *parts: "/".join(part for part in parts if part)
+
+
+class OfBuckets(OfThisCluster):
+    """The directories of fsspec's tests are buckets."""
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return ""
+
+
+class TestCopies(OfBuckets, AbstractCopyTests):  # type: ignore[misc]
+    """From bucket to bucket."""
+
+
+class TestDownloads(OfBuckets, AbstractGetTests):  # type: ignore[misc]
+    """From a bucket to a local directory."""
+
+
+class TestUploads(OfBuckets, AbstractPutTests):  # type: ignore[misc]
+    """From a local directory to a bucket."""
+
+
+class TestFiles(OfThisCluster, AbstractOpenTests, AbstractPipeTests):  # type: ignore[misc]
+    """The files of fsspec's tests lie in a bucket."""
+
+    @pytest.fixture
+    def fs_path(self, fs: FilestoreFileSystem) -> str:
+        fs.makedirs("of-fsspec", exist_ok=True)
+        return "of-fsspec"
+
+
+KINDS: Final = {
+    AbstractCopyTests: TestCopies,
+    AbstractGetTests: TestDownloads,
+    AbstractPutTests: TestUploads,
+    AbstractOpenTests: TestFiles,
+    AbstractPipeTests: TestFiles,
+}
+for _kind in (TestCopies, TestDownloads, TestUploads):
+    for _name in (name for names in LEFT_OUT.values() for name in names):
+        setattr(_kind, _name, None)  # which pytest does not collect
+
+
+def test_every_test_of_fsspec_is_run_or_left_out_for_a_reason() -> None:
+    left_out = {name for names in LEFT_OUT.values() for name in names}
+    offered = [(kind, name) for kind in KINDS for name in dir(kind) if name.startswith("test_")]
+    assert len(offered) > 40
+    assert left_out <= {name for _, name in offered}
+    run = [name for kind, name in offered if getattr(KINDS[kind], name) is not None]
+    assert not set(run) & left_out
+    assert len(run) + len([name for _, name in offered if name in left_out]) == len(offered)
+    assert len(run) == 8
+
+
+def test_file_is_written_listed_read_and_deleted(fs: FilestoreFileSystem, bucket: str) -> None:
+    path = f"filestore://{bucket}/a b.csv"
+    with fs.open(path, "wb", retention_period=5) as file:
+        file.write(b"0123456789")
+    assert fs.ls(bucket, detail=False) == [f"{bucket}/a b.csv"]
+    (entry,) = fs.ls(bucket)
+    assert entry == fs.info(path)
+    assert (entry["type"], entry["size"], fs.size(path)) == ("file", 10, 10)
+    assert fs.checksum(path) == entry["sha256"]
+    assert fs.created(path) == fs.modified(path)
+    assert fs.cat(path) == b"0123456789"
+    assert fs.cat_file(path, 2, -2) == b"234567"
+    assert fs.cat_file(path, -3) == b"789"
+    assert fs.cat_file(path, 5, 5) == fs.cat_file(path, 20, 30) == b""
+    assert fs.head(path, 3) + fs.tail(path, 3) == b"012789"
+    with fs.open(path) as file:
+        file.seek(4)
+        assert file.read(2) == b"45"
+    with fs.open(path, "r") as text:
+        assert text.read() == "0123456789"
+    assert fs.client.files.get(entry["file_uuid"]).retention_period == 5
+    fs.rm(path)
+    assert not fs.exists(path)
+    assert fs.ls(bucket) == []
+
+
+def test_root_lists_buckets_and_what_is_not_there_is_told(fs: FilestoreFileSystem, bucket: str) -> None:
+    assert bucket in fs.ls("filestore://", detail=False)
+    assert fs.isdir(bucket)
+    assert fs.isdir("")
+    for absent in ("no-such-bucket", "no-such-bucket/file", f"{bucket}/file", f"{bucket}/deeper/file"):
+        assert not fs.exists(absent)
+        assert not fs.isfile(absent)
+        for ask in (fs.info, fs.ls, fs.cat_file, fs.open, fs.rm):
+            with pytest.raises(FileNotFoundError):
+                ask(absent)
+    for act in (fs.open, fs.rm, lambda path: fs.open(path, "wb")):
+        with pytest.raises(IsADirectoryError):
+            act(bucket)
+
+
+def test_buckets_are_made_once_and_deleted_when_they_are_empty(fs: FilestoreFileSystem, bucket: str) -> None:
+    with pytest.raises(FileExistsError):
+        fs.mkdir(bucket)
+    with pytest.raises(FileExistsError):
+        fs.mkdir("")
+    fs.makedirs(bucket, exist_ok=True)
+    with pytest.raises(OSError, match="no directories"):
+        fs.mkdir(f"{bucket}/deeper")
+    fs.touch(f"{bucket}/file")
+    with pytest.raises(Conflict):
+        fs.rmdir(bucket)
+    with pytest.raises(ValueError, match="every bucket"):
+        fs.rm("", recursive=True)
+    with pytest.raises(FileNotFoundError):
+        fs.pipe("no-such-bucket/file", b"")
+
+
+def test_newest_of_a_name_is_meant_and_an_id_names_one(fs: FilestoreFileSystem, bucket: str) -> None:
+    path = f"{bucket}/lab.csv"
+    uuids = []
+    for content in (b"first", b"second", b"third"):
+        fs.pipe(path, content)
+        uuids.append(fs.info(path)["file_uuid"])
+    assert fs.cat(path) == b"third"
+    assert len(fs.ls(bucket)) == 1
+    first = f"filestore://{path}?id={uuids[0]}"
+    assert fs.info(first)["size"] == 5
+    assert fs.cat(first) == b"first"
+    assert fs.cat([first, path]) == {first.removeprefix("filestore://"): b"first", path: b"third"}
+    with fs.open(f"{path}?id={uuids[1].upper()}") as file:
+        assert file.read() == b"second"
+    assert not fs.exists(f"{bucket}/other.csv?id={uuids[0]}")
+    fs.rm(first)
+    assert not fs.exists(first)
+    fs.rm(path)
+    assert fs.cat(path) == b"second"  # the one before comes to light
+    fs.rm(path)
+    assert not fs.exists(path)
+
+
+def test_name_may_have_a_question_mark(fs: FilestoreFileSystem, bucket: str) -> None:
+    for name in ("what?", "what?id=this", "100%.csv", "ä ö+&#.csv"):
+        fs.pipe_file(f"{bucket}/{name}", name.encode())
+        assert fs.cat_file(f"{bucket}/{name}") == name.encode()
+        assert fs.info(f"{bucket}/{name}")["name"] == f"{bucket}/{name}"
+
+
+def test_patterns_find_files_of_a_bucket(fs: FilestoreFileSystem, bucket: str, tmp_path: Path) -> None:
+    for name in ("a1.csv", "a2.csv", "b1.txt"):
+        fs.pipe(f"{bucket}/{name}", name.encode())
+    assert fs.glob(f"{bucket}/a?.csv") == [f"{bucket}/a1.csv", f"{bucket}/a2.csv"]
+    assert fs.glob(f"{bucket}/*") == fs.find(bucket)
+    assert [names for _, _, names in fs.walk(bucket)] == [["a1.csv", "a2.csv", "b1.txt"]]
+    assert fs.du(bucket) == 18
+    fs.get(f"{bucket}/*.csv", f"{tmp_path / 'copies'}/")
+    assert sorted(path.name for path in (tmp_path / "copies").iterdir()) == ["a1.csv", "a2.csv"]
+    fs.rm(f"{bucket}/a*")
+    assert fs.find(bucket) == [f"{bucket}/b1.txt"]
+
+
+def test_files_and_buckets_are_copied_and_moved(fs: FilestoreFileSystem, bucket: str) -> None:
+    other = f"{bucket}-copy"
+    for name in ("one", "two"):
+        fs.pipe(f"{bucket}/{name}", name.encode())
+    fs.copy(f"{bucket}/one", f"{bucket}/three")
+    assert fs.cat(f"{bucket}/three") == b"one"
+    fs.mv(f"{bucket}/three", f"{bucket}/four")
+    assert not fs.exists(f"{bucket}/three")
+    fs.copy(bucket, other, recursive=True)
+    with pytest.raises(IsADirectoryError):
+        fs.cat_file(other)
+    assert fs.cat(fs.find(other)) == {
+        f"{other}/four": b"one",
+        f"{other}/one": b"one",
+        f"{other}/two": b"two",
+    }
+    fs.pipe(f"{other}/one", b"a second of this name")
+    fs.rm(other, recursive=True)
+    assert not fs.exists(other)
+
+
+def test_large_file_goes_up_and_down_with_its_progress(
+    fs: FilestoreFileSystem, bucket: str, tmp_path: Path
+) -> None:
+    content = os.urandom(20 << 20)
+    (tmp_path / "lab.bin").write_bytes(content)
+    up, down = Callback(), Callback()
+    fs.put_file(tmp_path / "lab.bin", f"{bucket}/lab.bin", callback=up)
+    fs.get_file(f"{bucket}/lab.bin", tmp_path / "new" / "copy.bin", callback=down)
+    assert (tmp_path / "new" / "copy.bin").read_bytes() == content
+    assert up.value == up.size == down.value == down.size == len(content)
+    stream = io.BytesIO()
+    fs.get_file(f"{bucket}/lab.bin", stream)
+    assert stream.getvalue() == content
+    with pytest.raises(FileExistsError):
+        fs.put_file(tmp_path / "lab.bin", f"{bucket}/lab.bin", mode="create")
+    with pytest.raises(IsADirectoryError):
+        fs.put_file(tmp_path / "lab.bin", bucket)
+
+
+def test_directory_is_put_as_a_bucket_and_got_back(
+    fs: FilestoreFileSystem, bucket: str, tmp_path: Path
+) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for name in ("one", "two"):
+        (flat / name).write_bytes(name.encode())
+    fs.put(f"{flat}/", bucket, recursive=True)
+    fs.get(bucket, str(tmp_path / "back"), recursive=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()} == {
+        "one": b"one",
+        "two": b"two",
+    }
+
+
+def test_writer_that_fails_leaves_no_file(fs: FilestoreFileSystem, bucket: str) -> None:
+    file = fs.open(f"{bucket}/half", "wb")
+
+    def leave() -> None:
+        with file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        leave()
+    assert not fs.exists(f"{bucket}/half")
+    for mode in ("ab", "r+b"):
+        with pytest.raises(ValueError, match="never changes"):
+            fs.open(f"{bucket}/half", mode)
+    with pytest.raises(NotImplementedError):
+        fs.touch(f"{bucket}/half", truncate=False)
+    with fs.transaction, pytest.raises(NotImplementedError):
+        fs.open(f"{bucket}/half", "wb")
+
+
+def test_fsspec_knows_the_protocol_and_the_environment(
+    cluster: Cluster, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in cluster.command_environment().items():
+        if name.startswith("FILESTORE_"):
+            monkeypatch.setenv(name, value)
+    with fsspec.open(f"filestore://{bucket}/log.txt.gz", "wt", compression="infer") as file:
+        file.write("packed\n")
+    with fsspec.open(f"filestore://{bucket}/log.txt.gz", "rt", compression="infer") as file:
+        assert file.read() == "packed\n"
+    found, path = fsspec.url_to_fs(f"filestore://{bucket}/log.txt.gz")
+    assert isinstance(found, FilestoreFileSystem)
+    assert found.cat(path)[:2] == b"\x1f\x8b"
+    assert found.unstrip_protocol(path) == f"filestore://{bucket}/log.txt.gz"
+    assert pickle.loads(pickle.dumps(found)) is found
