@@ -7,12 +7,15 @@ from typing import Final
 import click
 import msgspec
 
+from coordinator.model.clock import now_ms
+from coordinator.model.timestamps import rfc3339
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, line_of
 from deploy.base.lookup import find_file
 from deploy.base.options import Duration
 from deploy.base.output import json_option, moment, print_records
 from filestore_client import AsyncClient
+from filestore_client.administration import Audit
 from filestore_client.base.errors import FilestoreError
 from filestore_client.base.records import AuditEntry
 
@@ -59,9 +62,6 @@ def audit(
     async def work(client: AsyncClient) -> tuple[list[AuditEntry], dict[str, FilestoreError]]:
         filters = {"principal": principal, "action": action}
         if since is not None:
-            from coordinator.model.clock import now_ms
-            from coordinator.model.timestamps import rfc3339
-
             filters["since"] = rfc3339(now_ms() - 1000 * since)
         if file is not None:
             filters["target"] = (await find_file(client, file)).file_uuid
@@ -109,8 +109,6 @@ async def _entries(
     """What one member has on record. Raises FilestoreError."""
     transport = client.transport.only(url)
     found: list[AuditEntry] = []
-    from filestore_client.administration import Audit
-
     async for entry in Audit(transport).list(**filters):
         found.append(msgspec.structs.replace(entry, member=entry.member or member))
         if len(found) >= limit:

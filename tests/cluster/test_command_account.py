@@ -7,6 +7,7 @@ import ssl
 import stat
 import subprocess
 import tomllib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,44 @@ def test_revoked_token_is_told_as_such(cluster: Cluster, tmp_path: Path) -> None
     code, line = refusal(cluster, "ls", FILESTORE_TOKEN_FILE=token)
     assert code == 3
     assert line.startswith(f"unauthorized: The token in {token} is not taken: it was revoked, ")
+
+
+def test_token_is_renewed_in_its_place_while_it_lives(cluster: Cluster, tmp_path: Path) -> None:
+    path = Path(token_in(tmp_path, cluster, "leo"))
+    before = path.read_text().strip()
+    done = cluster.filestore("token", "renew", "--ttl", "2d", FILESTORE_TOKEN_FILE=str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"The token in {path} lives until 2".encode())
+    after = cluster.remember(path.read_text().strip())
+    assert after != before
+    assert mode(path) == 0o600
+    for token in (before, after):
+        assert cluster.get("/auth/whoami", token=token).json["user_id"] == "leo"
+    left = ends_at(cluster, after) - datetime.now(UTC)
+    assert timedelta(days=1) < left <= timedelta(days=2)
+
+
+def test_renewed_token_may_be_written_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
+    path, other = Path(token_in(tmp_path, cluster, "mia")), tmp_path / "other"
+    before = path.read_text()
+    done = cluster.filestore(
+        "token", "renew", "--ttl", "1h", "-o", str(other), "--json", FILESTORE_TOKEN_FILE=str(path)
+    )
+    (minted,) = objects_in(done.stdout.decode())
+    assert (minted["user_id"], minted["token"], minted["token_file"]) == ("mia", "", str(other))
+    assert path.read_text() == before
+    assert minted["expires_at"] == ends_at(cluster, cluster.remember(other.read_text().strip())).strftime(
+        "%Y-%m-%dT%H:%M:%S.000Z"
+    )
+
+
+def test_renewal_of_a_context_goes_into_its_file(cluster: Cluster, home: Home) -> None:
+    home.login(cluster, "--name", "lab")
+    done = home.run("token", "renew", "--ttl", "1h")
+    assert done.returncode == 0, done.stderr
+    cluster.remember((home.config / "lab.token").read_text().strip())
+    assert home.user() == "admin"
+
+
+def ends_at(cluster: Cluster, token: str) -> datetime:
+    return datetime.fromisoformat(cluster.get("/auth/whoami", token=token).json["token_expires_at"])

@@ -9,6 +9,7 @@ import pytest
 
 from ca.certificates import UntrustedCertificate
 from ca.errors import CATALOGUE, Internal
+from ca.errors import FilestoreError as LocalError
 from deploy.base import failures
 from deploy.base.failures import claims_of, exit_code_of, explained, line_of
 from filestore_client.base.errors import CATALOGUE as OF_THE_CLIENT
@@ -23,11 +24,11 @@ from tests.cluster.test_command_error_codes import EXIT_CODES
 
 
 @pytest.mark.parametrize("kind", CATALOGUE, ids=lambda kind: kind.code)
-def test_error_that_is_raised_here_has_the_exit_code_of_one_that_the_api_answers(kind: type) -> None:
-    answer = json.dumps({"code": kind.code, "details": "What was\nwrong."}).encode()  # type: ignore[attr-defined]
-    answered = error_of(kind.status, {}, answer, "/")  # type: ignore[attr-defined]
-    assert exit_code_of(answered) == EXIT_CODES[answered.code]
-    assert line_of(answered) == f"{answered.code}: What was wrong."
+def test_error_has_the_exit_code_and_the_line_of_its_code(kind: type[LocalError]) -> None:
+    answer = json.dumps({"code": kind.code, "details": "What was\nwrong."}).encode()
+    answered = error_of(kind.status, {}, answer, "/")
+    assert exit_code_of(answered) == EXIT_CODES[kind.code]
+    assert line_of(answered) == f"{kind.code}: What was wrong."
 
 
 def test_request_that_came_too_slowly_is_1() -> None:
