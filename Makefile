@@ -4,6 +4,7 @@
 #   make fix     what lint and format can mend by themselves
 #   make matrix  the default suite with each Python of 3.11, 3.12 and 3.13 that is found
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
+#   make man     manual pages of the command, in man/
 #   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
 #   make chaos   real coordinators under real faults (CHAOS_S=600)
 #   make healing random operations on nodes, replicas and disks, then the verdict (HEALING_OPERATIONS=1000)
@@ -43,7 +44,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test long check fix matrix sim mutants chaos healing clients browser prometheus contract bench constraints clean
+.PHONY: run install test long check fix matrix sim mutants chaos healing clients browser prometheus contract bench man constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -110,11 +111,14 @@ contract: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m bench.$(BENCH)
 
+man: $(INSTALLED)
+	@$(BIN)/python -m deploy.manual man
+
 constraints: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --no-emit-package filestore-client --all-extras pyproject.toml -o constraints.txt
 
 clean:
-	rm -rf $(VENV) .filestore .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+	rm -rf $(VENV) .filestore .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
