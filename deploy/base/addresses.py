@@ -14,22 +14,31 @@ _PLACE = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?(?::([0-9]{1,5})
 
 
 def member_of(text: str) -> CoordinatorRecord:
-    """Parse ID=IP[:PEER_PORT[:API_PORT]]. Raises InvalidRequest.
+    """Parse ID=IP[:PEER_PORT[:API_PORT]]. Raises InvalidRequest; see `record_at`."""
+    member_id, separator, place = text.partition("=")
+    if not separator or not member_id:
+        raise InvalidRequest(f"member: {text!r} is not ID={METAVAR}.")
+    return record_at(member_id, place, field="member")
+
+
+def record_at(coordinator_id: str, place: str, *, field: str = "address") -> CoordinatorRecord:
+    """A coordinator at IP[:PEER_PORT[:API_PORT]]. Raises InvalidRequest naming `field`.
 
     An IPv6 address stands in brackets where ports follow, and may stand in them where none do. One without
     that ends like a port of ours is refused: it would be taken for another address than was meant.
     """
-    member_id, _, place = text.partition("=")
     if _is_bare_ipv6(place) and place.rpartition(":")[2] in (str(PEER_PORT), str(API_PORT)):
         raise InvalidRequest(
-            f"{text!r}: write the address in brackets, with the ports behind or inside them."
+            f"{field}: write the address of {place!r} in brackets, with the ports behind or inside them."
         )
     match = _PLACE.fullmatch(f"[{place}]" if _is_bare_ipv6(place) else place)
     address = match[1].strip("[]") if match is not None else ""
     ports = [int(match[2] or PEER_PORT), int(match[3] or API_PORT)] if match is not None else []
-    if not member_id or not address or not all(1 <= port <= PORT_MAX for port in ports):
-        raise InvalidRequest(f"{text!r} is not ID=IP[:PEER_PORT[:API_PORT]]; ports follow IPv6 in brackets.")
-    return CoordinatorRecord(coordinator_id=member_id, address=address, peer_port=ports[0], api_port=ports[1])
+    if not address or not all(1 <= port <= PORT_MAX for port in ports):
+        raise InvalidRequest(f"{field}: {place!r} is not {METAVAR}; ports follow IPv6 in brackets.")
+    return CoordinatorRecord(
+        coordinator_id=coordinator_id, address=address, peer_port=ports[0], api_port=ports[1]
+    )
 
 
 def plain_address(text: str) -> str:

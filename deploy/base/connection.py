@@ -22,6 +22,7 @@ from ca.errors import InvalidRequest
 from deploy.base.cluster_file import read_cluster_file
 from deploy.base.contexts import read_contexts
 from deploy.base.failures import explained, reason_of
+from deploy.base.option_names import options_named
 from filestore_client import AsyncClient
 from filestore_client.base.errors import InvalidRequest as UnusableFile
 from filestore_client.base.errors import Unauthorized
@@ -153,7 +154,9 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
             urls = urls if _is_on_the_command_line("urls") else ()
             ca = ca if _is_on_the_command_line("ca") else None
             token_file = token_file if _is_on_the_command_line("token_file") else None
-        return command(connection=find_connection(urls, ca, token_file, context, deadline_s), **rest)
+        connection = find_connection(urls, ca, token_file, context, deadline_s)
+        with options_named():
+            return command(connection=connection, **rest)
 
     return wrapped
 

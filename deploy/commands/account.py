@@ -26,6 +26,7 @@ from deploy.base.contexts import (
     write_contexts,
 )
 from deploy.base.failures import claims_of, explained
+from deploy.base.option_names import names_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Unauthorized, Unavailable, UntrustedServer
@@ -54,6 +55,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 @click.option(
     "--token-file", help="A file that holds a user token; - reads standard input.  [default: asked for]"
 )
+@names_options
 def login(
     urls: tuple[str, ...],
     name: str | None,

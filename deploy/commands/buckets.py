@@ -140,7 +140,6 @@ def grant() -> None:
     "--expires",
     "expires_at",
     type=Expiry(),
-    default="",
     help="When it ends: 7d from now, or a time (RFC 3339).  [default: never]",
 )
 @json_option
@@ -152,7 +151,7 @@ def add_grant(
     bucket: str | None,
     file: str | None,
     principal_type: PrincipalType,
-    expires_at: str,
+    expires_at: str | None,
     as_json: bool,
 ) -> None:
     """Let a user or a group use a bucket or a file.
@@ -165,7 +164,7 @@ def add_grant(
     async def work(client: AsyncClient) -> Grant:
         target = await _target(client, bucket, file)
         return await client.grants.add(
-            principal, permission, principal_type=principal_type, expires_at=expires_at, **target
+            principal, permission, principal_type=principal_type, expires_at=expires_at or "", **target
         )
 
     made = connection.run(work)
@@ -215,19 +214,19 @@ def share() -> None:
     "--expires",
     "expires_at",
     type=Expiry(),
-    default="",
     help="When it ends: 7d from now, or a time (RFC 3339).  [default: in 24 hours]",
 )
 @json_option
 @connection_options
-def create_share(connection: Connection, named: str, expires_at: str, as_json: bool) -> None:
+def create_share(connection: Connection, named: str, expires_at: str | None, as_json: bool) -> None:
     """Make a link to a file, and print it.
 
     Whoever has it may read the file until it ends. It is shown this once.
     """
 
     async def work(client: AsyncClient) -> Share:
-        return await client.shares.create((await find_file(client, named)).file_uuid, expires_at=expires_at)
+        file = await find_file(client, named)
+        return await client.shares.create(file.file_uuid, expires_at=expires_at or "")
 
     made = connection.run(work)
     if as_json:

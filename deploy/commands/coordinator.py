@@ -6,7 +6,8 @@ import click
 import uvloop
 from click.core import ParameterSource
 
-from deploy.base.addresses import METAVAR, member_of
+from deploy.base.addresses import METAVAR, member_of, record_at
+from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option
 from deploy.commands.coordinator_data import (
     bundle,
@@ -59,6 +60,7 @@ def coordinator() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Another coordinator of an existing cluster: cluster.bundle of the first, or a later bundle.",
 )
+@names_options
 def init(
     coordinator_id: str,
     data: Path,
@@ -81,13 +83,13 @@ def init(
     if bundle_path is not None:
         if given := _given("members", "cluster", "replicas", "write_quorum", "development"):
             raise click.UsageError(f"--bundle says that already: {', '.join(given)}.")
-        own = None if address is None else member_of(f"{coordinator_id}={address}")
+        own = None if address is None else record_at(coordinator_id, address)
         setup.init_from_bundle(data, bundle_path, coordinator_id, own)
         click.echo(f"Ready to run: filestore coordinator run --data {data}")
         return
     if bool(members) == bool(address):
         raise click.UsageError("Give --member once for each coordinator, or --address for a single one.")
-    records = [member_of(text) for text in members or (f"{coordinator_id}={address}",)]
+    records = [record_at(coordinator_id, address)] if address else [member_of(text) for text in members]
     token_file = setup.init_cluster(
         data,
         coordinator_id=coordinator_id,

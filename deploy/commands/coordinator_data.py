@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from ca.errors import InvalidRequest
-from deploy.base.addresses import METAVAR, member_of
+from deploy.base.addresses import METAVAR, record_at
 from deploy.base.connection import Connection, connection_options
+from deploy.base.option_names import names_options
 from deploy.base.options import data_option
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
 from filestore_client import AsyncClient
@@ -116,6 +117,7 @@ def snapshot(data: Path, output: Path) -> None:
 @click.option("--data", type=click.Path(path_type=Path), required=True, help="The new directory.")
 @click.option("--id", "coordinator_id", required=True, help="A name that no coordinator ever had.")
 @click.option("--address", required=True, metavar=METAVAR, help="Where it listens.")
+@names_options
 def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: str, address: str) -> None:
     """Make a new cluster of one coordinator from a snapshot.
 
@@ -129,7 +131,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
         click.echo(
             f"{digest} is missing: damage that leaves the snapshot's form intact is not seen.", err=True
         )
-    own = member_of(f"{coordinator_id}={address}")
+    own = record_at(coordinator_id, address)
     token_file = restore.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
     click.echo("What was changed after the snapshot is lost; who was revoked since has to be revoked again.")
     none = "none: the user admin is disabled, another admin's is good"
@@ -159,7 +161,7 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
     if address is None:
         own = msgspec.structs.replace(earlier.own, coordinator_id=coordinator_id)
     else:
-        own = member_of(f"{coordinator_id}={address}")
+        own = record_at(coordinator_id, address)
     if earlier.id != coordinator_id:
         restore.check_rebuildable(files, own)
         connection.run(lambda client: remove_coordinator(client, earlier.id))

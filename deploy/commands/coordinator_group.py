@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from coordinator.model.records import CoordinatorRecord
-from deploy.base.addresses import METAVAR, member_of
+from deploy.base.addresses import METAVAR, record_at
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION
 from deploy.base.output import json_option, print_json, print_records
@@ -40,7 +40,7 @@ def add(connection: Connection, coordinator_id: str, address: str) -> None:
 
     It votes as soon as it has caught up.
     """
-    record = member_of(f"{coordinator_id}={address}")
+    record = record_at(coordinator_id, address)
     connection.run(lambda client: add_coordinator(client, record))
     click.echo(f"{coordinator_id} is a learner; `filestore coordinator status` shows when it votes.")
 

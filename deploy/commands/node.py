@@ -9,6 +9,7 @@ import uvloop
 
 from deploy.base.addresses import plain_address
 from deploy.base.connection import read_text
+from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option
 from deploy.commands.node_group import (
     drain,
@@ -68,6 +69,7 @@ def node() -> None:
     show_default=True,
     help="The share of files that come here, compared with other nodes.",
 )
+@names_options
 def join(
     node_id: str,
     data: Path,

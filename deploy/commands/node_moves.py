@@ -7,6 +7,7 @@ import click
 
 from deploy.base.addresses import plain_address
 from deploy.base.connection import read_text
+from deploy.base.option_names import names_options
 from deploy.base.options import data_option
 
 _to = click.option(
@@ -37,6 +38,7 @@ def move(data: Path, target: Path) -> None:
 @click.option("--address", required=True, metavar="IP", help="Where clients and other nodes reach it now.")
 @click.option("--coordinator", "coordinator_url", required=True, metavar="URL", help="Any coordinator.")
 @click.option("--token-file", type=click.Path(path_type=Path), required=True, help="A join token.")
+@names_options
 def rejoin(
     data: Path, target: Path, node_id: str, address: str, coordinator_url: str, token_file: Path
 ) -> None:

@@ -12,11 +12,14 @@ CHUNK_BYTES = 16 << 10
 
 class ThrottlingProxy:
     """Use as a context manager; `url` leads to the target. A connection gets at most `bytes_per_s` up, or
-    down if `is_down`; `passed_bytes` counts what went that way.
+    down if `is_down`; `passed_bytes` counts what went that way. `source`: the address that the target sees.
     """
 
-    def __init__(self, target_port: int, *, bytes_per_s: int, is_down: bool = False) -> None:
+    def __init__(
+        self, target_port: int, *, bytes_per_s: int, is_down: bool = False, source: str = "127.0.0.1"
+    ) -> None:
         self._is_down = is_down
+        self._source = source
         self.connections_most = 0
         self._target_port = target_port
         self.bytes_per_s = bytes_per_s
@@ -73,7 +76,9 @@ class ThrottlingProxy:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+            target_reader, target_writer = await asyncio.open_connection(
+                "127.0.0.1", self._target_port, local_addr=(self._source, 0)
+            )
         except OSError:
             writer.transport.abort()
             return
