@@ -39,7 +39,7 @@ def states(cluster: Cluster) -> dict[str, str]:
 
 
 def is_ready(cluster: Cluster, node: Member) -> bool:
-    """The status calls a node healthy for seconds after its end: only its own answer is of the new process."""
+    """Asked itself: the status calls a node healthy for seconds after its end."""
     try:
         return cluster.get("/readyz", node=node, token=None).status == 200
     except OSError:
