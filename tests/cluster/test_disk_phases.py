@@ -204,7 +204,8 @@ def test_replicas_on_a_disk_that_fails_are_made_anew_and_those_on_a_full_one_are
     held = f"SELECT COUNT(*) FROM blob_replicas WHERE sha256 IN ({marks}) AND node_id <> '{bad.id}'"
     short = f"SELECT COUNT(*) FROM blobs WHERE sha256 IN ({marks}) AND missing > 0"
     with rules.failing(of(cluster, bad), *KINDS[kind]):
-        wait_until(lambda: seen(cluster, bad, asked)["disk"] == "failed", what="the news", timeout_s=SOON_S)
+        shown = "full" if kind == "full" else "failed"
+        wait_until(lambda: seen(cluster, bad, asked)["disk"] == shown, what="the news", timeout_s=SOON_S)
         if kind == "full":
             new = {cluster.store(content, node=asked): content for content in [os.urandom(1000)]}
             assert seen(cluster, bad, asked)["state"] == "healthy"

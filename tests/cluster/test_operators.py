@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from tests.cluster.harness import FILESTORE, Cluster
 
@@ -37,6 +38,14 @@ def states(cluster: Cluster) -> dict[str, str]:
     return {node["id"]: node["state"] for node in cluster.get("/cluster/status").json["nodes"]}
 
 
+def is_ready(cluster: Cluster, node: Member) -> bool:
+    """Asked itself: the status calls a node healthy for seconds after its end."""
+    try:
+        return cluster.get("/readyz", node=node, token=None).status == 200
+    except OSError:
+        return False
+
+
 def test_admin_token_is_rotated_and_the_old_one_is_dead_everywhere(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster") as cluster:
         old, data, output = cluster.admin_token, cluster.data(cluster.coordinators[0]), tmp_path / "new.token"
@@ -58,7 +67,8 @@ def test_node_moves_to_another_directory_and_then_to_another_address(tmp_path: P
         moved, joined = tmp_path / "moved", tmp_path / "joined"
         done(cluster, "node", "move", "--data", str(cluster.data(node)), "--to", str(moved))
         with node_at(moved):
-            wait_until(lambda: states(cluster)[node.id] == "healthy", what="it is back", timeout_s=SOON_S)
+            wait_until(lambda: is_ready(cluster, node), what="it is back", timeout_s=SOON_S)
+            wait_until(lambda: states(cluster)[node.id] == "healthy", what="it is heard", timeout_s=SOON_S)
             assert cluster.get(f"/files/{file_uuid}", node=node).body == content
         token = tmp_path / "join"
         done(cluster, "token", "join", "--node-id", "n9", "-o", str(token))
