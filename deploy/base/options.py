@@ -11,7 +11,6 @@ import click
 from coordinator.model.clock import now_ms
 from coordinator.model.timestamps import rfc3339
 
-_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -51,7 +50,7 @@ http_option = click.option(
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes, with K, M, G or T (powers of 1024) behind it."""
+    """A number of bytes, with K, M, G or T (powers of 1000), or Ki, Mi, Gi or Ti (of 1024) behind it."""
 
     name = "size"
 
@@ -59,10 +58,12 @@ class Size(click.ParamType[int]):
         """Bytes; fails the command for anything else."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", str(value), re.ASCII | re.IGNORECASE)
+        found = re.fullmatch(r"([0-9]{1,15})(?:([KMGT])(i?))?B?", str(value), re.ASCII | re.IGNORECASE)
         if found is None:
-            self.fail(f"{value!r} is no size: 500M or 20G are.", param, ctx)
-        return int(found[1]) << _SHIFTS[found[2].upper()]
+            self.fail(f"{value!r} is no size: 500M, 20G or 20GiB are.", param, ctx)
+        power = " KMGT".index((found[2] or " ").upper())
+        unit: int = (1024 if found[3] else 1000) ** power
+        return int(found[1]) * unit
 
 
 class Expiry(click.ParamType[str]):

@@ -26,6 +26,7 @@ PROGRAMS: Final = [name for name in MODULES if MAIN in (BENCH / f"{name}.py").re
 # Processes that a benchmark starts, and that do nothing without it.
 RUN_BY: Final = {
     "bare": "uploads",
+    "client_transfers": "client",
     "etcd_load": "metadata",
     "load": "metadata",
     "reader": "heal",
@@ -42,6 +43,7 @@ NUMBERS: Final[Mapping[str, Mapping[str, object]]] = {
         "bench.api.RUNS": 1,
         "bench.api.SECONDS": 0.1,
     },
+    "client": {"CLIENT_MIB": 8, "bench.client.RUNS": 1},
     "datapath": {
         "DATAPATH_RUNS": 1,
         "REMOTE_MIB": 4,

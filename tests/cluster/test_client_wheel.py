@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.client_wheel import build_wheel, installed, run
+from bench.wheel import build_wheel
+from tests.cluster.client_wheel import environment_with, run
 from tests.cluster.harness import Cluster, random_file
 from tests.cluster.throttle import ThrottlingProxy
 
@@ -42,7 +43,7 @@ print(json.dumps({"sha256": record.blob_sha256, "size_bytes": record.size_bytes,
 def test_wheel_alone_goes_on_after_a_cut_with_a_gibibyte(
     cluster: Cluster, wheel: Path, tmp_path: Path
 ) -> None:
-    python = installed(tmp_path / "empty", str(wheel))
+    python = environment_with(tmp_path / "empty", str(wheel))
     source, copy = tmp_path / "lab.bin", tmp_path / "copy.bin"
     sha256 = random_file(source, FILE_BYTES)
     with (
@@ -84,7 +85,7 @@ print(pandas.read_csv("filestore://tables/devices.csv").to_csv(index=False), end
 
 
 def test_pandas_writes_and_reads_a_table(cluster: Cluster, wheel: Path, tmp_path: Path) -> None:
-    python = installed(tmp_path / "pandas", f"{wheel}[fsspec]", "pandas")
+    python = environment_with(tmp_path / "pandas", f"{wheel}[fsspec]", "pandas")
     bucket_id = cluster.post("/buckets", {"name": "tables"}).json["bucket_id"]
     printed = run(python, PANDAS, [], cluster.command_environment())
     assert printed == "device,ports\nr1,4\nr2,48\n"

@@ -67,7 +67,7 @@ def test_end_that_is_neither_is_wrong_usage(cluster: Cluster, given: str) -> Non
 def test_bucket_is_made_shown_changed_and_removed(cluster: Cluster, name: str) -> None:
     bucket_id = output(cluster, "bucket", "create", name, "--quota", "1M").strip()
     (shown,) = objects(cluster, "bucket", "show", name)
-    assert (shown["bucket_id"], shown["quota_bytes"], shown["owner_id"]) == (bucket_id, 1 << 20, "admin")
+    assert (shown["bucket_id"], shown["quota_bytes"], shown["owner_id"]) == (bucket_id, 1_000_000, "admin")
     assert "1048576 (1.0 MB)" in output(cluster, "bucket", "show", bucket_id)
     row = next(line for line in output(cluster, "bucket", "ls").splitlines() if line.startswith(bucket_id))
     assert row.split()[1] == name

@@ -5,11 +5,13 @@ It trusts the cluster's root certificate and nothing else, whatever the environm
 request that must not be carried out twice is repeated only where the first cannot have been.
 """
 
+import asyncio
 import copy
 import hashlib
 import re
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -35,6 +37,8 @@ from filestore_client.base.tls import root_context
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
+CLOSING_S = 60.0  # the loops give the end of TLS 30 s
+ABORT_TURNS = 5  # of the loop; a transport needs two or three to end
 ANSWER_BYTES_MAX = 64 << 20  # a page of 1000 records is far smaller
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]*")
 # PATCH sets fields, and adds nothing.
@@ -77,8 +81,9 @@ class Transport:
         return made
 
     async def __aenter__(self) -> Self:
+        self._connector = _Connector(self._context)
         self._session = aiohttp.ClientSession(
-            connector=_Connector(self._context),
+            connector=self._connector,
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=ANSWER_TIMEOUT_S
             ),
@@ -93,6 +98,7 @@ class Transport:
     ) -> None:
         assert self._session is not None
         await self._session.close()
+        await self._connector.abort()
 
     @property
     def url(self) -> str:
@@ -239,14 +245,32 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__(ssl=context, socket_factory=lambda address: _Socket(*address[:3]))
+        self._opened: dict[asyncio.Transport, float] = {}  # and when each was last taken
 
     async def connect(self, *request: Any, **options: Any) -> aiohttp.connector.Connection:
         """Called by aiohttp for each request."""
         while True:
             connection = await super().connect(*request, **options)
+            self._remember(connection.transport)
             if connection.protocol is None or connection.protocol.exception() is None:
                 return connection
             connection.close()
+
+    async def abort(self) -> None:
+        """End what is left: one whose request was broken off still sends what it was given, for nobody."""
+        for transport in self._opened:
+            transport.abort()
+        for _ in range(ABORT_TURNS):
+            await asyncio.sleep(0)
+
+    def _remember(self, transport: asyncio.Transport | None) -> None:
+        """Those that close may take a while about it."""
+        now_s = time.monotonic()
+        if transport is not None:
+            self._opened[transport] = now_s
+        over = [each for each, at_s in self._opened.items() if each.is_closing() and now_s - at_s > CLOSING_S]
+        for each in over:
+            del self._opened[each]
 
 
 class _Socket(socket.socket):

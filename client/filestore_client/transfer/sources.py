@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import stat
+import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, BinaryIO, Protocol, TypeGuard
 
@@ -50,6 +51,8 @@ class FileSource:
         self._end, self._is_read = b"", False
         self._hash = hashlib.sha256()
         self._hashed_bytes = 0
+        # A read whose request was cut off goes on in its thread beside those of the next request.
+        self._reading = threading.Lock()
 
     async def prepare(self, offset: int) -> int:
         """See Source. What lies before the offset, sent by an earlier run, is hashed first."""
@@ -80,15 +83,15 @@ class FileSource:
         return self._hash.hexdigest()
 
     def _read(self, offset: int, length: int) -> bytes:
-        self._file.seek(offset)
-        part = self._file.read(length)
-        if len(part) != length:
-            raise FileChanged(f"The file became shorter than {self._size} bytes while it was read.")
-        end = offset + len(part)
-        if offset <= self._hashed_bytes < end:
-            self._hash.update(memoryview(part)[self._hashed_bytes - offset :])
-            self._hashed_bytes = end
-        return part
+        with self._reading:
+            part = os.pread(self._file.fileno(), length, offset)
+            if len(part) != length:
+                raise FileChanged(f"The file became shorter than {self._size} bytes while it was read.")
+            end = offset + len(part)
+            if offset <= self._hashed_bytes < end:
+                self._hash.update(memoryview(part)[self._hashed_bytes - offset :])
+                self._hashed_bytes = end
+            return part
 
     def _read_end(self, offset: int, length: int) -> bytes:
         part = self._read(offset, length)

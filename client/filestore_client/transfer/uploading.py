@@ -6,6 +6,7 @@ but what an earlier run has sent. The end of a file is read before it goes out, 
 content that did not arrive as it was read here never becomes available.
 """
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -91,12 +92,21 @@ async def _send_piece(
 
 
 async def _parts(source: Source, offset: int, length: int, progress: SentBytes) -> AsyncIterator[bytes]:
+    """The next part is read, and hashed, while the one before is sent."""
     end = offset + length
-    while offset < end:
-        part = await source.read(offset, min(READ_BYTES, end - offset))
-        yield part
-        offset += len(part)
-        progress(offset)
+    reading = asyncio.create_task(source.read(offset, min(READ_BYTES, length)))
+    try:
+        while offset < end:
+            part = await reading
+            following = offset + len(part)
+            if following < end:
+                reading = asyncio.create_task(source.read(following, min(READ_BYTES, end - following)))
+            yield part
+            offset = following
+            progress(offset)
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _catch_up(

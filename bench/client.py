@@ -1,0 +1,241 @@
+"""The Python client beside curl: one file up and down, over TLS, with one node of one replica.
+
+    python -m bench.client        (CLIENT_MIB=128 for a shorter look)
+
+The client's wheel lies in an environment of its own and runs in a process of its own: with asyncio's loop,
+and with uvloop. It does what curl does not: it hashes what it sends and what it has written, compares that
+with what the cluster stored, and syncs a download before it has its name. `curl and sums` does as much: the
+SHA-256 of the file after curl, and a sync of a download. All take turns, so that a slow minute touches each.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from bench.one_node import remove_blobs
+from bench.rows import Figure, Row, Skipped, as_json, show
+from bench.wheel import build_wheel, clean_environment, installed
+from deploy.dev.cluster import DevelopmentCluster
+
+RUNS = 3
+FILE_BYTES = int(os.environ.get("CLIENT_MIB", "1024")) << 20
+RATIO_MIN = 0.9
+MIB: Final = 1 << 20
+TRANSFERS: Final = Path(__file__).with_name("client_transfers.py")
+# By the library that the client hashes with: sha256sum takes many times as long where it is built without it.
+_PROGRAM: Final = (
+    "import hashlib, sys; print(hashlib.file_digest(open(sys.argv[1], 'rb'), 'sha256').hexdigest())"
+)
+SHA256: Final = (sys.executable, "-c", _PROGRAM)
+
+
+class Mover(Protocol):
+    """Who moves the file. Each answers seconds and CPU seconds of its process; `up` the file_uuid too."""
+
+    def up(self, path: Path) -> tuple[float, float, str]:
+        """Upload it as a new file."""
+
+    def down(self, file_uuid: str, path: Path) -> tuple[float, float]:
+        """Download it to this path."""
+
+
+class Curl:
+    """curl, and where it is asked for what makes sure of the bytes."""
+
+    def __init__(self, node_url: str, settings: Path, *, has_sums: bool) -> None:
+        self._command = ["curl", "--silent", "--show-error", "--fail", "-K", str(settings)]
+        self._node_url = node_url
+        self._has_sums = has_sums
+
+    def up(self, path: Path) -> tuple[float, float, str]:
+        """See Mover. The record is made before."""
+        body = {"filename": path.name, "backup_type": "full", "size_bytes": path.stat().st_size}
+        kind, url = "Content-Type: application/json", f"{self._node_url}/api/v1/backups"
+        told = subprocess.check_output([*self._command, "-H", kind, "-d", json.dumps(body), url])
+        made = json.loads(told)
+        sums = [[*SHA256, str(path)]] if self._has_sums else []
+        transfer = [*self._command, "-o", "/dev/null", "-T", str(path), made["upload_url"]]
+        return *_timed(transfer, *sums), str(made["file_uuid"])
+
+    def down(self, file_uuid: str, path: Path) -> tuple[float, float]:
+        """See Mover."""
+        sums = [[*SHA256, str(path)], ["sync", str(path)]] if self._has_sums else []
+        url = f"{self._node_url}/api/v1/files/{file_uuid}"
+        return _timed([*self._command, "-o", str(path), url], *sums)
+
+
+class Installed:
+    """The client that an interpreter has."""
+
+    def __init__(self, python: Path, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [str(python), str(TRANSFERS)],
+            cwd=python.parent,
+            env=clean_environment() | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self._line()
+
+    def up(self, path: Path) -> tuple[float, float, str]:
+        """See Mover."""
+        return self._told(f"up {path}")
+
+    def down(self, file_uuid: str, path: Path) -> tuple[float, float]:
+        """See Mover."""
+        return self._told(f"down {file_uuid} {path}")[:2]
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+    def _told(self, order: str) -> tuple[float, float, str]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{order}\n")
+        elapsed, cpu, file_uuid = self._line().split()
+        return float(elapsed), float(cpu), file_uuid
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line: str = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the client ended; what it says is above")
+        return line
+
+
+def _timed(*commands: list[str]) -> tuple[float, float]:
+    """Seconds that they take one after another, and their CPU seconds."""
+    began, before = time.perf_counter(), os.times()
+    for command in commands:
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    after = os.times()
+    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - began, cpu_s
+
+
+@contextmanager
+def _movers(directory: Path, cluster: DevelopmentCluster) -> Iterator[dict[str, Mover]]:
+    node = cluster.layout.of_role("node")[0]
+    environment = {
+        "FILESTORE_URL": node.url,
+        "FILESTORE_CA": str(cluster.ca),
+        "FILESTORE_TOKEN_FILE": str(cluster.token_file),
+        "XDG_STATE_HOME": str(directory / "state"),
+    }
+    wheel = build_wheel(directory)
+    with ExitStack() as stack:
+        movers: dict[str, Mover] = {
+            "curl": Curl(node.url, cluster.curl_file, has_sums=False),
+            "curl and sums": Curl(node.url, cluster.curl_file, has_sums=True),
+        }
+        for loop, extra in (("asyncio", ""), ("uvloop", "[uvloop]")):
+            python = installed(directory / loop, f"{wheel}{extra}")
+            client = Installed(python, environment)
+            stack.callback(client.stop)
+            movers[loop] = client
+        yield movers
+
+
+class Bench:
+    """One file, and who moves it."""
+
+    def __init__(self, directory: Path, cluster: DevelopmentCluster, movers: Mapping[str, Mover]) -> None:
+        self._blobs = cluster.data(cluster.layout.of_role("node")[0]) / "blobs"
+        self._movers = movers
+        self._source, self._copy = directory / "source.bin", directory / "copy.bin"
+        with self._source.open("wb") as file:
+            for _ in range(FILE_BYTES // MIB):
+                file.write(os.urandom(MIB))
+
+    def uploads(self) -> list[dict[str, Figure]]:
+        """Of each mover, run by run; each time other content."""
+        return [self._taking_turns(run, self._up) for run in range(RUNS + 1)][1:]
+
+    def downloads(self) -> list[dict[str, Figure]]:
+        """The same; the content is in the node's page cache."""
+        file_uuid = self._movers["uvloop"].up(self._source)[2]
+        try:
+            return [
+                self._taking_turns(run, lambda mover: self._down(mover, file_uuid)) for run in range(RUNS + 1)
+            ][1:]
+        finally:
+            remove_blobs(self._blobs)
+
+    def _taking_turns(self, run: int, move: "Move") -> dict[str, Figure]:
+        names = list(self._movers)
+        names = names[run % len(names) :] + names[: run % len(names)]
+        return {name: move(self._movers[name]) for name in names}
+
+    def _up(self, mover: Mover) -> Figure:
+        with self._source.open("r+b") as file:
+            file.write(os.urandom(64))
+        os.sync()
+        elapsed_s, cpu_s, _ = mover.up(self._source)
+        remove_blobs(self._blobs)
+        return _figure(elapsed_s, cpu_s)
+
+    def _down(self, mover: Mover, file_uuid: str) -> Figure:
+        self._copy.unlink(missing_ok=True)
+        os.sync()
+        elapsed_s, cpu_s = mover.down(file_uuid, self._copy)
+        assert self._copy.stat().st_size == FILE_BYTES
+        return _figure(elapsed_s, cpu_s)
+
+
+class Move(Protocol):
+    """One transfer."""
+
+    def __call__(self, mover: Mover) -> Figure:
+        """What it took."""
+
+
+def _figure(elapsed_s: float, cpu_s: float) -> Figure:
+    return Figure(FILE_BYTES / MIB / elapsed_s, cpu_s * (1 << 30) / FILE_BYTES)
+
+
+def rows(directory: Path) -> list[Row]:
+    """A row for each loop, direction and yardstick. Raises Skipped where pip gets no packages."""
+    cluster = DevelopmentCluster(directory / "cluster", node_count=1, replicas=1, write_quorum=1)
+    try:
+        cluster.start()
+        with _movers(directory, cluster) as movers:
+            bench = Bench(directory, cluster, movers)
+            measured = {"upload": bench.uploads(), "download": bench.downloads()}
+    finally:
+        cluster.stop()
+    return [
+        Row.compared(
+            f"{direction} of {FILE_BYTES // MIB} MiB, {loop} / {yardstick}",
+            "MiB/s",
+            RATIO_MIN if yardstick == "curl" else 0,
+            [(run[loop], run[yardstick]) for run in runs],
+        )
+        for direction, runs in measured.items()
+        for loop in ("asyncio", "uvloop")
+        for yardstick in ("curl", "curl and sums")
+    ]
+
+
+def main() -> None:
+    """Print the table and the JSON line."""
+    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
+        try:
+            found = rows(Path(name))
+        except Skipped as reason:
+            print(f"bench.client: skipped: {reason}")
+            found = []
+    show(f"bench.client: medians of {RUNS}; CPU s per GiB of who moves the file", found)
+    print(json.dumps(as_json("client", RUNS, found)))
+
+
+if __name__ == "__main__":
+    main()

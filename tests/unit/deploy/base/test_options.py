@@ -1,0 +1,40 @@
+"""What options take for a size, a duration and an end."""
+
+import click
+import pytest
+
+from deploy.base.options import Duration, Expiry, Size
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("17", 17),
+        ("5k", 5000),
+        ("2G", 2_000_000_000),
+        ("2GB", 2_000_000_000),
+        ("2GiB", 2 << 30),
+        ("1Ti", 1 << 40),
+    ],
+)
+def test_size_is_in_the_units_that_it_names(text: str, size_bytes: int) -> None:
+    assert Size().convert(text, None, None) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1", "1.5G", "1X", "1 G", "1iB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError, match="is no size"):
+        Size().convert(text, None, None)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("7d", 604800)])
+def test_duration_is_seconds(text: str, seconds: int) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+def test_end_is_a_time_in_utc() -> None:
+    assert Expiry().convert("2026-12-24T18:00:00+01:00", None, None) == "2026-12-24T17:00:00.000Z"
+    assert Expiry().convert("7d", None, None).endswith("Z")
+    with pytest.raises(click.UsageError, match="neither"):
+        Expiry().convert("soon", None, None)
