@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from ca.errors import CATALOGUE
+from deploy.base import failures
 from deploy.dev.processes import PORTS_VARIABLE, free_ports, wait_until
 from tests.cluster.harness import Cluster, require_curl
 from tests.test_tidy import committed_files
@@ -87,6 +88,7 @@ def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
     assert "hello{" in output
     assert '"user_id":"alice"' in output
     assert "healthy" in output
+    assert "/api/v1/public/files/" in output  # the link that `share create` printed
     assert "hello, lab" in output  # by the public link
     for name in (".filestore/alice.json", ".filestore/link.json"):
         for line in re.findall(r'"token":"([^"]+)"', (tmp_path / name).read_text()):
@@ -211,6 +213,13 @@ def test_make_run_brings_up_a_cluster_and_brings_it_back(tmp_path: Path) -> None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(make.pid, signal.SIGKILL)
+
+
+def test_exit_codes_are_those_of_the_command() -> None:
+    rows = re.compile(r"^\| (\d{1,3}) \| (\w.+) \|$", re.MULTILINE)
+    wanted = rows.findall(failures.__doc__ or "")
+    assert len(wanted) == 9
+    assert [row for row in rows.findall(README) if not row[1].startswith("`")] == wanted
 
 
 def test_error_table_is_that_of_the_code() -> None:

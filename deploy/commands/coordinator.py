@@ -6,6 +6,7 @@ import click
 import uvloop
 from click.core import ParameterSource
 
+from ca.certificates import root_digest
 from deploy.base.addresses import METAVAR, member_of, record_at
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option
@@ -101,6 +102,7 @@ def init(
     )
     click.echo(f"Admin token:          {token_file}")
     click.echo(f"Root certificate:     {data / 'ca.pem'}")
+    click.echo(f"Its fingerprint:      {root_digest((data / 'ca.pem').read_text('ascii'))}")
     click.echo(
         f"Root key:             {data / 'root.key'} (move it to a safe place that is not on this machine)"
     )

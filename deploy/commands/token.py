@@ -181,7 +181,7 @@ def rotate_key(connection: Connection, grace: int, as_json: bool) -> None:
 @click.option(
     "--ttl",
     type=Duration(least_s=1),
-    help="How long the new one lives, such as 30d.  [default: as long as may be]",
+    help="How long the new one lives, such as 7d.  [default: 30d]",
 )
 @click.option(
     "--output",
