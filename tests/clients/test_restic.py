@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -224,8 +225,10 @@ def test_of_configurations_at_once_at_most_one_is_taken(port: int) -> None:
     for _ in range(5):
         path = f"/b-{secrets.token_hex(4)}/config"
         contents = [secrets.token_bytes(100) for _ in range(4)]
+        post = partial(ask, port, "POST", path)
         with ThreadPoolExecutor(4) as threads:
-            statuses = list(threads.map(lambda body: ask(port, "POST", path, body=body).status, contents))  # noqa: B023
+            asked = [threads.submit(post, body=body) for body in contents]
+        statuses = [each.result().status for each in asked]
         taken = [content for content, status in zip(contents, statuses, strict=True) if status == 200]
         assert set(statuses) <= {200, 403}
         assert len(taken) <= 1
