@@ -46,6 +46,16 @@ def test_link_is_made_works_without_a_token_and_leads_nowhere_once_removed(
     assert refusal(cluster, "share", "rm", name, "0192f0c1-2345-7abc-8def-0123456789ab")[0] == 4
 
 
+def test_ticket_is_an_operation_like_any_other(cluster: Cluster, name: str) -> None:
+    """The console has a use for it; no command of its own."""
+    file_uuid = cluster.store(b"for a browser", name)
+    (made,) = objects_in(
+        output(cluster, "api", "POST", f"files/{file_uuid}/ticket", "-d", '{"ttl_seconds": 60}')
+    )
+    cluster.remember(made["url"].rpartition("/")[2])
+    assert read_by_link(cluster, made["url"]) == b"for a browser"
+
+
 def test_end_of_a_link_is_a_duration_or_a_time(cluster: Cluster, name: str) -> None:
     cluster.store(b"hello", name)
     now = datetime.now(UTC)
@@ -68,7 +78,7 @@ def test_bucket_is_made_shown_changed_and_removed(cluster: Cluster, name: str) -
     bucket_id = output(cluster, "bucket", "create", name, "--quota", "1M").strip()
     (shown,) = objects(cluster, "bucket", "show", name)
     assert (shown["bucket_id"], shown["quota_bytes"], shown["owner_id"]) == (bucket_id, 1_000_000, "admin")
-    assert "1048576 (1.0 MB)" in output(cluster, "bucket", "show", bucket_id)
+    assert "1000000 (1.0 MB)" in output(cluster, "bucket", "show", bucket_id)
     row = next(line for line in output(cluster, "bucket", "ls").splitlines() if line.startswith(bucket_id))
     assert row.split()[1] == name
     assert refusal(cluster, "bucket", "create", name)[0] == 5
