@@ -206,8 +206,9 @@ class JoinTokens(Resource):
     ) -> MintedJoinToken:
         """Mint one; its secret is shown this once."""
         body = given(node_id=node_id or None, ttl_seconds=ttl_seconds, max_uses=max_uses)
+        # One whose answer got lost is nobody's: its secret is in that answer alone.
         path = "/api/v1/cluster/join-tokens"
-        return await self._transport.call("POST", path, MintedJoinToken, body=body)
+        return await self._transport.call("POST", path, MintedJoinToken, body=body, repeats=True)
 
     async def delete(self, token_id: str) -> None:
         """End one."""

@@ -357,10 +357,16 @@ class Client:
         self.close()
 
     def call(
-        self, method: str, path: str, reply_type: type[T], *, body: Mapping[str, object] | None = None
+        self,
+        method: str,
+        path: str,
+        reply_type: type[T],
+        *,
+        body: Mapping[str, object] | None = None,
+        repeats: bool | None = None,
     ) -> T:
         """Any operation of the API: its JSON answer as `reply_type`. See AsyncClient."""
-        return self._loop.run(self._inner.call(method, path, reply_type, body=body))
+        return self._loop.run(self._inner.call(method, path, reply_type, body=body, repeats=repeats))
 
     def whoami(self) -> User:
         """Who the token stands for."""

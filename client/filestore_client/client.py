@@ -74,10 +74,16 @@ class AsyncClient:
         await self.transport.__aexit__(kind, error, trace)
 
     async def call(
-        self, method: str, path: str, reply_type: type[T], *, body: Mapping[str, object] | None = None
+        self,
+        method: str,
+        path: str,
+        reply_type: type[T],
+        *,
+        body: Mapping[str, object] | None = None,
+        repeats: bool | None = None,
     ) -> T:
         """Any operation of the API: its JSON answer as `reply_type`. See `Transport.call`."""
-        return await self.transport.call(method, path, reply_type, body=body)
+        return await self.transport.call(method, path, reply_type, body=body, repeats=repeats)
 
     async def whoami(self) -> User:
         """Who the token stands for."""

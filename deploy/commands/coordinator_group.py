@@ -70,7 +70,8 @@ def transfer_leader(connection: Connection, target: str) -> None:
 
     async def work(client: AsyncClient) -> str:
         body = {"id": target} if target else {}
-        return (await client.call("POST", "/api/v1/cluster/leader", dict[str, str], body=body))["leader"]
+        path = "/api/v1/cluster/leader"
+        return (await client.call("POST", path, dict[str, str], body=body, repeats=True))["leader"]
 
     click.echo(f"{connection.run(work)} leads.")
 
@@ -139,7 +140,7 @@ async def add_coordinator(client: AsyncClient, record: CoordinatorRecord) -> Non
         "peer_port": record.peer_port,
         "api_port": record.api_port,
     }
-    await client.call("POST", PATH, dict[str, Any], body=body)
+    await client.call("POST", PATH, dict[str, Any], body=body, repeats=True)
 
 
 async def remove_coordinator(client: AsyncClient, coordinator_id: str) -> None:

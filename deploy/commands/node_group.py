@@ -160,6 +160,7 @@ def _show_unmoved(connection: Connection) -> None:
 
 def _call(connection: Connection, method: str, node_id: str, what: str = "") -> dict[str, Any]:
     async def work(client: AsyncClient) -> dict[str, Any]:
-        return await client.call(method, f"{PATH}/{quote(node_id, safe='')}{what}", dict[str, Any])
+        path = f"{PATH}/{quote(node_id, safe='')}{what}"
+        return await client.call(method, path, dict[str, Any], repeats=True)
 
     return connection.run(work)

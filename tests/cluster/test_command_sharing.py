@@ -46,6 +46,16 @@ def test_link_is_made_works_without_a_token_and_leads_nowhere_once_removed(
     assert refusal(cluster, "share", "rm", name, "0192f0c1-2345-7abc-8def-0123456789ab")[0] == 4
 
 
+def test_ticket_is_an_operation_like_any_other(cluster: Cluster, name: str) -> None:
+    """The console has a use for it; no command of its own."""
+    file_uuid = cluster.store(b"for a browser", name)
+    (made,) = objects_in(
+        output(cluster, "api", "POST", f"files/{file_uuid}/ticket", "-d", '{"ttl_seconds": 60}')
+    )
+    cluster.remember(made["url"].rpartition("/")[2])
+    assert read_by_link(cluster, made["url"]) == b"for a browser"
+
+
 def test_end_of_a_link_is_a_duration_or_a_time(cluster: Cluster, name: str) -> None:
     cluster.store(b"hello", name)
     now = datetime.now(UTC)
