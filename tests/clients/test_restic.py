@@ -8,7 +8,6 @@ import secrets
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -225,10 +224,9 @@ def test_of_configurations_at_once_at_most_one_is_taken(port: int) -> None:
     for _ in range(5):
         path = f"/b-{secrets.token_hex(4)}/config"
         contents = [secrets.token_bytes(100) for _ in range(4)]
-        post = partial(ask, port, "POST", path)
         with ThreadPoolExecutor(4) as threads:
-            asked = [threads.submit(post, body=body) for body in contents]
-        statuses = [each.result().status for each in asked]
+            answers = [threads.submit(ask, port, "POST", path, body=content) for content in contents]
+        statuses = [answer.result().status for answer in answers]
         taken = [content for content, status in zip(contents, statuses, strict=True) if status == 200]
         assert set(statuses) <= {200, 403}
         assert len(taken) <= 1
