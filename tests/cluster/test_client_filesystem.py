@@ -25,6 +25,8 @@ from filestore_client.filesystem import FilestoreFileSystem
 from tests.cluster.connections import options_of
 from tests.cluster.harness import Cluster
 
+pytestmark = pytest.mark.long
+
 # Those of fsspec's tests that do not apply, by the reason.
 LEFT_OUT: Final = {
     "its files lie in directories of a directory": (
