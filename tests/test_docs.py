@@ -228,7 +228,9 @@ def test_error_table_is_that_of_the_code() -> None:
     assert written == [(kind.status, kind.code, " ".join((kind.__doc__ or "").split())) for kind in CATALOGUE]
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/decisions.md", "docs/runbook.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CHANGELOG.md", "docs/client.md", "docs/decisions.md", "docs/runbook.md"]
+)
 def test_relative_links_lead_somewhere(name: str) -> None:
     path = ROOT / name
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8")):

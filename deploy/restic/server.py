@@ -7,9 +7,11 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
+import aiohttp
 import click
+import msgspec
 from aiohttp import hdrs, web
 
 from deploy.base.failures import line_of
@@ -91,6 +93,9 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
             raise
         status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)
         return web.Response(status=status, text=f"{line_of(error)}\n")
+    except (ConnectionError, aiohttp.ClientError, TimeoutError) as error:
+        # Whoever asked has gone, or says nothing any more: nobody reads this.
+        raise web.HTTPBadRequest(text="The body ended before its end.\n") from error
 
 
 async def _create(request: web.Request) -> web.Response:
@@ -106,14 +111,20 @@ async def _list(request: web.Request) -> web.Response:
     found = await request.app[_REPOSITORIES].list(repository, kind)
     if V2 in request.headers.get(hdrs.ACCEPT, ""):
         listed = [{"name": name, "size": size_bytes} for name, size_bytes in found.items()]
-        return web.json_response(listed, content_type=V2)
-    return web.json_response(list(found), content_type=V1)
+        return _listed(listed, V2)
+    return _listed(list(found), V1)
+
+
+def _listed(names: list[Any], version: str) -> web.Response:
+    """A list. restic takes one whose type has a charset for one of version 1."""
+    return web.Response(body=msgspec.json.encode(names), content_type=version)
 
 
 async def _read(request: web.Request) -> web.StreamResponse:
     """GET and HEAD, with one range."""
     repositories = request.app[_REPOSITORIES]
-    file = await repositories.find(*_named(request))
+    is_head = request.method == hdrs.METH_HEAD
+    file = await (repositories.find if is_head else repositories.known)(*_named(request))
     try:
         wanted = request.http_range
     except ValueError:
@@ -127,7 +138,7 @@ async def _read(request: web.Request) -> web.StreamResponse:
     response.content_length = stop - start
     if is_part:
         response.headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{file.size_bytes}"
-    if request.method == hdrs.METH_HEAD:
+    if is_head:
         await response.prepare(request)
         return response
     async with aclosing(repositories.read(file, start, stop)) as parts:

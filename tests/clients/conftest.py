@@ -1,10 +1,15 @@
 """The long suite of stock clients: not part of `make test`, run by `make clients`."""
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.harness import Cluster
+
+INSTALL_TIMEOUT_S = 240.0
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +18,24 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("four")
     with Cluster(directory, node_count=4, replicas=2, write_quorum=2) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def restic() -> str:
+    """The program; skips the test where there is none, and none can be installed."""
+    if found := shutil.which("restic"):
+        return found
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        pytest.skip("not installed: Debian's package restic")
+    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", "restic"]):
+        done = subprocess.run(
+            ["apt-get", "--quiet", *arguments],
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            pytest.skip(f"cannot install restic: {done.stderr.strip()[-300:]}")
+    return shutil.which("restic") or pytest.skip("the package has no restic command")

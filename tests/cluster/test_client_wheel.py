@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.wheel import build_wheel
+from tests.client_examples import NEEDS_PANDAS, example
 from tests.cluster.client_wheel import environment_with, run
 from tests.cluster.harness import Cluster, random_file
 from tests.cluster.throttle import ThrottlingProxy
@@ -73,22 +74,22 @@ def same(first: Path, second: Path) -> bool:
         return not other.read(1)
 
 
-PANDAS = """
+COMPRESSED = """
 import pandas
-frame = pandas.DataFrame({"device": ["r1", "r2"], "ports": [4, 48]})
-frame.to_csv("filestore://tables/devices.csv", index=False)
-frame.to_csv("filestore://tables/devices.csv.gz", index=False, compression="infer")
-for name in ("devices.csv", "devices.csv.gz"):
-    assert pandas.read_csv(f"filestore://tables/{name}").equals(frame), name
-print(pandas.read_csv("filestore://tables/devices.csv").to_csv(index=False), end="")
+devices.to_csv("filestore://course-7/devices.csv.gz", index=False)
+assert pandas.read_csv("filestore://course-7/devices.csv.gz").equals(devices)
 """
 
 
 def test_pandas_writes_and_reads_a_table(cluster: Cluster, wheel: Path, tmp_path: Path) -> None:
     python = environment_with(tmp_path / "pandas", f"{wheel}[fsspec]", "pandas")
-    bucket_id = cluster.post("/buckets", {"name": "tables"}).json["bucket_id"]
-    printed = run(python, PANDAS, [], cluster.command_environment())
-    assert printed == "device,ports\nr1,4\nr2,48\n"
+    bucket_id = cluster.post("/buckets", {"name": "course-7"}).json["bucket_id"]
+    program = example(NEEDS_PANDAS) + COMPRESSED
+    printed = run(python, program, [], cluster.command_environment())
+    assert printed == "  device  ports\n0     r1      4\n1     r2     48\n"
     files = cluster.get(f"/buckets/{bucket_id}/files").json["files"]
-    table = next(file for file in files if file["filename"] == "devices.csv")
-    assert cluster.get(f"/files/{table['file_uuid']}").body == printed.encode()
+    assert [file["filename"] for file in files] == ["devices.csv", "devices.csv.gz"]
+    assert cluster.get(f"/files/{files[0]['file_uuid']}").body == b"device,ports\nr1,4\nr2,48\n"
+    for file in files:
+        assert cluster.request("DELETE", f"/files/{file['file_uuid']}").status == 200
+    assert cluster.request("DELETE", f"/buckets/{bucket_id}").status == 200

@@ -196,13 +196,19 @@ def test_every_code_of_the_catalogue_is_reached_here() -> None:
     assert {*CAUSES, *FAULTS, *OUT_OF_REACH} == codes
 
 
-@pytest.mark.parametrize("code", CAUSES)
+IN_EVERY_RUN = ("conflict", "forbidden", "invalid_request", "not_found", "unauthorized")
+
+
+@pytest.mark.parametrize(
+    "code", [each if each in IN_EVERY_RUN else pytest.param(each, marks=pytest.mark.long) for each in CAUSES]
+)
 def test_code_has_its_exit_code_and_a_line_that_names_it(cluster: Cluster, tmp_path: Path, code: str) -> None:
     exit_code, line = CAUSES[code](cluster, tmp_path)
     assert (exit_code, line.partition(": ")[0]) == (EXIT_CODES[code], code)
     assert len(line.partition(": ")[2]) > 8
 
 
+@pytest.mark.long
 def test_faults_of_the_service_have_their_exit_codes(own_cluster: Cluster) -> None:
     cluster, node = own_cluster, own_cluster.nodes[0]
     break_uploads(cluster)
