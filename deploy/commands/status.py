@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.model.jobs import amounts_of
+from coordinator.model.timestamps import rfc3339
 from coordinator.runtime.wording import counted, duration
-from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of
-from deploy.base.output import json_option, print_json
+from deploy.base.connection import Connection, connection_options, read_text
+from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, line_of
+from deploy.base.output import json_option, moment, print_json
 from deploy.base.terminal import table_console
 from filestore_client.base.errors import FilestoreError, Unavailable
 
@@ -46,19 +47,23 @@ def status(connection: Connection, watch: bool, every: float, as_json: bool) -> 
             click.echo(f"filestore: {line_of(error)}", err=True)
         else:
             click.clear()  # nothing in a pipe
-            _show(answer, as_json=as_json)
+            _show(answer, connection, as_json=as_json)
         time.sleep(every)
     answer = connection.run(lambda client: client.cluster.status())
-    _show(answer, as_json=as_json)
+    _show(answer, connection, as_json=as_json)
     # A node of an older version says only whether the members are well.
     return EXIT_CODES[answer.get("health") or ("healthy" if answer["healthy"] else "degraded")]
 
 
-def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+def _show(answer: dict[str, Any], connection: Connection, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
-    else:
-        print_status(answer, at_s=time.time())
+        return
+    now_s = time.time()
+    print_status(answer, at_s=now_s)
+    ends_at_s = claims_of(read_text(connection.token_file, "the token"))[1]
+    if ends_at_s > now_s:
+        click.echo(f"Your token ends {moment(rfc3339(int(ends_at_s * 1000)))}.")
 
 
 def print_status(answer: dict[str, Any], *, at_s: float) -> None:

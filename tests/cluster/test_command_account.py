@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import ssl
 import stat
 import subprocess
@@ -274,7 +275,8 @@ def test_whoami_says_who_and_until_when(cluster: Cluster, home: Home, tmp_path: 
     home.login(cluster)
     shown = home.run("whoami").stdout.decode()
     assert shown.split()[:2] == ["user_id", "admin"]
-    assert "token_expires_at" in shown or "The token ends 2" in shown
+    assert "token_expires_at" in shown
+    assert re.search(r"\nYour token ends 2\d{3}-\d\d-\d\d \d\d:\d\d\.\n$", home.run("status").stdout.decode())
 
 
 def test_expired_token_is_told_with_since_when_and_what_to_do(cluster: Cluster, tmp_path: Path) -> None:
