@@ -26,6 +26,8 @@ from ca.keys import key_from_pem, key_to_pem, new_key
 
 TTL_SECONDS_DEFAULT: Final = 12 * 3600
 TTL_SECONDS_MAX: Final = 30 * 24 * 3600
+SERVICE_ROLE: Final = "service"  # of users that are programs
+SERVICE_TTL_SECONDS_MAX: Final = 400 * 24 * 3600
 TICKET_TTL_SECONDS_DEFAULT: Final = 300
 TICKET_TTL_SECONDS_MIN: Final = 60
 TICKET_TTL_SECONDS_MAX: Final = 3600
@@ -113,6 +115,11 @@ def public_jwk(key: SigningKey) -> dict[str, str]:
     return {**coordinates, "kid": key.kid, "use": "sig", "alg": _ALGORITHM}
 
 
+def longest_ttl_seconds(roles: Sequence[str]) -> int:
+    """How long a token with these roles may live: 400 days for the role `service`, else 30."""
+    return SERVICE_TTL_SECONDS_MAX if SERVICE_ROLE in roles else TTL_SECONDS_MAX
+
+
 def mint(
     signing_key: SigningKey,
     *,
@@ -127,10 +134,11 @@ def mint(
 ) -> str:
     """A signed token for `subject`.
 
-    Raises InvalidRequest: a life outside 1 s..30 days, a token over 4 KiB.
+    Raises InvalidRequest: a life outside 1 s..`longest_ttl_seconds`, a token over 4 KiB.
     """
-    if type(ttl_seconds) is not int or not 1 <= ttl_seconds <= TTL_SECONDS_MAX:
-        raise InvalidRequest(f"ttl_seconds: an integer from 1 to {TTL_SECONDS_MAX} is required")
+    longest = longest_ttl_seconds(roles)
+    if type(ttl_seconds) is not int or not 1 <= ttl_seconds <= longest:
+        raise InvalidRequest(f"ttl_seconds: an integer from 1 to {longest} is required")
     issued_at_s = now_ms // 1000
     claims = {
         "iss": _authority(cluster),
@@ -360,12 +368,14 @@ def _typed_ticket(payload: Mapping[str, Any], key_ends_at_ms: float) -> tuple[Ti
 def _typed_claims(payload: Mapping[str, Any], key_ends_at_ms: float) -> _Signed:
     """The claims, each of its type: PyJWT takes "5", 5.0 and true where a number belongs."""
     times_s = {name: _whole_number(payload[name], name) for name in ("iat", "nbf", "exp")}
-    if not times_s["iat"] < times_s["exp"] <= times_s["iat"] + TTL_SECONDS_MAX:
-        raise InvalidRequest("exp: not within 30 days after iat")
+    roles = check_names(payload["roles"], "roles")
+    longest = longest_ttl_seconds(roles)
+    if not times_s["iat"] < times_s["exp"] <= times_s["iat"] + longest:
+        raise InvalidRequest(f"exp: not within {longest // 86_400} days after iat")
     claims = Claims(
         subject=check_user_id(payload["sub"], "sub"),
         generation=_whole_number(payload["gen"], "gen"),
-        roles=check_names(payload["roles"], "roles"),
+        roles=roles,
         groups=check_names(payload["groups"], "groups"),
         token_id=check_user_id(payload["jti"], "jti"),
         issued_at_ms=times_s["iat"] * 1000,

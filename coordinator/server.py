@@ -67,6 +67,7 @@ from coordinator.storage.raft_log import LogDamaged, LogFailed
 from coordinator.storage.reopening import StateLost
 from coordinator.storage.state_damage import StateDamaged, damage_in, unreadable_in
 from coordinator.storage.state_store import TooOld
+from coordinator.user_tokens import UserTokens
 
 DRAIN_S = 10.0
 PEER_DRAIN_S = 1.0  # members ask another coordinator at once; their connections are long-lived
@@ -230,6 +231,13 @@ class _Member:
             clock_ms=self.clocks.now_ms,
         )
         self.authority.require_key()
+        self.tokens = UserTokens(
+            self.authority,
+            self.clocks,
+            ttl_s_max=config.token_ttl_s_max,
+            service_ttl_s_max=config.service_token_ttl_s_max,
+            rules=ledger.store.rules,
+        )
         self.driver = self._new_driver(transport)
         self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched, lambda: self.digests.forbids)
         self.operations = Operations(config.id, self.driver, self.view)
@@ -321,6 +329,7 @@ class _Member:
             self._ledger.store,
             self.view,
             authority=self.authority,
+            tokens=self.tokens,
             health=self.health,
             snapshots=self._ledger.snapshots,
             operations=self.operations,

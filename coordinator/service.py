@@ -25,7 +25,7 @@ from ca.errors import (
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
 from ca.tls import Peer
-from ca.usertoken import TTL_SECONDS_MAX
+from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
 from coordinator.admission import Admission
 from coordinator.machine.execution.rules import RULES
@@ -116,6 +116,7 @@ class Service:
         view: StateView,
         *,
         authority: SigningAuthority,
+        tokens: UserTokens,
         health: NodeHealth,
         snapshots: SnapshotStore,
         operations: Operations,
@@ -135,7 +136,7 @@ class Service:
         self._clocks = clocks
         self._statuses = statuses
         self._callers = Callers(view, clocks.now_ms)
-        self._tokens = UserTokens(authority, clocks)
+        self._tokens = tokens
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
@@ -401,20 +402,20 @@ class Service:
 
     async def _mint(self, call: MintCall) -> MintReply:
         await self._require_admin(call.caller)  # whatever the reply: it may be that of an earlier change
-        if call.ttl_seconds > TTL_SECONDS_MAX:
-            raise InvalidRequest(f"ttl_seconds: at most {TTL_SECONDS_MAX}.")
+        if call.ttl_seconds > SERVICE_TTL_SECONDS_MAX:
+            raise InvalidRequest(f"ttl_seconds: at most {SERVICE_TTL_SECONDS_MAX}.")
         caller = self._callers.proved(call.caller)
         command = AdmitUser(caller=caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
         reply = await self._change(command, call.session, call.sequence, call.acknowledged_below)
         user = msgspec.msgpack.decode(reply, type=UserRecord)
-        return self._tokens.token(user, call.ttl_seconds)
+        return self._tokens.minted(user, call.ttl_seconds)
 
     async def _renew_token(self, call: RenewTokenCall) -> MintReply:
         self._require_leader()
         # Who was revoked until now is refused; who is while this is signed gets a token of a generation that
         # has ended.
         answer = await self._read(GetUser(caller=call.caller))
-        return self._tokens.token(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
+        return self._tokens.renewed(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
 
     async def _ticket(self, call: TicketCall) -> TicketReply:
         self._require_leader()

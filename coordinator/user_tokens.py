@@ -3,29 +3,69 @@
 Nothing here is recorded, and nobody is asked: whoever calls has proved the caller, and read the user.
 """
 
+from collections.abc import Callable
+
 import uuid_utils
 
-from ca.usertoken import TTL_SECONDS_DEFAULT
+from ca.errors import InvalidRequest, Unavailable
+from ca.usertoken import SERVICE_ROLE, TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.admin.authority import SigningAuthority
+from coordinator.machine.execution.rules import LONG_SERVICE_TOKENS
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.model.records import Caller, UserRecord
 from coordinator.protocol.calls import MintReply, TicketReply
 
 
 class UserTokens:
-    """Signs. No I/O but a look at the state for the newest key."""
+    """Signs. No I/O but a look at the state for the newest key.
 
-    def __init__(self, authority: SigningAuthority, clocks: MemberClocks) -> None:
+    A token lives for `ttl_s_max` at most, that of a user with the role `service` for `service_ttl_s_max`.
+    `rules` tells the rules in force: older members take no token that lives longer than 30 days.
+    """
+
+    def __init__(
+        self,
+        authority: SigningAuthority,
+        clocks: MemberClocks,
+        *,
+        ttl_s_max: int,
+        service_ttl_s_max: int,
+        rules: Callable[[], int],
+    ) -> None:
         self._authority = authority
         self._clocks = clocks
+        self._ttl_s_max = ttl_s_max
+        self._service_ttl_s_max = service_ttl_s_max
+        self._rules = rules
 
-    def token(self, user: UserRecord, ttl_seconds: int) -> MintReply:
-        """A token with the rights that the record tells; 0 seconds stand for the default.
+    def minted(self, user: UserRecord, ttl_seconds: int) -> MintReply:
+        """The token that an admin makes for the user; 0 seconds stand for 12 hours, or what is allowed.
 
-        Raises InvalidRequest as `ca.usertoken.mint` does.
+        Raises InvalidRequest for a longer life than the user's tokens may have, and Unavailable for more than
+        30 days while older coordinators are among the members.
         """
+        return self._token(user, ttl_seconds or min(TTL_SECONDS_DEFAULT, self._longest(user)))
+
+    def renewed(self, user: UserRecord, ttl_seconds: int) -> MintReply:
+        """Another token for the user; 0 seconds stand for 30 days, or what is allowed. Raises as `minted`."""
+        return self._token(user, ttl_seconds or min(TTL_SECONDS_MAX, self._longest(user)))
+
+    def _longest(self, user: UserRecord) -> int:
+        return self._service_ttl_s_max if SERVICE_ROLE in user.roles else self._ttl_s_max
+
+    def _token(self, user: UserRecord, ttl_seconds: int) -> MintReply:
+        longest = self._longest(user)
+        if ttl_seconds > longest:
+            raise InvalidRequest(
+                f"ttl_seconds: at most {longest} for this user; the role {SERVICE_ROLE} allows"
+                f" {self._service_ttl_s_max}."
+            )
+        if ttl_seconds > TTL_SECONDS_MAX and self._rules() < LONG_SERVICE_TOKENS:
+            raise Unavailable(
+                f"ttl_seconds: at most {TTL_SECONDS_MAX} until every coordinator is known to take more:"
+                " upgrade one that runs an older version, start one that is down, remove one that is gone."
+            )
         at_ms = self._clocks.now_ms()
-        ttl_seconds = ttl_seconds or TTL_SECONDS_DEFAULT
         token = self._authority.sign_user_token(
             subject=user.user_id,
             generation=user.generation,

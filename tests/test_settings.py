@@ -71,7 +71,7 @@ def test_options_of_a_command_are_those_of_the_page(name: str) -> None:
 
 
 def plain(default: str | float) -> str:
-    return default if isinstance(default, str) else f"{default:g}"
+    return default if isinstance(default, str) else f"{default:.12g}"
 
 
 def test_what_every_client_command_takes_is_told_once() -> None:

@@ -74,7 +74,7 @@ class MintCall(Struct, frozen=True, tag="mint"):
 class RenewTokenCall(Struct, frozen=True, tag="renew_token"):
     """A user asks for another token of its own, with the rights that it has now. Leader only, no entry.
 
-    Answers a MintReply.
+    `ttl_seconds` 0 means the default. Answers a MintReply.
     """
 
     caller: Caller

@@ -10,6 +10,7 @@ from ca.errors import Conflict
 from ca.identity import Identity, Role
 from ca.secretfiles import read_secret, systemd_credential, write_durable
 from ca.tls import Credential, read_roots
+from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.model.jobs import SCHEDULE_S_MAX, GraceSeconds
 from coordinator.model.records import CoordinatorRecord
 from coordinator.runtime.json_files import decode_foreign
@@ -20,6 +21,9 @@ GC_GRACE_S = 86_400
 DIGEST_S = 10.0  # 2000 rows each: a million files are compared in two to three hours
 
 
+# A token that a member takes may live no longer than this, whatever the one that signs allows.
+TokenTtl = Annotated[int, Meta(ge=60, le=TTL_SECONDS_MAX)]
+ServiceTokenTtl = Annotated[int, Meta(ge=60, le=SERVICE_TTL_SECONDS_MAX)]
 DownAfter = Annotated[float, Meta(ge=1, le=7 * 86_400)]
 
 
@@ -33,8 +37,9 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `own_record` is there when it is not among them: it came later. Every `digest_s` the leader has all
     members compare a part of their state. A node that is silent, or whose disk fails, for `down_after_s` is
     recorded as down, and its replicas are made anew elsewhere. Blobs that no file refers to are kept for
-    `gc_grace_s`. `schedules`: seconds between two runs of a job, by its name; 0: it runs when it is
-    triggered.
+    `gc_grace_s`. A user's token lives for `token_ttl_s_max` at most; that of one with the role `service` for
+    `service_token_ttl_s_max`. `schedules`: seconds between two runs of a job, by its name; 0: it runs
+    when it is triggered.
     """
 
     id: str
@@ -44,6 +49,8 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     digest_s: Annotated[float, Meta(ge=0.1, le=86_400)] = DIGEST_S
     down_after_s: DownAfter = DOWN_AFTER_S
     gc_grace_s: GraceSeconds = GC_GRACE_S
+    token_ttl_s_max: TokenTtl = TTL_SECONDS_MAX
+    service_token_ttl_s_max: ServiceTokenTtl = SERVICE_TTL_SECONDS_MAX
     schedules: dict[str, Annotated[float, Meta(ge=0, le=SCHEDULE_S_MAX)]] = {}
 
     @property

@@ -122,7 +122,12 @@ def join(
 
 @token.command()
 @click.argument("user_id")
-@click.option("--role", "roles", multiple=True, help="Set the user's roles, once for each (admin is one).")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    help="Set the user's roles, once for each (admin is one, service another).",
+)
 @click.option("--group", "groups", multiple=True, help="Set the user's groups, once for each.")
 @click.option(
     "--ttl", "ttl_seconds", type=Duration(least_s=1), help="How long it lives, such as 7d.  [default: 12h]"

@@ -52,7 +52,7 @@ def show_user(connection: Connection, user_id: str, as_json: bool) -> None:
 @user.command("set")
 @click.argument("user_id")
 @click.option(
-    "--role", "roles", multiple=True, help="Set the roles, once for each (admin is one); '' for none."
+    "--role", "roles", multiple=True, help="Set the roles, once for each (admin, service); '' for none."
 )
 @click.option("--group", "groups", multiple=True, help="Set the groups, once for each; '' for none.")
 @json_option

@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from ca.errors import Conflict, InvalidRequest, NotFound
-from ca.usertoken import TTL_SECONDS_MAX, check_names, check_user_id
+from ca.usertoken import SERVICE_TTL_SECONDS_MAX, check_names, check_user_id
 from coordinator.http.app import json_response, read_json
 from coordinator.model.records import UserPage, UserRecord
 from coordinator.model.timestamps import rfc3339
@@ -61,7 +61,7 @@ async def mint(request: web.Request) -> web.Response:
             user_id,
             _names(body.roles, "roles"),
             _names(body.groups, "groups"),
-            _ttl_seconds(body.ttl_seconds, 0),
+            _ttl_seconds(body.ttl_seconds),
         )
     return json_response(_minted(reply))
 
@@ -72,7 +72,7 @@ async def renew(request: web.Request) -> web.Response:
     """
     caller = await authenticate(request)
     body = await read_json(request, RenewTokenBody)
-    ttl_seconds = _ttl_seconds(body.ttl_seconds, TTL_SECONDS_MAX)
+    ttl_seconds = _ttl_seconds(body.ttl_seconds)
     async with audited(request, "renew_user_token", principal=caller.subject, target=caller.subject):
         reply = await request.app[API].metadata.renew_token(caller, ttl_seconds)
     return json_response(_minted(reply))
@@ -188,12 +188,12 @@ def _names(names: list[str] | None, field: str) -> list[str] | None:
     return None if names is None else list(check_names(names, field))
 
 
-def _ttl_seconds(given: int | None, default: int) -> int:
-    """The life of the token in seconds. Raises InvalidRequest."""
+def _ttl_seconds(given: int | None) -> int:
+    """The life of the token in seconds, 0 for the default. Raises InvalidRequest."""
     if given is None:
-        return default
-    if not 1 <= given <= TTL_SECONDS_MAX:
-        raise InvalidRequest(f"ttl_seconds: expected an integer from 1 to {TTL_SECONDS_MAX}")
+        return 0
+    if not 1 <= given <= SERVICE_TTL_SECONDS_MAX:
+        raise InvalidRequest(f"ttl_seconds: expected an integer from 1 to {SERVICE_TTL_SECONDS_MAX}")
     return given
 
 

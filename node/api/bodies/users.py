@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
+from ca.usertoken import SERVICE_ROLE, SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from node.api.bodies.fields import (
     Count,
     CreatedAt,
@@ -18,19 +18,23 @@ from node.api.bodies.fields import (
 )
 from node.api.bodies.request import Request
 
+_LIFE = (
+    f"How long the token lives, 1..{TTL_SECONDS_MAX}, for a user with the role {SERVICE_ROLE}"
+    f" 1..{SERVICE_TTL_SECONDS_MAX}, or less where the coordinators are set so."
+)
 TtlSeconds = Annotated[
     int,
     Meta(
-        description=f"How long the token lives, 1..{TTL_SECONDS_MAX}. Left out: 12 hours.",
+        description=f"{_LIFE} Left out: 12 hours.",
         examples=[TTL_SECONDS_DEFAULT],
-        extra_json_schema={"minimum": 1, "maximum": TTL_SECONDS_MAX},
+        extra_json_schema={"minimum": 1, "maximum": SERVICE_TTL_SECONDS_MAX},
     ),
 ]
 
 RenewedTtlSeconds = Annotated[
     TtlSeconds,
     Meta(
-        description=f"How long the token lives, 1..{TTL_SECONDS_MAX}. Left out: 30 days.",
+        description=f"{_LIFE} Left out: 30 days.",
         examples=[TTL_SECONDS_MAX],
     ),
 ]

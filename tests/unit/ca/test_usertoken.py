@@ -16,6 +16,7 @@ from ca.errors import Internal, InvalidRequest, Unauthorized
 from ca.keys import key_from_pem
 from ca.usertoken import (
     NAMES_MAX,
+    SERVICE_TTL_SECONDS_MAX,
     TOKEN_BYTES_MAX,
     TTL_SECONDS_DEFAULT,
     TTL_SECONDS_MAX,
@@ -259,9 +260,16 @@ def test_expiry_and_not_before_hold_with_30_seconds_of_leeway() -> None:
     assert _refused(_forge(HEADER, CLAIMS | {"iat": NOW_S + 31, "nbf": NOW_S})) == "not valid yet"
 
 
-def test_life_longer_than_30_days_is_refused_even_when_signed() -> None:
-    _refused(_forge(HEADER, CLAIMS | {"exp": NOW_S + TTL_SECONDS_MAX + 1}))
-    _refused(_forge(HEADER, CLAIMS | {"exp": NOW_S}))
+def test_life_longer_than_its_roles_allow_is_refused_even_when_signed() -> None:
+    for roles, longest in (
+        ([], TTL_SECONDS_MAX),
+        (["services"], TTL_SECONDS_MAX),
+        (["service"], SERVICE_TTL_SECONDS_MAX),
+    ):
+        claims = CLAIMS | {"roles": roles}
+        assert VERIFIER.verify(_forge(HEADER, claims | {"exp": NOW_S + longest}), now_ms=NOW_MS)
+        _refused(_forge(HEADER, claims | {"exp": NOW_S + longest + 1}))
+        _refused(_forge(HEADER, claims | {"exp": NOW_S}))
 
 
 def test_every_altered_character_is_refused() -> None:
@@ -338,6 +346,13 @@ def test_more_tokens_than_are_remembered_still_verify(monkeypatch: pytest.Monkey
 def test_life_out_of_bounds_is_not_minted(ttl: object) -> None:
     with pytest.raises(InvalidRequest, match=r"^ttl_seconds: "):
         _mint(ttl_seconds=ttl)
+
+
+def test_service_may_have_400_days_and_no_more() -> None:
+    token = _mint(roles=("service",), ttl_seconds=SERVICE_TTL_SECONDS_MAX)
+    assert VERIFIER.verify(token, now_ms=NOW_MS).expires_at_ms == NOW_MS + SERVICE_TTL_SECONDS_MAX * 1000
+    with pytest.raises(InvalidRequest, match=r"^ttl_seconds: "):
+        _mint(roles=("service",), ttl_seconds=SERVICE_TTL_SECONDS_MAX + 1)
 
 
 def test_longest_and_default_lives_are_minted() -> None:

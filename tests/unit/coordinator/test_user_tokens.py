@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from ca.errors import Forbidden, Gone, InvalidRequest, NotAvailable, NotFound, Unauthorized
-from ca.usertoken import TTL_SECONDS_MAX
+from ca.errors import Forbidden, Gone, InvalidRequest, NotAvailable, NotFound, Unauthorized, Unavailable
+from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
+from coordinator.machine.execution.rules import LONG_SERVICE_TOKENS
 from coordinator.model.clock import now_ms
 from coordinator.model.records import Caller, ContentRecord, UserRecord
 from coordinator.protocol.calls import (
     AnyCall,
+    MintCall,
     MintReply,
     ProposeCall,
     ReadCall,
@@ -23,10 +25,17 @@ from coordinator.protocol.calls import (
     TicketCall,
     TicketReply,
 )
-from coordinator.protocol.commands import AnyCommand, DeleteUser, PutUser, RevokeUser, WithdrawPermission
+from coordinator.protocol.commands import (
+    AnyCommand,
+    DeleteUser,
+    PutUser,
+    RevokeUser,
+    WithdrawPermission,
+)
 from coordinator.protocol.queries import CheckAdmin, GetContent, GetTicketContent, GetUser
 from coordinator.rpc import wire
 from coordinator.rpc.server import value_of
+from coordinator.user_tokens import UserTokens
 from tests.unit.coordinator_group import Coordinator, Spoken, group_in, speaking
 from tests.unit.state import ADMIN, complete, create, grant
 
@@ -106,6 +115,18 @@ async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
             yield led
 
 
+def user(*roles: str) -> UserRecord:
+    return UserRecord(
+        user_id="ann",
+        roles=list(roles),
+        groups=[],
+        generation=1,
+        disabled=False,
+        created_at_ms=0,
+        updated_at_ms=0,
+    )
+
+
 def read(caller: Caller, file_uuid: str = "f1") -> ReadCall:
     return ReadCall(GetTicketContent(caller=caller, file_uuid=file_uuid))
 
@@ -163,8 +184,67 @@ async def test_life_of_a_renewed_token_is_bounded(leading: Leading) -> None:
     ann = leading.ann
     assert await leading.status(RenewTokenCall(ann, TTL_SECONDS_MAX + 1)) == InvalidRequest.code
     assert (await leading.renewed(ann, TTL_SECONDS_MAX)).token
+    assert await leading.status(MintCall(leading.admin, "ann", None, None, TTL_SECONDS_MAX + 1, 0, 0, 0)) == (
+        InvalidRequest.code
+    )
     for ttl_seconds in (0, 59, 3601):
         assert await leading.status(TicketCall(ann, "f1", ttl_seconds)) == InvalidRequest.code
+
+
+async def test_renewal_without_a_life_gets_30_days(leading: Leading) -> None:
+    reply = await leading.renewed(leading.ann, 0)
+    assert reply.expires_at_ms == pytest.approx(now_ms() + TTL_SECONDS_MAX * 1000, abs=10_000)
+
+
+async def test_service_gets_a_longer_life(leading: Leading) -> None:
+    ann, year = leading.ann, SERVICE_TTL_SECONDS_MAX
+    service = PutUser(caller=leading.admin, user_id="ann", roles=["service"], groups=None, disabled=None)
+    await leading.change(service)
+    again = await leading.renewed(ann, year)
+    assert again.expires_at_ms == pytest.approx(now_ms() + year * 1000, abs=10_000)
+    caller = Caller("ann", leading.generation, again.token)
+    assert (await leading.told(ReadCall(GetUser(caller=caller)), UserRecord)).user_id == "ann"
+    assert await leading.status(RenewTokenCall(ann, year + 1)) == InvalidRequest.code
+    minted = await leading.told(MintCall(leading.admin, "bob", ["service"], [], year, 0, 0, 0), MintReply)
+    assert minted.roles == ["service"]
+
+
+async def test_life_that_older_members_would_refuse_is_not_given(leading: Leading) -> None:
+    member = leading.leader.member
+    tokens = UserTokens(
+        member.authority,
+        member.clocks,
+        ttl_s_max=TTL_SECONDS_MAX,
+        service_ttl_s_max=SERVICE_TTL_SECONDS_MAX,
+        rules=lambda: LONG_SERVICE_TOKENS - 1,
+    )
+    for make in (tokens.minted, tokens.renewed):
+        assert make(user("service"), TTL_SECONDS_MAX).token
+        with pytest.raises(Unavailable, match="upgrade one that runs an older version"):
+            make(user("service"), TTL_SECONDS_MAX + 1)
+
+
+async def test_operator_may_allow_less(leading: Leading) -> None:
+    files = leading.leader.files
+    config = msgspec.json.decode(files.config.read_bytes())
+    less = {"token_ttl_s_max": 3600, "service_token_ttl_s_max": TTL_SECONDS_MAX}
+    files.config.write_bytes(msgspec.json.encode(config | less))
+    config = files.read_config()
+    member = leading.leader.member
+    tokens = UserTokens(
+        member.authority,
+        member.clocks,
+        ttl_s_max=config.token_ttl_s_max,
+        service_ttl_s_max=config.service_token_ttl_s_max,
+        rules=lambda: LONG_SERVICE_TOKENS,
+    )
+    for make in (tokens.minted, tokens.renewed):
+        assert make(user(), 0).expires_at_ms == pytest.approx(now_ms() + 3_600_000, abs=10_000)
+        with pytest.raises(InvalidRequest, match="at most 3600 for this user"):
+            make(user(), 3601)
+        assert make(user("service"), TTL_SECONDS_MAX).token
+        with pytest.raises(InvalidRequest):
+            make(user("service"), TTL_SECONDS_MAX + 1)
 
 
 async def test_ticket_opens_the_file_that_it_is_for_and_nothing_else(leading: Leading) -> None:
