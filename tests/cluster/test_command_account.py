@@ -96,6 +96,7 @@ def test_login_by_fingerprint_keeps_what_later_commands_need_for_this_user_alone
     assert home.run("ls").returncode == 0
 
 
+@pytest.mark.long
 def test_fingerprint_may_be_written_as_openssl_does(cluster: Cluster, home: Home) -> None:
     plain = fingerprint(cluster).upper()
     with_colons = ":".join(plain[at : at + 2] for at in range(0, len(plain), 2))
@@ -107,6 +108,7 @@ def test_fingerprint_may_be_written_as_openssl_does(cluster: Cluster, home: Home
     assert b"Signed in as admin; the context is lab, the token ends 2" in done.stdout
 
 
+@pytest.mark.long
 def test_wrong_fingerprint_is_refused_before_the_token_is_read(cluster: Cluster, home: Home) -> None:
     done = home.run(
         *("login", cluster.nodes[0].url, "--fingerprint", "0" * 64, "--token-file", "/nowhere/token")
@@ -117,12 +119,14 @@ def test_wrong_fingerprint_is_refused_before_the_token_is_read(cluster: Cluster,
     assert not home.config.exists()
 
 
+@pytest.mark.long
 def test_fingerprint_that_is_none_is_wrong_usage(cluster: Cluster, home: Home) -> None:
     done = home.run("login", cluster.nodes[0].url, "--fingerprint", "12:34")
     assert done.returncode == 2
     assert b"--fingerprint: 64 hexadecimal digits" in done.stderr
 
 
+@pytest.mark.long
 def test_nothing_is_trusted_where_nobody_can_be_asked(cluster: Cluster, home: Home) -> None:
     done = home.run("login", cluster.nodes[0].url, "--token-file", str(cluster.token_file))
     assert (done.returncode, done.stdout) == (2, b"")
@@ -152,6 +156,7 @@ def test_who_sits_at_a_terminal_is_asked_and_the_token_is_not_shown(
         assert not home.config.exists()
 
 
+@pytest.mark.long
 def test_join_token_names_the_fingerprint(cluster: Cluster, home: Home, tmp_path: Path) -> None:
     join = tmp_path / "join"
     join.write_text(cluster.join_token())
@@ -161,6 +166,7 @@ def test_join_token_names_the_fingerprint(cluster: Cluster, home: Home, tmp_path
     assert home.user() == "admin"
 
 
+@pytest.mark.long
 def test_root_certificate_that_is_at_hand_is_enough(cluster: Cluster, home: Home) -> None:
     arguments = ("--ca", str(cluster.ca), "--token-file", str(cluster.token_file))
     assert home.run("login", cluster.nodes[0].url, *arguments).returncode == 0
@@ -169,6 +175,7 @@ def test_root_certificate_that_is_at_hand_is_enough(cluster: Cluster, home: Home
     assert both.returncode == 2
 
 
+@pytest.mark.long
 def test_second_node_is_asked_for_the_root_when_the_first_is_away(cluster: Cluster, home: Home) -> None:
     urls = ("https://127.0.0.1:1", cluster.nodes[0].url)
     arguments = ("--fingerprint", fingerprint(cluster), "--token-file", str(cluster.token_file))
@@ -217,6 +224,7 @@ def test_one_of_several_contexts_is_used_until_another_is(
     )
 
 
+@pytest.mark.long
 def test_options_win_over_the_environment_and_that_over_what_is_kept(
     cluster: Cluster, home: Home, tmp_path: Path
 ) -> None:
@@ -229,6 +237,7 @@ def test_options_win_over_the_environment_and_that_over_what_is_kept(
     assert home.user("--context", "lab", "--token-file", erin, **elsewhere) == "erin"
 
 
+@pytest.mark.long
 def test_development_cluster_in_this_directory_comes_before_what_is_kept(
     cluster: Cluster, home: Home, tmp_path: Path
 ) -> None:
@@ -241,6 +250,7 @@ def test_development_cluster_in_this_directory_comes_before_what_is_kept(
     assert home.user("--context", "lab") == "carol"
 
 
+@pytest.mark.long
 def test_logout_leaves_nothing_and_the_next_command_says_what_to_do(cluster: Cluster, home: Home) -> None:
     home.login(cluster, "--name", "lab")
     done = home.run("logout")
@@ -264,6 +274,7 @@ def test_configuration_that_cannot_be_read_is_named(home: Home, text: str) -> No
     assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.long
 def test_commands_that_need_no_cluster_look_for_none(home: Home) -> None:
     home.config.mkdir(parents=True)
     (home.config / "config.toml").write_text("[[[")
@@ -292,6 +303,7 @@ def test_expired_token_is_told_with_since_when_and_what_to_do(cluster: Cluster, 
     assert line.endswith("An admin mints another: filestore token user late")
 
 
+@pytest.mark.long
 def test_revoked_token_is_told_as_such(cluster: Cluster, tmp_path: Path) -> None:
     token = token_in(tmp_path, cluster, "gone")
     assert cluster.filestore("user", "revoke", "gone").returncode == 0
@@ -315,6 +327,7 @@ def test_token_is_renewed_in_its_place_while_it_lives(cluster: Cluster, tmp_path
     assert timedelta(days=1) < left <= timedelta(days=2)
 
 
+@pytest.mark.long
 def test_renewed_token_may_be_written_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
     path, other = Path(token_in(tmp_path, cluster, "mia")), tmp_path / "other"
     before = path.read_text()
@@ -329,6 +342,7 @@ def test_renewed_token_may_be_written_elsewhere(cluster: Cluster, tmp_path: Path
     )
 
 
+@pytest.mark.long
 def test_renewal_of_a_context_goes_into_its_file(cluster: Cluster, home: Home) -> None:
     home.login(cluster, "--name", "lab")
     done = home.run("token", "renew", "--ttl", "1h")

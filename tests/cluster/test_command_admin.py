@@ -32,6 +32,7 @@ def test_user_is_set_shown_disabled_enabled_and_revoked(cluster: Cluster, tmp_pa
     assert refusal(cluster, "user", "show", "nobody-of-that-name")[0] == 4
 
 
+@pytest.mark.long
 def test_token_of_a_user_lives_as_long_as_is_said(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "token"
     (minted,) = objects(cluster, "token", "user", "grace", "--ttl", "7d", "-o", str(path))
@@ -76,6 +77,7 @@ def test_members_are_listed_and_shown(cluster: Cluster) -> None:
     assert all(str(each.api_port) in shown for each in cluster.coordinators)
 
 
+@pytest.mark.long
 def test_members_are_listed_for_admins_only(cluster: Cluster, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.touch(mode=0o600)
@@ -102,6 +104,7 @@ def test_run_of_a_job_is_followed_to_its_end(cluster: Cluster) -> None:
     assert refusal(cluster, "job", "cancel", run_id)[0] in (4, 5)
 
 
+@pytest.mark.long
 def test_status_is_shown_again_and_again_until_it_is_interrupted(cluster: Cluster) -> None:
     with subprocess.Popen(
         [FILESTORE, "status", "--watch", "--every", "0.2", "--json"],
@@ -143,6 +146,7 @@ def test_any_operation_can_be_called(cluster: Cluster, tmp_path: Path) -> None:
     assert refusal(cluster, "api", "GET", path)[0] == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -164,6 +168,7 @@ def test_call_that_cannot_be_made_is_wrong_usage(
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_body_that_is_no_text_is_wrong_usage(cluster: Cluster, tmp_path: Path) -> None:
     body = tmp_path / "body"
     body.write_bytes(b'{"name": "\xff"}')
@@ -173,6 +178,7 @@ def test_body_that_is_no_text_is_wrong_usage(cluster: Cluster, tmp_path: Path) -
     assert (done.returncode, done.stderr) == (1, b"filestore: /nowhere/body: No such file or directory\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script_that_the_shell_takes(tmp_path: Path, shell: str) -> None:
     done = run_filestore(["completion", shell], {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
@@ -187,6 +193,7 @@ def test_completion_is_a_script_that_the_shell_takes(tmp_path: Path, shell: str)
     assert (checked.returncode, checked.stderr) == (0, b"")
 
 
+@pytest.mark.long
 def test_shell_completes_commands_and_options(tmp_path: Path) -> None:
     """As the script of bash asks for it."""
 
@@ -225,6 +232,7 @@ JSON_COMMANDS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", JSON_COMMANDS, ids=" ".join)
 def test_json_is_one_object_a_line(cluster: Cluster, arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = cluster.filestore(*arguments, "--json", XDG_CONFIG_HOME=str(tmp_path))
@@ -233,6 +241,7 @@ def test_json_is_one_object_a_line(cluster: Cluster, arguments: tuple[str, ...],
     assert found or arguments in (("ls",), ("du",), ("context", "ls"), ("token", "ls"))
 
 
+@pytest.mark.long
 def test_nothing_to_list_is_said_to_people_and_not_to_programs(cluster: Cluster, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.touch(mode=0o600)

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.command_output import objects, objects_in, output, refusal
 from tests.cluster.harness import Cluster
 
@@ -26,6 +28,7 @@ def test_acts_are_listed_newest_first_whichever_member_was_asked(cluster: Cluste
     assert all("mint_user_token" in row for row in rows)
 
 
+@pytest.mark.long
 def test_acts_on_one_file_are_found_by_its_name(cluster: Cluster) -> None:
     file_uuid = cluster.store(b"x", "audited.bin")
     (made,) = objects(cluster, "share", "create", "audited.bin")
@@ -36,12 +39,14 @@ def test_acts_on_one_file_are_found_by_its_name(cluster: Cluster) -> None:
     assert objects(cluster, "audit", "--file", file_uuid, "--user", "nobody") == []
 
 
+@pytest.mark.long
 def test_nothing_on_record_is_said(cluster: Cluster) -> None:
     done = cluster.filestore("audit", "--user", "nobody-of-that-name")
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr == b"Nothing of this is on record.\n"
 
 
+@pytest.mark.long
 def test_moment_from_which_on_is_a_duration(cluster: Cluster) -> None:
     cluster.remember(cluster.post("/cluster/join-tokens", {}).json["token"])
     since = datetime.now(UTC) - timedelta(hours=1)
@@ -51,6 +56,7 @@ def test_moment_from_which_on_is_a_duration(cluster: Cluster) -> None:
     assert cluster.filestore("audit", "--since", "yesterday").returncode == 2
 
 
+@pytest.mark.long
 def test_audit_is_for_admins(cluster: Cluster, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.touch(mode=0o600)

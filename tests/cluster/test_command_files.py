@@ -57,6 +57,7 @@ def test_put_makes_of_a_file_what_its_content_is(
     assert file_uuid in [each["file_uuid"] for each in listed]
 
 
+@pytest.mark.long
 def test_image_is_found_by_the_md5_of_its_content(cluster: Cluster, tmp_path: Path) -> None:
     content = QCOW2 + os.urandom(1000)
     file_uuid = put(cluster, tmp_path / "router.qcow2", content, "--vcpus", "2", "--ram", "512")
@@ -82,6 +83,7 @@ def test_file_of_any_kind_is_found_by_its_sha256_and_what_nobody_has_is_4(
         assert cluster.filestore("find", *wrong).returncode == 2
 
 
+@pytest.mark.long
 def test_kind_that_is_given_wins_over_the_content(cluster: Cluster, tmp_path: Path, name: str) -> None:
     (stored,) = objects_in(output(cluster, "put", str(file_of(tmp_path / name)), "--kind", "image", "--json"))
     assert (stored["virt_type"], stored["format"], stored["filename"]) == ("qemu", "raw", name)
@@ -93,6 +95,7 @@ def file_of(path: Path, content: bytes = b"content") -> Path:
     return path
 
 
+@pytest.mark.long
 def test_options_of_a_kind_choose_it_and_go_with_no_other(
     cluster: Cluster, tmp_path: Path, name: str
 ) -> None:
@@ -109,6 +112,7 @@ def test_options_of_a_kind_choose_it_and_go_with_no_other(
         assert words in done.stderr
 
 
+@pytest.mark.long
 def test_terminal_is_told_which_kind_was_chosen(cluster: Cluster, tmp_path: Path) -> None:
     path = file_of(tmp_path / "disk.bin", QCOW2)
     with Terminal(["put", str(path)], cluster.command_environment(), tmp_path) as terminal:
@@ -224,6 +228,7 @@ def test_terminal_of_any_encoding_shows_the_whole_list(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_reader_that_goes_away_ends_the_command_quietly(cluster: Cluster, tmp_path: Path, name: str) -> None:
     put(cluster, tmp_path / name, bytes(4 << 20))
     with subprocess.Popen(
@@ -240,6 +245,7 @@ def test_reader_that_goes_away_ends_the_command_quietly(cluster: Cluster, tmp_pa
         assert process.wait(timeout=60) == 1
 
 
+@pytest.mark.long
 def test_type_of_a_packed_file_is_that_of_the_packing(cluster: Cluster, tmp_path: Path) -> None:
     for name, wanted in (("a.tar.gz", "application/gzip"), ("a.svgz", "application/gzip")):
         file_uuid = put(cluster, tmp_path / name, b"\x1f\x8b\x08")

@@ -9,6 +9,7 @@ from tests.cluster.command_output import objects_in
 from tests.cluster.harness import FILESTORE, Cluster
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -40,6 +41,7 @@ def test_change_waits_for_coordinators_that_are_coming_back(
     cluster.leader()
 
 
+@pytest.mark.long
 def test_member_that_does_not_answer_is_named_and_the_others_are_shown(mended: Cluster) -> None:
     cluster, away = mended, mended.nodes[2]
     cluster.remember(cluster.post("/cluster/join-tokens", {}).json["token"])

@@ -24,6 +24,7 @@ def test_file_of_any_kind_gets_another_name_and_keeps_the_rest(
     assert (renamed["file_uuid"], renamed["filename"]) == (file_uuid, old)
 
 
+@pytest.mark.long
 def test_name_that_cannot_be_one_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     name = f"lab-{tmp_path.name}"
     cluster.store(b"content", name)
@@ -32,6 +33,7 @@ def test_name_that_cannot_be_one_is_refused(cluster: Cluster, tmp_path: Path) ->
     assert line.startswith("invalid_request: NEW_NAME: ")
 
 
+@pytest.mark.long
 def test_only_who_may_write_may_rename(cluster: Cluster, tmp_path: Path) -> None:
     file_uuid = cluster.store(b"content", f"lab-{tmp_path.name}")
     token = tmp_path / "token"

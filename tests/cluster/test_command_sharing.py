@@ -46,6 +46,7 @@ def test_link_is_made_works_without_a_token_and_leads_nowhere_once_removed(
     assert refusal(cluster, "share", "rm", name, "0192f0c1-2345-7abc-8def-0123456789ab")[0] == 4
 
 
+@pytest.mark.long
 def test_ticket_is_an_operation_like_any_other(cluster: Cluster, name: str) -> None:
     """The console has a use for it; no command of its own."""
     file_uuid = cluster.store(b"for a browser", name)
@@ -56,6 +57,7 @@ def test_ticket_is_an_operation_like_any_other(cluster: Cluster, name: str) -> N
     assert read_by_link(cluster, made["url"]) == b"for a browser"
 
 
+@pytest.mark.long
 def test_end_of_a_link_is_a_duration_or_a_time(cluster: Cluster, name: str) -> None:
     cluster.store(b"hello", name)
     now = datetime.now(UTC)
@@ -67,6 +69,7 @@ def test_end_of_a_link_is_a_duration_or_a_time(cluster: Cluster, name: str) -> N
         assert abs(datetime.fromisoformat(made["expires_at"]) - ends_at) < timedelta(minutes=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", ["soon", "2h30", "-1d", ""])
 def test_end_that_is_neither_is_wrong_usage(cluster: Cluster, given: str) -> None:
     done = cluster.filestore("share", "create", "any", "--expires", given)
@@ -96,6 +99,7 @@ def test_bucket_is_made_shown_changed_and_removed(cluster: Cluster, name: str) -
     )
 
 
+@pytest.mark.long
 def test_quota_that_is_full_is_told(cluster: Cluster, name: str, tmp_path: Path) -> None:
     output(cluster, "bucket", "create", name, "--quota", "10")
     path = tmp_path / "large"
@@ -125,6 +129,7 @@ def test_permission_opens_a_file_until_it_is_taken_back(cluster: Cluster, name: 
     assert cluster.filestore("grant", "ls", "--file", name).stderr == b"Nobody but the owner and admins.\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("principal_type", ["user", "group", "role"])
 def test_permission_on_a_bucket_is_of_a_user_a_group_or_a_role(
     cluster: Cluster, name: str, principal_type: str
@@ -142,6 +147,7 @@ def test_permission_on_a_bucket_is_of_a_user_a_group_or_a_role(
     assert [each["id"] for each in objects(cluster, "grant", "ls", "--bucket", name)] == [made["id"]]
 
 
+@pytest.mark.long
 def test_permission_is_on_one_thing(cluster: Cluster) -> None:
     for arguments in ((), ("--bucket", "a", "--file", "b")):
         done = cluster.filestore("grant", "ls", *arguments)
