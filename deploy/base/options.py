@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
+from coordinator.http.web_options import WebOptions
 from coordinator.model.clock import now_ms
 from coordinator.model.timestamps import rfc3339
 
@@ -47,6 +49,42 @@ http_option = click.option(
     metavar="127.0.0.1:PORT",
     help="Also serve plain HTTP on loopback, for a proxy on this host.",
 )
+
+
+def web_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Those of a member that browsers reach; the command gets them together, as `web`."""
+    path = click.Path(dir_okay=False)
+
+    @wraps(command)
+    def wrapped(*arguments: Any, web_certificate: str, web_key: str, **options: Any) -> Any:
+        web = WebOptions(certificate=absolute(web_certificate), key=absolute(web_key))
+        return command(*arguments, web=web, **options)
+
+    for option in (
+        click.option(
+            "--web-key",
+            type=path,
+            default="",
+            metavar="FILE",
+            envvar="FILESTORE_WEB_KEY",
+            help="Its key, a PEM file without a password that only this user can read.",
+        ),
+        click.option(
+            "--web-certificate",
+            type=path,
+            default="",
+            metavar="FILE",
+            envvar="FILESTORE_WEB_CERTIFICATE",
+            help="A certificate that browsers trust, with its chain (PEM), for those of its names.",
+        ),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def absolute(path: str) -> str:
+    """A path that stays right in other processes, "" for none."""
+    return str(Path(path).absolute()) if path else ""
 
 
 class Size(click.ParamType[int]):
