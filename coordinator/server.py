@@ -88,6 +88,7 @@ class Shell:
     view: View
     metrics: Metrics
     readiness: Callable[[], Awaitable[str]]
+    access: WebAccess
 
 
 ApplicationFactory = Callable[[Shell], web.Application]
@@ -184,7 +185,7 @@ async def _run(
         failing_nodes=member.statuses.failing_nodes,
         contested_nodes=member.statuses.contested_nodes,
     )
-    shell = Shell(config, files, metadata, view, metrics, member.readiness)
+    shell = Shell(config, files, metadata, view, metrics, member.readiness, access)
     peer_port = member.peer_port(member.service(identity), ServedCalls(metrics.registry), known)
     async with orders, asyncio.TaskGroup() as group:
         owned = [

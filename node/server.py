@@ -22,7 +22,7 @@ from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from ca.webcertificate import WebCertificate
-from coordinator.http.web_access import understood
+from coordinator.http.web_access import WebAccess, understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.member_metrics import MemberMetrics
 from coordinator.model.records import NodeRecord
@@ -155,7 +155,7 @@ async def _run(
         why = f"node.json: address: {error.details}. A node at another address joins anew."
         raise InvalidRequest(why) from error
     async with (
-        open_node(files, config, contexts, metrics, siblings, start=start) as node,
+        open_node(files, config, contexts, metrics, siblings, start=start, access=access) as node,
         Ports(config, contexts, node.services, metrics) as ports,
     ):
         await ports.open_local(node.numbers)
@@ -247,6 +247,7 @@ async def open_node(
     siblings: Siblings,
     *,
     start: Start,
+    access: WebAccess,
 ) -> AsyncIterator[OpenNode]:
     """Everything that handlers need, closed again in the order that lets running disk work end first."""
     disk, locks, is_first = DiskWorkers(), UploadLocks(), siblings.worker == 0
@@ -268,14 +269,12 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
-    custody_context = CustodyContext(
-        config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget
-    )
-    custody = Custody(custody_context, files.scrub) if is_first else None
+    means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
+    custody = Custody(means, files.scrub) if is_first else None
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None
     ready = partial(_readiness, config, view, watch, numbers, start)
-    api = _api_services(config, metadata, view, audit, exposition, ready)
+    api = _api_services(config, metadata, view, audit, exposition, ready, access)
     services = NodeServices(
         config.id,
         api,
@@ -298,7 +297,7 @@ async def open_node(
     try:
         yield OpenNode(services, watch, numbers, reach)
     finally:
-        await _close(services, custody_context)
+        await _close(services, means)
 
 
 def _housekeeping(files: NodeFiles) -> AuditLog:
@@ -312,14 +311,17 @@ def _api_services(
     audit: AuditLog,
     exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None,
     readiness: Callable[[], Awaitable[str]],
+    access: WebAccess,
 ) -> ApiServices:
     return ApiServices(
         metadata=metadata,
         view=view,
         audit=audit,
-        public_url=lambda node_id: public_url(view, node_id, own=config),
+        node_url=lambda node_id: node_url(view, node_id, own=config),
         readiness=readiness,
         exposition=exposition,
+        access=access,
+        authority=authority_of(config.address, config.api_port),
     )
 
 
@@ -385,7 +387,7 @@ async def _readiness(
     return "disk_full" if watch.is_full() else "ready"
 
 
-def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:
+def node_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:
     """`https://HOST:PORT` of a node's client port.
 
     For a node that the view does not know yet: that of this process, if it is a node, else of any that has
@@ -396,8 +398,12 @@ def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> st
     node: NodeRecord | NodeConfig | None = view.node(node_id) or own or next(iter(serving), None)
     if node is None:
         raise Unavailable("The address of no node is known here yet.")
-    host = f"[{node.address}]" if ":" in node.address else node.address
-    return f"https://{host}:{node.api_port}"
+    return f"https://{authority_of(node.address, node.api_port)}"
+
+
+def authority_of(address: str, port: int) -> str:
+    """`HOST:PORT` as URLs and the header Host have it."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 async def _announce(config: NodeConfig, services: NodeServices, start: Start) -> None:

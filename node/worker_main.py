@@ -76,7 +76,7 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None, web: WebO
     orders = SupervisorOrders(contexts)
     start = await asyncio.to_thread(beside, files.instance, config.id)
     async with (
-        open_node(files, config, contexts, metrics, siblings, start=start) as node,
+        open_node(files, config, contexts, metrics, siblings, start=start, access=access) as node,
         Ports(config, contexts, node.services, metrics) as ports,
         asyncio.TaskGroup() as group,
     ):

@@ -10,6 +10,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
 
     certificate: str = ""
     key: str = ""
+    public_url: str = ""
 
 
 NO_WEB_OPTIONS: Final = WebOptions()

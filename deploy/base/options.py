@@ -56,11 +56,18 @@ def web_options(command: Callable[..., Any]) -> Callable[..., Any]:
     path = click.Path(dir_okay=False)
 
     @wraps(command)
-    def wrapped(*arguments: Any, web_certificate: str, web_key: str, **options: Any) -> Any:
-        web = WebOptions(certificate=absolute(web_certificate), key=absolute(web_key))
+    def wrapped(*arguments: Any, web_certificate: str, web_key: str, public_url: str, **options: Any) -> Any:
+        web = WebOptions(certificate=absolute(web_certificate), key=absolute(web_key), public_url=public_url)
         return command(*arguments, web=web, **options)
 
     for option in (
+        click.option(
+            "--public-url",
+            default="",
+            metavar="URL",
+            envvar="FILESTORE_PUBLIC_URL",
+            help="By which people reach the cluster, such as https://files.example.org: what links name.",
+        ),
         click.option(
             "--web-key",
             type=path,

@@ -62,6 +62,9 @@ def test_options_for_browsers_that_cannot_be_used_are_named(
     options = ("--web-certificate", str(pair.certificate), "--web-key", str(other.key))
     line = refusal(cluster, role, data, *options)
     assert line.startswith(f"filestore: --web-key: {other.key} is not the key of {pair.certificate}. ")
+    line = refusal(cluster, role, data, "--public-url", "https://someone:secret@files.example.org")
+    assert line.startswith("filestore: invalid_request: --public-url: https://HOST ")
+    assert "secret" not in line
 
 
 @pytest.mark.parametrize("role", ["coordinator", "node"])

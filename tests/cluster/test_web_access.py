@@ -1,5 +1,6 @@
-"""A cluster that browsers reach, with a certificate for them."""
+"""A cluster that browsers reach: a certificate and an address for them."""
 
+import hashlib
 import os
 import signal
 from collections.abc import Iterator
@@ -10,9 +11,13 @@ import pytest
 from ca.webcertificate import WebCertificateFiles
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import API, Cluster
 from tests.cluster.web_browser import HOST, Browser
 from tests.web_certificates import trusting, write_pair
+
+PUBLIC = f"https://{HOST}"
+TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
+CONTENT = os.urandom(600_000)
 
 
 def renewed(directory: Path) -> WebCertificateFiles:
@@ -32,7 +37,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(directory: Path) -> Iterator[Cluster]:
     """Three nodes, all with everything. Who kills one starts it again."""
     files = renewed(directory)
-    options = (*("--web-certificate", str(files.certificate), "--web-key", str(files.key)),)
+    options = (
+        *("--web-certificate", str(files.certificate), "--web-key", str(files.key)),
+        *("--public-url", PUBLIC),
+    )
     with Cluster(directory / "cluster", node_options=options, coordinator_options=options) as started:
         yield started
 
@@ -40,6 +48,56 @@ def cluster(directory: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def browser(cluster: Cluster, directory: Path) -> Browser:
     return Browser(cluster, trusting(directory / "trusted.pem"))
+
+
+def upload_path(upload_url: str) -> str:
+    assert upload_url.startswith(f"{PUBLIC}{API}/files/")
+    return upload_url.removeprefix(PUBLIC)
+
+
+def held_elsewhere(cluster: Cluster) -> tuple[str, Member, Member]:
+    """The path of a new upload, its holder, and a node that does not hold it."""
+    created = cluster.create(size_bytes=len(CONTENT))
+    holder = next(node for node in cluster.nodes if created["upload_url"].startswith(node.url))
+    other = next(node for node in cluster.nodes if node is not holder)
+    return created["upload_url"].removeprefix(holder.url), holder, other
+
+
+def test_links_name_the_public_address_and_work_there(cluster: Cluster, browser: Browser) -> None:
+    created = browser.create(len(CONTENT))
+    path = upload_path(created["upload_url"])
+    assert browser.ask("PUT", path, content=CONTENT).status == 200
+    file = f"{API}/files/{created['file_uuid']}"
+    made = browser.ask("POST", f"{file}/public-token", content=b"").json
+    ticket = browser.ask("POST", f"{file}/ticket", content=b"").json
+    cluster.secrets |= {made["token"], ticket["url"].rpartition("/")[2].rpartition(".")[2]}
+    for url in (made["url"], ticket["url"]):
+        assert url.startswith(f"{PUBLIC}{API}/")
+        for node in cluster.nodes:
+            answer = browser.ask(
+                "GET", url.removeprefix(PUBLIC), member=node, token=None, headers={"Range": "bytes=5-9"}
+            )
+            assert (answer.status, answer.body) == (206, CONTENT[5:10])
+    redirected = browser.ask("GET", f"{file}?redirect=1")
+    assert (redirected.status, redirected.body) == (200, CONTENT)
+
+
+def test_coordinator_names_the_public_address_too(cluster: Cluster, browser: Browser) -> None:
+    upload_path(browser.create(9, member=cluster.coordinators[0])["upload_url"])
+
+
+def test_tus_creation_leads_to_the_public_address(browser: Browser) -> None:
+    told = "filename bGFi,project_id bGFi"
+    fields = {"Tus-Resumable": "1.0.0", "Upload-Length": "9", "Upload-Metadata": told}
+    answer = browser.ask("POST", f"{API}/project-files", content=b"", headers=fields)
+    assert answer.status == 201, answer.body
+    upload_path(answer.headers["location"])
+
+
+def test_who_asks_a_member_by_its_own_address_is_told_the_holder_s(cluster: Cluster) -> None:
+    for member in (cluster.nodes[0], cluster.coordinators[0]):
+        url = cluster.create(node=member)["upload_url"]
+        assert any(url.startswith(node.url) for node in cluster.nodes)
 
 
 def web_expiry(cluster: Cluster, member: Member) -> float:
@@ -68,3 +126,25 @@ def test_certificate_is_read_again_at_a_signal_and_a_bad_one_refused(
     answer = Browser(cluster, trusting(new.certificate)).ask("GET", "/healthz", member=member, token=None)
     assert answer.status == 200
     assert cluster.get("/healthz", node=member, token=None).status == 200  # with the cluster's root
+
+
+def test_upload_goes_on_by_the_public_address_when_its_holder_is_killed(
+    cluster: Cluster, browser: Browser
+) -> None:
+    path, holder, other = held_elsewhere(cluster)
+    half = len(CONTENT) // 2
+    sent = browser.ask(
+        "PATCH", path, member=other, content=CONTENT[:half], headers={**TUS, "Upload-Offset": "0"}
+    )
+    assert (sent.status, sent.headers["upload-offset"]) == (204, str(half))
+    cluster.kill(holder)
+    try:
+        head = browser.ask("HEAD", path, member=other, headers={"Tus-Resumable": "1.0.0"})
+        assert (head.status, head.headers["upload-offset"]) == (200, str(half))
+        rest = {**TUS, "Upload-Offset": str(half)}
+        sent = browser.ask("PATCH", path, member=other, content=CONTENT[half:], headers=rest)
+        assert (sent.status, sent.headers["upload-offset"]) == (204, str(len(CONTENT)))
+        found = browser.ask("GET", path.removesuffix("/content"), member=other)
+        assert hashlib.sha256(found.body).digest() == hashlib.sha256(CONTENT).digest()
+    finally:
+        cluster.restart(holder)
