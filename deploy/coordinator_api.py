@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from coordinator.http.app import new_application
+from coordinator.http.web_access import WEB
 from coordinator.runtime.audit import AuditLog
 from coordinator.server import Shell
 from node.api.context import API, ApiServices
@@ -22,4 +23,5 @@ def application(shell: Shell) -> web.Application:
         access=shell.access,
         authority=authority_of(shell.config.own.address, shell.config.own.api_port),
     )
+    app[WEB] = shell.access
     return app

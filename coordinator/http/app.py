@@ -38,6 +38,7 @@ from coordinator.http.responses import (
     lone_answer,
     request_id,
 )
+from coordinator.http.web_access import WEB
 from coordinator.runtime.metrics import Metrics
 
 __all__ = [
@@ -128,6 +129,7 @@ async def serve_on(
     assert runner.server is not None
     connections = Connections(runner.server, app[METRICS], patience or RequestTimeouts(), peer=peer)
     connections.direct = app.get(DIRECT)
+    connections.web = app.get(WEB, connections.web)
     acceptor = Acceptor(
         listening,
         connections.new_connection,
@@ -136,6 +138,7 @@ async def serve_on(
         shutdown_s=connections.patience.linger_s,
         places=places or Places(peers=peer),
         on_refused=(metrics or app[METRICS]).connection_refused,
+        is_ours=connections.web.proxies.trusts,
         not_tls=lambda: lone_answer(errors.InvalidRequest("This port speaks TLS: ask with https://.")),
         unsent_bytes=_unsent_bytes(peer=peer, tls=ssl_context is not None),
     )

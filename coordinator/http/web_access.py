@@ -1,20 +1,26 @@
-"""How browsers reach this process: what is configured for them."""
+"""How browsers reach this process: what is configured for them.
+
+What holds for a single request is asked here, too: whose it is, and by which address others reach the same.
+"""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from ca.errors import InvalidRequest
 from ca.webcertificate import CERTIFICATE_OPTION, KEY_OPTION, WebCertificateFiles
+from coordinator.http.forwarded import HOST, Forwarded, Headers, TrustedProxies, address_in, parse_networks
 from coordinator.http.web_options import WebOptions
 
 URL_OPTION: Final = "--public-url"
 PORT_MAX: Final = (1 << 16) - 1
-# A name or an address, and maybe a port, as they stand in a URL or in the header Host.
-HOST: Final = r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z](?:[0-9A-Za-z.-]{0,251}[0-9A-Za-z])?)(?::[0-9]{1,5})?"
+# Whose request it is that a member passes on. It counts on connections of members only.
+CLIENT_ADDRESS: Final = "Filestore-Client-Address"
+_FORWARDED: Final = web.RequestKey("forwarded", Forwarded)
+_HOST: Final = re.compile(HOST)
 _URL: Final = re.compile(rf"(https?)://({HOST})/?", re.IGNORECASE)
 _PORT: Final = re.compile(r":([0-9]+)$")
 
@@ -24,15 +30,31 @@ class WebAccess:
     """What the options say.
 
     `certificate`: what clients get that ask for one of its names. `public_url`: by which people reach the
-    cluster, without a slash at its end, "" where nobody has said it.
+    cluster, without a slash at its end, "" where nobody has said it. `proxies`: whose word about a client
+    counts.
     """
 
     certificate: WebCertificateFiles | None = None
     public_url: str = ""
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
 
-    def shared_url(self, _request: web.BaseRequest) -> str:
+    def forwarded(self, peer: str, headers: Headers, *, is_member: bool) -> Forwarded | None:
+        """Whom the request of a connection is from, if another than its `peer` is to be believed."""
+        if not is_member:
+            return self.proxies.read(peer, headers)
+        client = address_in(headers.get(CLIENT_ADDRESS, ""))
+        return Forwarded(client) if client else None
+
+    def shared_url(self, request: web.BaseRequest) -> str:
         """By which address others reach what the sender of a request reaches; "" where nobody has said it."""
-        return self.public_url
+        known = request.get(_FORWARDED)
+        if self.public_url or known is None or not known.scheme:
+            return self.public_url
+        host = known.host or request.headers.get(hdrs.HOST, "").lower()
+        return f"{known.scheme}://{host}" if _HOST.fullmatch(host) else ""
+
+
+WEB: Final = web.AppKey("web", WebAccess)
 
 
 def understood(options: WebOptions) -> WebAccess:
@@ -44,7 +66,23 @@ def understood(options: WebOptions) -> WebAccess:
         raise InvalidRequest(f"{given}: {missing} is needed with it.")
     pair = WebCertificateFiles(Path(options.certificate), Path(options.key)) if options.certificate else None
     url = _public_url(options.public_url) if options.public_url else ""
-    return WebAccess(certificate=pair, public_url=url)
+    return WebAccess(certificate=pair, public_url=url, proxies=parse_networks(options.trusted_proxies))
+
+
+def note_forwarded(request: web.BaseRequest, known: Forwarded) -> None:
+    """Keep whom a request is from, for who asks later."""
+    request[_FORWARDED] = known
+
+
+def client_address(request: web.BaseRequest) -> str:
+    """The address of who sent a request, by the word of trusted proxies where it came through them."""
+    known = request.get(_FORWARDED)
+    return (request.remote or "") if known is None else known.client
+
+
+def came_through_proxy(request: web.BaseRequest) -> bool:
+    """Whether a proxy that is trusted passed a request on."""
+    return request.get(_FORWARDED) is not None
 
 
 def _public_url(text: str) -> str:

@@ -11,6 +11,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     certificate: str = ""
     key: str = ""
     public_url: str = ""
+    trusted_proxies: str = ""
 
 
 NO_WEB_OPTIONS: Final = WebOptions()

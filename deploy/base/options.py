@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -51,47 +51,64 @@ http_option = click.option(
 )
 
 
+def absolute(_context: click.Context, _parameter: click.Parameter, path: str) -> str:
+    """A path that is right in other processes too, "" for none. Links stay: what they lead to may change."""
+    return str(Path(path).absolute()) if path else ""
+
+
+_WEB: Final = (
+    click.option(
+        "--web-certificate",
+        type=click.Path(dir_okay=False),
+        default="",
+        callback=absolute,
+        metavar="FILE",
+        envvar="FILESTORE_WEB_CERTIFICATE",
+        help="A certificate that browsers trust, with its chain (PEM), for those of its names.",
+    ),
+    click.option(
+        "--web-key",
+        type=click.Path(dir_okay=False),
+        default="",
+        callback=absolute,
+        metavar="FILE",
+        envvar="FILESTORE_WEB_KEY",
+        help="Its key, a PEM file without a password that only this user can read.",
+    ),
+    click.option(
+        "--public-url",
+        default="",
+        metavar="URL",
+        envvar="FILESTORE_PUBLIC_URL",
+        help="By which people reach the cluster, such as https://files.example.org: what links name.",
+    ),
+    click.option(
+        "--trusted-proxies",
+        default="",
+        metavar="CIDR[,CIDR]",
+        envvar="FILESTORE_TRUSTED_PROXIES",
+        help="Addresses of proxies that are believed whom a request is from (X-Forwarded-For, Forwarded).",
+    ),
+)
+_WEB_FIELDS: Final = {
+    "web_certificate": "certificate",
+    "web_key": "key",
+    "public_url": "public_url",
+    "trusted_proxies": "trusted_proxies",
+}
+
+
 def web_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Those of a member that browsers reach; the command gets them together, as `web`."""
-    path = click.Path(dir_okay=False)
 
     @wraps(command)
-    def wrapped(*arguments: Any, web_certificate: str, web_key: str, public_url: str, **options: Any) -> Any:
-        web = WebOptions(certificate=absolute(web_certificate), key=absolute(web_key), public_url=public_url)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        web = WebOptions(**{field: options.pop(name) for name, field in _WEB_FIELDS.items()})
         return command(*arguments, web=web, **options)
 
-    for option in (
-        click.option(
-            "--public-url",
-            default="",
-            metavar="URL",
-            envvar="FILESTORE_PUBLIC_URL",
-            help="By which people reach the cluster, such as https://files.example.org: what links name.",
-        ),
-        click.option(
-            "--web-key",
-            type=path,
-            default="",
-            metavar="FILE",
-            envvar="FILESTORE_WEB_KEY",
-            help="Its key, a PEM file without a password that only this user can read.",
-        ),
-        click.option(
-            "--web-certificate",
-            type=path,
-            default="",
-            metavar="FILE",
-            envvar="FILESTORE_WEB_CERTIFICATE",
-            help="A certificate that browsers trust, with its chain (PEM), for those of its names.",
-        ),
-    ):
+    for option in reversed(_WEB):
         wrapped = option(wrapped)
     return wrapped
-
-
-def absolute(path: str) -> str:
-    """A path that stays right in other processes, "" for none."""
-    return str(Path(path).absolute()) if path else ""
 
 
 class Size(click.ParamType[int]):

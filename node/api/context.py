@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from aiohttp import hdrs, web
 
 from coordinator.http.rate_limits import RateLimits
-from coordinator.http.web_access import WebAccess
+from coordinator.http.web_access import WebAccess, came_through_proxy
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.view import View
 from coordinator.runtime.audit import AuditLog
@@ -51,7 +51,8 @@ class ApiServices:
         client reaches members and trusts the root of the cluster, of which the public certificate is not.
         """
         asked = request.headers.get(hdrs.HOST, "").lower()
-        return not self.access.shared_url(request) or asked == self.authority
+        is_own = asked == self.authority and not came_through_proxy(request)
+        return is_own or not self.access.shared_url(request)
 
 
 API = web.AppKey("api", ApiServices)

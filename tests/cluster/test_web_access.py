@@ -1,6 +1,7 @@
-"""A cluster that browsers reach: a certificate and an address for them."""
+"""A cluster that browsers reach: a certificate and an address for them, proxies."""
 
 import hashlib
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from ca.webcertificate import WebCertificateFiles
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from tests.cluster.harness import API, Cluster
-from tests.cluster.web_browser import HOST, Browser
+from tests.cluster.web_browser import HOST, STRANGER, Browser
 from tests.web_certificates import trusting, write_pair
 
 PUBLIC = f"https://{HOST}"
+PROXY = "127.0.9.1"
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
 CONTENT = os.urandom(600_000)
 
@@ -39,7 +41,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
     files = renewed(directory)
     options = (
         *("--web-certificate", str(files.certificate), "--web-key", str(files.key)),
-        *("--public-url", PUBLIC),
+        *("--public-url", PUBLIC, "--trusted-proxies", f"{PROXY},10.0.0.0/8"),
     )
     with Cluster(directory / "cluster", node_options=options, coordinator_options=options) as started:
         yield started
@@ -61,6 +63,12 @@ def held_elsewhere(cluster: Cluster) -> tuple[str, Member, Member]:
     holder = next(node for node in cluster.nodes if created["upload_url"].startswith(node.url))
     other = next(node for node in cluster.nodes if node is not holder)
     return created["upload_url"].removeprefix(holder.url), holder, other
+
+
+def audited(cluster: Cluster, member: Member, action: str, target: str) -> list[str]:
+    """From which addresses this was asked, as a member has it on record."""
+    lines = [json.loads(line) for line in (cluster.data(member) / "audit.log").read_text().splitlines()]
+    return [line["client_address"] for line in lines if line["action"] == action and target in line["object"]]
 
 
 def test_links_name_the_public_address_and_work_there(cluster: Cluster, browser: Browser) -> None:
@@ -98,6 +106,33 @@ def test_who_asks_a_member_by_its_own_address_is_told_the_holder_s(cluster: Clus
     for member in (cluster.nodes[0], cluster.coordinators[0]):
         url = cluster.create(node=member)["upload_url"]
         assert any(url.startswith(node.url) for node in cluster.nodes)
+
+
+def test_trusted_proxy_tells_the_client_s_address_and_nobody_else_does(
+    cluster: Cluster, browser: Browser
+) -> None:
+    path, holder, other = held_elsewhere(cluster)
+    file_uuid = path.split("/")[-2]
+    told = {"X-Forwarded-For": "198.51.100.1, 203.0.113.7, 10.1.1.1"}
+    answer = browser.ask("DELETE", path, member=other, source=PROXY, headers={**TUS, **told})
+    assert answer.status == 204
+    assert audited(cluster, holder, "delete_file", file_uuid) == ["203.0.113.7"]
+    file_uuid = cluster.create()["file_uuid"]
+    forged = {**told, "Filestore-Client-Address": "203.0.113.7"}
+    assert browser.ask("DELETE", f"{API}/project-files/{file_uuid}", headers=forged).status == 200
+    assert audited(cluster, cluster.nodes[0], "delete_file", file_uuid) == [STRANGER]
+
+
+def test_rate_of_one_client_behind_a_proxy_is_not_that_of_another(browser: Browser) -> None:
+    def status(client: str) -> int:
+        told = f"for={client};proto=https"
+        path = f"{API}/auth/whoami"
+        return browser.ask("GET", path, token="wrong", source=PROXY, headers={"Forwarded": told}).status
+
+    refused = [status("198.51.100.20") for _ in range(30)]
+    assert (refused[0], refused[-1]) == (401, 429)
+    assert status("198.51.100.21") == 401
+    assert status('"[2001:db8::1]:4711"') == 401
 
 
 def web_expiry(cluster: Cluster, member: Member) -> float:

@@ -1,10 +1,88 @@
-"""What the options for browsers may say."""
+"""A real listener with options for browsers: whose requests they are, and by which address they came."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import web
 
 from ca.errors import InvalidRequest
-from coordinator.http.web_access import understood
+from coordinator.http.app import new_application, serve
+from coordinator.http.web_access import CLIENT_ADDRESS, WEB, client_address, understood
 from coordinator.http.web_options import WebOptions
+
+OPTIONS = WebOptions(trusted_proxies="127.0.0.1")
+
+
+async def tell(request: web.Request) -> web.Response:
+    told = [client_address(request), request.app[WEB].shared_url(request)]
+    return web.json_response(told, headers={"Vary": "Accept"})
+
+
+async def broken(request: web.Request) -> web.Response:
+    raise RuntimeError(request.path)
+
+
+@asynccontextmanager
+async def listening(options: WebOptions = OPTIONS, *, peer: bool = False) -> AsyncIterator[int]:
+    app = new_application([web.get("/told", tell), web.get("/broken", broken)], component="test")
+    app[WEB] = understood(options)
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None, peer=peer)
+    try:
+        yield listener.port
+    finally:
+        await listener.close()
+
+
+async def asked(
+    port: int, *lines: str, path: str = "/told", method: str = "GET", source: str = "127.0.0.1"
+) -> str:
+    """The answer as it comes."""
+    head = [f"{method} {path} HTTP/1.1", "Host: files.example.org:8443", *lines, "Connection: close", "", ""]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+    writer.write("\r\n".join(head).encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
+
+
+def told(answer: str) -> str:
+    return answer.partition("\r\n\r\n")[2]
+
+
+async def test_trusted_proxy_says_who_asks_and_by_which_address() -> None:
+    async with listening() as port:
+        proto = "X-Forwarded-Proto: https"
+        answer = await asked(port, "X-Forwarded-For: 192.0.2.1", proto)
+        assert told(answer) == '["192.0.2.1", "https://files.example.org:8443"]'
+        answer = await asked(port, "X-Forwarded-For: 192.0.2.1", proto, "X-Forwarded-Host: b.org")
+        assert told(answer) == '["192.0.2.1", "https://b.org"]'
+        answer = await asked(port, "Forwarded: for=192.0.2.1;proto=http;host=b.org")
+        assert told(answer) == '["192.0.2.1", "http://b.org"]'
+        assert told(await asked(port)) == '["127.0.0.1", ""]'
+
+
+async def test_others_say_nothing() -> None:
+    async with listening() as port:
+        forged = ("X-Forwarded-For: 192.0.2.1", "X-Forwarded-Proto: https", f"{CLIENT_ADDRESS}: 192.0.2.2")
+        assert told(await asked(port, *forged, source="127.0.0.2")) == '["127.0.0.2", ""]'
+        assert told(await asked(port, f"{CLIENT_ADDRESS}: 192.0.2.2")) == '["127.0.0.1", ""]'
+
+
+async def test_public_address_is_told_whatever_a_proxy_says() -> None:
+    options = WebOptions(trusted_proxies="127.0.0.0/8", public_url="https://Files.example.org/")
+    async with listening(options) as port:
+        answer = await asked(port, "X-Forwarded-Proto: http", "X-Forwarded-Host: b.org")
+        assert told(answer) == '["127.0.0.1", "https://files.example.org"]'
+
+
+async def test_member_says_whose_request_it_passes_on() -> None:
+    async with listening(peer=True) as port:
+        assert told(await asked(port, f"{CLIENT_ADDRESS}: 192.0.2.2")) == '["192.0.2.2", ""]'
+        assert told(await asked(port, f"{CLIENT_ADDRESS}: rubbish")) == '["127.0.0.1", ""]'
+        assert told(await asked(port, "X-Forwarded-For: 192.0.2.1")) == '["127.0.0.1", ""]'
 
 
 @pytest.mark.parametrize(
