@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 
 from ca import errors
 from coordinator.http.connection import Connections
+from coordinator.http.cors import joined
 from coordinator.http.fastpath import DIRECT
 from coordinator.http.json_body import decode_json
 from coordinator.http.listener import (
@@ -218,7 +219,10 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
 
 async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
     request[PREPARED] = True
-    response.headers.update(headers_of_every_answer(request))
+    added = headers_of_every_answer(request)
+    if hdrs.VARY in added and hdrs.VARY in response.headers:
+        added[hdrs.VARY] = joined(response.headers[hdrs.VARY], added[hdrs.VARY])
+    response.headers.update(added)
 
 
 async def _expect_later(request: web.Request) -> None:

@@ -237,6 +237,7 @@ class _Connection(DirectConnection):
         self._connections = connections
         self._headers_timer: asyncio.TimerHandle | None = None
         self._taking_timer: asyncio.TimerHandle | None = None  # while more was written than the client takes
+        self.web = connections.web
         self.headers_begun = False
         self.has_ended = False  # the client sends nothing more, and waits for answers
         self.is_parser_new = False  # since the last request

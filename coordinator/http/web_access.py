@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 
 from ca.errors import InvalidRequest
 from ca.webcertificate import CERTIFICATE_OPTION, KEY_OPTION, WebCertificateFiles
+from coordinator.http.cors import CorsPolicy, parse_origins
 from coordinator.http.forwarded import HOST, Forwarded, Headers, TrustedProxies, address_in, parse_networks
 from coordinator.http.web_options import WebOptions
 
@@ -31,12 +32,13 @@ class WebAccess:
 
     `certificate`: what clients get that ask for one of its names. `public_url`: by which people reach the
     cluster, without a slash at its end, "" where nobody has said it. `proxies`: whose word about a client
-    counts.
+    counts. `cors`: which pages of other origins may read answers.
     """
 
     certificate: WebCertificateFiles | None = None
     public_url: str = ""
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    cors: CorsPolicy = field(default_factory=CorsPolicy)
 
     def forwarded(self, peer: str, headers: Headers, *, is_member: bool) -> Forwarded | None:
         """Whom the request of a connection is from, if another than its `peer` is to be believed."""
@@ -66,7 +68,12 @@ def understood(options: WebOptions) -> WebAccess:
         raise InvalidRequest(f"{given}: {missing} is needed with it.")
     pair = WebCertificateFiles(Path(options.certificate), Path(options.key)) if options.certificate else None
     url = _public_url(options.public_url) if options.public_url else ""
-    return WebAccess(certificate=pair, public_url=url, proxies=parse_networks(options.trusted_proxies))
+    return WebAccess(
+        certificate=pair,
+        public_url=url,
+        proxies=parse_networks(options.trusted_proxies),
+        cors=parse_origins(options.cors_origins),
+    )
 
 
 def note_forwarded(request: web.BaseRequest, known: Forwarded) -> None:

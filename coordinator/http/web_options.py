@@ -12,6 +12,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     key: str = ""
     public_url: str = ""
     trusted_proxies: str = ""
+    cors_origins: tuple[str, ...] = ()
 
 
 NO_WEB_OPTIONS: Final = WebOptions()

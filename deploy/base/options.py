@@ -89,12 +89,20 @@ _WEB: Final = (
         envvar="FILESTORE_TRUSTED_PROXIES",
         help="Addresses of proxies that are believed whom a request is from (X-Forwarded-For, Forwarded).",
     ),
+    click.option(
+        "--cors-origin",
+        multiple=True,
+        metavar="ORIGIN",
+        envvar="FILESTORE_CORS_ORIGINS",
+        help="An origin whose pages may use the API, such as https://app.example.org; once for each.",
+    ),
 )
 _WEB_FIELDS: Final = {
     "web_certificate": "certificate",
     "web_key": "key",
     "public_url": "public_url",
     "trusted_proxies": "trusted_proxies",
+    "cors_origin": "cors_origins",
 }
 
 

@@ -1,4 +1,4 @@
-"""A cluster that browsers reach: a certificate and an address for them, proxies."""
+"""A cluster that browsers reach: a certificate and an address for them, proxies, pages of other origins."""
 
 import hashlib
 import json
@@ -17,6 +17,7 @@ from tests.cluster.web_browser import HOST, STRANGER, Browser
 from tests.web_certificates import trusting, write_pair
 
 PUBLIC = f"https://{HOST}"
+APP = "https://app.example.org"
 PROXY = "127.0.9.1"
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
 CONTENT = os.urandom(600_000)
@@ -41,7 +42,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
     files = renewed(directory)
     options = (
         *("--web-certificate", str(files.certificate), "--web-key", str(files.key)),
-        *("--public-url", PUBLIC, "--trusted-proxies", f"{PROXY},10.0.0.0/8"),
+        *("--public-url", PUBLIC, "--trusted-proxies", f"{PROXY},10.0.0.0/8", "--cors-origin", APP),
     )
     with Cluster(directory / "cluster", node_options=options, coordinator_options=options) as started:
         yield started
@@ -133,6 +134,30 @@ def test_rate_of_one_client_behind_a_proxy_is_not_that_of_another(browser: Brows
     assert (refused[0], refused[-1]) == (401, 429)
     assert status("198.51.100.21") == 401
     assert status('"[2001:db8::1]:4711"') == 401
+
+
+def test_page_of_the_configured_origin_uploads_and_downloads(cluster: Cluster, browser: Browser) -> None:
+    path = upload_path(browser.create(len(CONTENT))["upload_url"])
+    preflight = {"Origin": APP, "Access-Control-Request-Method": "PATCH"}
+    answer = browser.ask("OPTIONS", path, token=None, headers=preflight)
+    assert (answer.status, answer.headers["access-control-allow-origin"]) == (204, APP)
+    assert "tus-version" in answer.headers
+    sent = browser.ask("PATCH", path, content=CONTENT, headers={**TUS, "Upload-Offset": "0", "Origin": APP})
+    assert (sent.status, sent.headers["access-control-allow-origin"]) == (204, APP)
+    assert "Upload-Offset" in sent.headers["access-control-expose-headers"]
+    file = path.removesuffix("/content")
+    for member in cluster.nodes:
+        for _ in range(2):  # the second is answered from what is kept
+            found = browser.ask("GET", file, member=member, headers={"Origin": APP, "Range": "bytes=0-99"})
+            assert (found.status, found.body) == (206, CONTENT[:100])
+            assert found.headers["access-control-allow-origin"] == APP
+            plain = browser.ask("GET", file, member=member, headers={"Range": "bytes=0-99"})
+            assert plain.headers["vary"] == "Origin"
+            assert "access-control-allow-origin" not in plain.headers
+    refused = browser.ask("GET", f"{API}/auth/whoami", token=None, headers={"Origin": APP})
+    assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, APP)
+    other = browser.ask("GET", f"{API}/auth/whoami", token=None, headers={"Origin": "https://evil.org"})
+    assert not [name for name in other.headers if name.startswith("access-control")]
 
 
 def web_expiry(cluster: Cluster, member: Member) -> float:

@@ -1,4 +1,4 @@
-"""A real listener with options for browsers: whose requests they are, and by which address they came."""
+"""A real listener with options for browsers: whose requests they are, and what each kind of answer says."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,9 @@ from coordinator.http.app import new_application, serve
 from coordinator.http.web_access import CLIENT_ADDRESS, WEB, client_address, understood
 from coordinator.http.web_options import WebOptions
 
-OPTIONS = WebOptions(trusted_proxies="127.0.0.1")
+APP = "https://app.example.org"
+OPTIONS = WebOptions(trusted_proxies="127.0.0.1", cors_origins=(APP,))
+Lines = list[str]
 
 
 async def tell(request: web.Request) -> web.Response:
@@ -83,6 +85,48 @@ async def test_member_says_whose_request_it_passes_on() -> None:
         assert told(await asked(port, f"{CLIENT_ADDRESS}: 192.0.2.2")) == '["192.0.2.2", ""]'
         assert told(await asked(port, f"{CLIENT_ADDRESS}: rubbish")) == '["127.0.0.1", ""]'
         assert told(await asked(port, "X-Forwarded-For: 192.0.2.1")) == '["127.0.0.1", ""]'
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/told", "GET", 200),
+        ("/broken", "GET", 500),
+        ("/none", "GET", 404),
+        ("/told", "PUT", 405),
+        ("/told", "TRACE", 405),
+    ],
+)
+async def test_every_answer_can_be_read_by_pages_of_the_configured_origin_only(
+    path: str, method: str, status: int
+) -> None:
+    async with listening() as port:
+        answer = await asked(port, f"Origin: {APP}", path=path, method=method)
+        assert answer.startswith(f"HTTP/1.1 {status} ")
+        assert answer.count(f"\r\nAccess-Control-Allow-Origin: {APP}\r\n") == 1
+        assert answer.count("\r\nAccess-Control-Expose-Headers: ") == 1
+        other = await asked(port, "Origin: https://evil.org", path=path, method=method)
+        assert "Access-Control" not in other
+        for each in (answer, other):
+            assert each.count("\r\nVary: ") == 1
+            assert f"\r\nVary: {'Accept, Origin' if status == 200 else 'Origin'}\r\n" in each
+
+
+async def test_preflight_needs_no_handler() -> None:
+    async with listening() as port:
+        preflight = (f"Origin: {APP}", "Access-Control-Request-Method: PUT")
+        answer = await asked(port, *preflight, method="OPTIONS")
+        assert answer.startswith("HTTP/1.1 204 ")
+        assert "\r\nAccess-Control-Allow-Methods: DELETE, GET," in answer
+        assert "\r\nAccess-Control-Allow-Headers: Authorization," in answer
+
+
+async def test_listener_without_options_says_nothing_of_origins() -> None:
+    async with listening(WebOptions()) as port:
+        answer = await asked(port, f"Origin: {APP}", "X-Forwarded-For: 192.0.2.1")
+        assert "Access-Control" not in answer
+        assert "\r\nVary: Accept\r\n" in answer
+        assert told(answer) == '["127.0.0.1", ""]'
 
 
 @pytest.mark.parametrize(
