@@ -10,7 +10,7 @@
 #   make healing random operations on nodes, replicas and disks, then the verdict (HEALING_OPERATIONS=1000)
 #   make contract   requests made from the OpenAPI document, and its answers held against it
 #   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads
-#   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c, restic
+#   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c, restic; nginx
 #   make prometheus   a real Prometheus of Debian scrapes every process; promtool checks metrics and rules
 #   make browser /docs and public links in Debian's Chromium, which is installed where that can be done
 .DELETE_ON_ERROR:

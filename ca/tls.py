@@ -158,11 +158,14 @@ class Peer:
         return is_near and self.identity.role is Role.NODE
 
 
-def server_context(credential_path: Path) -> ssl.SSLContext:
-    """For the client port: TLS 1.2 or later, a server certificate, none asked of clients."""
+def server_context(credential_path: Path, key_path: Path | None = None) -> ssl.SSLContext:
+    """For the client port: TLS 1.2 or later, a server certificate, none asked of clients.
+
+    `key_path`: of a certificate whose key does not lie in the same file.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context, ssl.TLSVersion.TLSv1_2)
-    _load_credential(context, credential_path)
+    _load_credential(context, credential_path, key_path)
     return context
 
 
@@ -239,8 +242,14 @@ class ReloadingContext:
     certificate and session tickets stay those of `listening`, so the factory must not vary them.
     """
 
-    def __init__(self, factory: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(
+        self,
+        factory: Callable[[], ssl.SSLContext],
+        by_name: Callable[[str], ssl.SSLContext | None] = lambda _name: None,
+    ) -> None:
+        """`by_name`: another context for clients that ask for a certain server; None for all others."""
         self._factory = factory
+        self._by_name = by_name
         self.listening = factory()
         self._newest = self.listening
         self.listening.sni_callback = self._use_newest
@@ -257,8 +266,9 @@ class ReloadingContext:
         )
         self._newest = newest
 
-    def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._newest
+    def _use_newest(self, connection: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+        other = self._by_name(name) if name else None
+        connection.context = self._newest if other is None else other
 
 
 def peer_identity(connection: _Connection) -> Peer:
@@ -314,9 +324,9 @@ def _trust_only(context: ssl.SSLContext, root_pem: str) -> None:
         raise UnusableCredential(f"the root certificates cannot be used: {error.reason}") from error
 
 
-def _load_credential(context: ssl.SSLContext, path: Path) -> None:
+def _load_credential(context: ssl.SSLContext, path: Path, key_path: Path | None = None) -> None:
     try:
-        context.load_cert_chain(path, password=_no_password)
+        context.load_cert_chain(path, key_path, password=_no_password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise UnusableCredential(

@@ -8,11 +8,13 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from ca.certificates import UntrustedCertificate, certificates_in, validity_ms
 from ca.tls import Credential
+from ca.webcertificate import WebCertificate
 from coordinator.rpc.view import View
 
 LEAF: Final = "leaf"
 INTERMEDIATE: Final = "intermediate"
 ROOT: Final = "root"
+WEB: Final = "web"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +42,27 @@ def expiries(credential: Credential) -> Expiries:
 class MemberMetrics:
     """Gauges in the registry of one process, read at every scrape."""
 
-    def __init__(self, registry: CollectorRegistry, credential: Credential, view: View) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        credential: Credential,
+        view: View,
+        web: WebCertificate | None = None,
+    ) -> None:
+        """`web`: the certificate for browsers, if there is one; what counts is the one in use."""
         self._credential = credential
         self._seen: tuple[int, Expiries] | None = None
         expiry = Gauge(
             "filestore_certificate_expiry_timestamp_seconds",
-            "When a certificate of this process expires: leaf, intermediate or root.",
+            "When a certificate of this process expires: leaf, intermediate, root, or web for browsers.",
             ["certificate"],
             registry=registry,
         )
         expiry.labels(LEAF).set_function(lambda: self._expiry_s(LEAF))
         expiry.labels(INTERMEDIATE).set_function(lambda: self._expiry_s(INTERMEDIATE))
         expiry.labels(ROOT).set_function(lambda: self._expiry_s(ROOT))
+        if web is not None:
+            expiry.labels(WEB).set_function(lambda: web.not_after_ms / 1000)
         Gauge(
             "filestore_view_age_seconds",
             "Time since a coordinator confirmed the view of this process; beyond 5 s requests are refused.",

@@ -18,12 +18,14 @@ from aiohttp import web
 from ca.errors import FilestoreError, InvalidRequest
 from ca.identity import Identity
 from ca.secretfiles import read_secret
-from ca.tls import Credential, UnusableCredential
+from ca.tls import UnusableCredential
 from coordinator.admin.authority import SigningAuthority
 from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.http.app import new_application, serve
 from coordinator.http.listener import CannotListen, Places
+from coordinator.http.web_access import WebAccess, understood
+from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.member.driver import Driver
 from coordinator.member.member import configured
 from coordinator.member.member_clocks import MemberClocks
@@ -59,7 +61,7 @@ from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.view import View
 from coordinator.rpc.websocket import end
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.runtime.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
+from coordinator.runtime.lifetime import on_hangup, quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.runtime.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.service import Service
 from coordinator.statuses import Statuses
@@ -87,6 +89,7 @@ class Shell:
     view: View
     metrics: Metrics
     readiness: Callable[[], Awaitable[str]]
+    access: WebAccess
 
 
 ApplicationFactory = Callable[[Shell], web.Application]
@@ -98,8 +101,11 @@ async def run_coordinator(
     *,
     http: tuple[str, int] | None = None,
     down_after_s: float | None = None,
+    web: WebOptions = NO_WEB_OPTIONS,
 ) -> None:
     """Run until SIGTERM or SIGINT, or until this coordinator was removed from the cluster.
+
+    SIGHUP: it uses the certificates that lie on disk now.
 
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
     host; `down_after_s` goes before that of coordinator.json. Raises NotInitialised, InvalidRequest for a
@@ -107,6 +113,7 @@ async def run_coordinator(
     StateUnreadable, StateDiverged, TooOld, or what made it impossible to go on.
     """
     raise_descriptor_limit()
+    access = understood(web)
     files = CoordinatorFiles(data)
     config = files.read_config()
     if down_after_s is not None:
@@ -117,7 +124,7 @@ async def run_coordinator(
     metrics = Metrics("coordinator")
     ledger = await _opened(files, config, timed_sync(metrics.registry))
     try:
-        await _run(files, config, metrics, ledger, application, http)
+        await _run(files, config, metrics, ledger, application, http, access)
     except BaseExceptionGroup as group:
         if (reason := _reason(group)) is not None:
             if isinstance(reason, StateDamaged):
@@ -149,9 +156,10 @@ async def _run(
     ledger: Ledger,
     application: ApplicationFactory,
     http: tuple[str, int] | None,
+    access: WebAccess,
 ) -> None:
     identity = config.identity
-    contexts = MemberContexts(files.credential(), identity, takes_expired=True)
+    contexts = MemberContexts(files.credential(), identity, takes_expired=True, web=access.certificate)
     try:
         contexts.credential.require_address(config.own.address)
     except UnusableCredential as error:
@@ -165,9 +173,9 @@ async def _run(
     metadata = MetadataClient(identity, coordinators, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0), known=files.known, on_coordinators=transport.update)
     orders = NodeOrders(config.cluster, contexts.client)
-    member = _Member(files, config, ledger, transport, metadata, removed, orders)
+    member = _Member(files, config, ledger, transport, metadata, removed, orders, contexts)
     CoordinatorMetrics(metrics.registry, member.statuses.own)
-    MemberMetrics(metrics.registry, contexts.credential, view)
+    MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
     ClusterMetrics(
         metrics.registry,
         files=files,
@@ -178,7 +186,7 @@ async def _run(
         failing_nodes=member.statuses.failing_nodes,
         contested_nodes=member.statuses.contested_nodes,
     )
-    shell = Shell(config, files, metadata, view, metrics, member.readiness)
+    shell = Shell(config, files, metadata, view, metrics, member.readiness, access)
     peer_port = member.peer_port(member.service(identity), ServedCalls(metrics.registry), known)
     async with orders, asyncio.TaskGroup() as group:
         owned = [
@@ -216,10 +224,12 @@ class _Member:
         metadata: MetadataClient,
         removed: asyncio.Event,
         orders: NodeOrders,
+        contexts: MemberContexts,
     ) -> None:
         self._own_id = config.id
         self._ledger = ledger
-        credential = files.credential()
+        self._contexts = contexts
+        credential = contexts.credential
         self.removed = removed
         self.view = StateView(ledger.store)
         self.clocks = MemberClocks()
@@ -265,7 +275,7 @@ class _Member:
             schedules=config.schedules,
             clock_doubt=context.clock_doubt,
         )
-        self.statuses = self._new_statuses(config, credential, context)
+        self.statuses = self._new_statuses(config, context)
 
     def _new_digests(
         self, files: CoordinatorFiles, config: CoordinatorConfig, metadata: MetadataClient
@@ -281,9 +291,7 @@ class _Member:
             files=files,
         )
 
-    def _new_statuses(
-        self, config: CoordinatorConfig, credential: Credential, context: ReconcileContext
-    ) -> Statuses:
+    def _new_statuses(self, config: CoordinatorConfig, context: ReconcileContext) -> Statuses:
         return Statuses(
             config.identity,
             self.driver,
@@ -291,10 +299,11 @@ class _Member:
             self.view,
             health=self.health,
             digests=self.digests,
-            credential=credential,
+            credential=self._contexts.credential,
             clocks=self.clocks,
             schedules=config.schedules,
             copy_failures=context.failures.sentences,
+            web=self._contexts.web,
         )
 
     def _new_driver(self, transport: Transport) -> Driver:
@@ -386,7 +395,7 @@ async def _serve(
             listeners.push_async_callback(listener.close, DRAIN_S)
         on_open()
         quieten_collector()
-        with stop_signal() as stop:
+        with stop_signal() as stop, on_hangup(contexts.use_what_lies_on_disk):
             _log.info(
                 "coordinator %s listens on %s, ports %d and %d",
                 own.coordinator_id,

@@ -10,6 +10,7 @@ import msgspec
 
 from ca.identity import Identity
 from ca.tls import Credential
+from ca.webcertificate import WebCertificate
 from coordinator.expiring_certificates import ending_soon
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
@@ -48,8 +49,12 @@ class Statuses:
         clocks: MemberClocks,
         schedules: Mapping[str, float],
         copy_failures: Callable[[], Mapping[str, str]],
+        web: WebCertificate | None,
     ) -> None:
-        """`copy_failures`: of nodes that fail at copies what an operator is told, by node."""
+        """`copy_failures`: of nodes that fail at copies what an operator is told, by node.
+
+        `web`: the certificate for browsers of this coordinator, if it has one.
+        """
         self._identity = identity
         self._driver = driver
         self._store = store
@@ -60,6 +65,7 @@ class Statuses:
         self._clocks = clocks
         self._schedules = {job.name: schedules.get(job.name, job.schedule_s) for job in JOBS}
         self._copy_failures = copy_failures
+        self._web = web
 
     def reply(self) -> StatusReply:
         """All of it. Who asks was checked."""
@@ -79,7 +85,13 @@ class Statuses:
             write_quorum=view.write_quorum,
             replicas_wanted=view.replicas,
             runs=self._store.running_runs(),
-            certificates=ending_soon(self._store, self._credential, self._identity.id, at_ms=at_ms),
+            certificates=ending_soon(
+                self._store,
+                self._credential,
+                self._identity.id,
+                at_ms=at_ms,
+                web_ends_ms=self._web_ends_ms(view),
+            ),
             schedules=self._schedules,
             replicas=msgspec.msgpack.decode(value_of(replicas), type=ReplicaCounts),
         )
@@ -132,6 +144,14 @@ class Statuses:
         found = self._copy_failures()
         up = [node.node_id for node in self._view().nodes if node.state != DOWN]
         return {node_id: found[node_id] for node_id in up if node_id in found}
+
+    def _web_ends_ms(self, view: ClusterView) -> dict[str, int]:
+        """When the certificates for browsers end, of members that have one, as far as that is heard here."""
+        found = {} if self._web is None else {f"coordinator {self._identity.id}": self._web.not_after_ms}
+        for node in view.nodes:
+            if (last := self._health.last(node.node_id)) is not None:
+                found[f"node {node.node_id}"] = last.heartbeat.web_certificate_ends_ms
+        return found
 
     def _nodes(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
         states, failing, correction_ms = [], self.failing_nodes(), self._clocks.correction_ms()

@@ -3,11 +3,12 @@
 from aiohttp import web
 
 from coordinator.http.app import new_application
+from coordinator.http.web_access import WEB
 from coordinator.runtime.audit import AuditLog
 from coordinator.server import Shell
 from node.api.context import API, ApiServices
 from node.api.routes import METADATA, client_routes
-from node.server import public_url
+from node.server import authority_of, node_url
 
 
 def application(shell: Shell) -> web.Application:
@@ -17,7 +18,10 @@ def application(shell: Shell) -> web.Application:
         metadata=shell.metadata,
         view=shell.view,
         audit=AuditLog(shell.files.audit),
-        public_url=lambda node_id: public_url(shell.view, node_id),
+        node_url=lambda node_id: node_url(shell.view, node_id),
         readiness=shell.readiness,
+        access=shell.access,
+        authority=authority_of(shell.config.own.address, shell.config.own.api_port),
     )
+    app[WEB] = shell.access
     return app

@@ -12,6 +12,7 @@ from aiohttp import web
 from coordinator.http.app import Listener, new_application, serve, serve_on
 from coordinator.http.fastpath import DIRECT
 from coordinator.http.listener import Places, listening_socket
+from coordinator.http.web_access import WEB
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.runtime.metrics import Metrics
 from node.api.health import metrics as metrics_handler
@@ -127,6 +128,7 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
     routes = client_routes([*METADATA, *OPERATIONS])
     app = new_application(routes, component="node", metrics=metrics)
     provide(app, services)
+    app[WEB] = services.api.access
     app[DIRECT] = HotPath(services, services.records.get).answer
     return app
 

@@ -16,9 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
+from ca.webcertificate import WebCertificate
+from coordinator.http.web_access import WebAccess, understood
+from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.member_metrics import MemberMetrics
 from coordinator.model.records import NodeRecord
 from coordinator.protocol.commands import AnnounceNode
@@ -89,25 +94,29 @@ class OpenNode:
         yield "sweep", keep_swept(self.services)
 
 
-async def run_node(data: Path, *, http: str | None = None, workers: int = 1) -> None:
+async def run_node(
+    data: Path, *, http: str | None = None, workers: int = 1, web: WebOptions = NO_WEB_OPTIONS
+) -> None:
     """Run until SIGTERM or SIGINT.
 
     Raises NotJoined, DataInUse, UnsafeSecretFile, or what made it impossible to go on. `http` is
     `127.0.0.1:PORT`: an extra plain listener for a proxy on this host. `workers`: how many processes share
-    the ports for clients; this one is the first of them. SIGHUP: all use the certificate that lies on disk
+    the ports for clients; this one is the first of them. SIGHUP: all use the certificates that lie on disk
     now.
     """
     logs.setup("node")
     raise_descriptor_limit()
     keep_large_buffers()
     plain = None if http is None else loopback_listener(http)
+    understood(web)
     files = NodeFiles(data)
     await _until_disk_takes_bytes(files)
     config = files.read_config()
     read_secret(files.credential_path)
     with files.locked() as lock_fd, files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
         start = await asyncio.to_thread(begin, files.instance, config.id, lock_fd)
-        await _run(files, config, Siblings(0, workers, files.run), plain, lock=lock, start=start)
+        siblings = Siblings(0, workers, files.run)
+        await _run(files, config, siblings, plain, lock=lock, start=start, web=web)
     _log.info("stopped")
 
 
@@ -136,15 +145,17 @@ async def _run(
     *,
     lock: int,
     start: Start,
+    web: WebOptions,
 ) -> None:
-    contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
+    access, metrics = understood(web), Metrics("node")
+    contexts = MemberContexts(files.credential(), config.identity, web=access.certificate)
     try:
         contexts.credential.require_address(config.address)
     except UnusableCredential as error:
         why = f"node.json: address: {error.details}. A node at another address joins anew."
         raise InvalidRequest(why) from error
     async with (
-        open_node(files, config, contexts, metrics, siblings, start=start) as node,
+        open_node(files, config, contexts, metrics, siblings, start=start, access=access) as node,
         Ports(config, contexts, node.services, metrics) as ports,
     ):
         await ports.open_local(node.numbers)
@@ -154,6 +165,8 @@ async def _run(
             "--data",
             str(files.data),
             *([] if plain is None else ["--http", f"{plain[0]}:{plain[1]}"]),
+            "--web",
+            msgspec.json.encode(web).decode(),
         ]
         processes = WorkerProcesses(siblings.workers, options, lock=lock, registry=metrics.registry)
         async with asyncio.TaskGroup() as group:
@@ -161,7 +174,7 @@ async def _run(
             owned = [group.create_task(work, name=name) for name, work in works]
 
             def reload() -> None:
-                use_certificate(contexts)
+                contexts.use_what_lies_on_disk()
                 processes.reload()
 
             with stop_signal() as stop, on_hangup(reload):
@@ -194,16 +207,6 @@ def _works_of_the_first(
     if node.services.siblings.workers > 1:
         yield "numbers of the workers", node.numbers.run(processes.replace)
         yield "worker processes", processes.run()
-
-
-def use_certificate(contexts: MemberContexts) -> None:
-    """Use the certificate that lies on disk; one that cannot be used changes nothing."""
-    try:
-        contexts.reload()
-    except (FilestoreError, OSError, ValueError) as error:
-        _log.error("the certificate on disk cannot be used", extra={"reason": str(error)})
-    else:
-        _log.info("using the certificate on disk")
 
 
 def loopback_listener(text: str) -> tuple[str, int]:
@@ -244,6 +247,7 @@ async def open_node(
     siblings: Siblings,
     *,
     start: Start,
+    access: WebAccess,
 ) -> AsyncIterator[OpenNode]:
     """Everything that handlers need, closed again in the order that lets running disk work end first."""
     disk, locks, is_first = DiskWorkers(), UploadLocks(), siblings.worker == 0
@@ -255,7 +259,7 @@ async def open_node(
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
     counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog(files.audit)
-    MemberMetrics(metrics.registry, contexts.credential, view)
+    MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
     reach = Reach(config.id, peers, view)
     budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())
     replication = Replication(
@@ -265,14 +269,12 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
-    custody_context = CustodyContext(
-        config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget
-    )
-    custody = Custody(custody_context, files.scrub) if is_first else None
-    _set_heartbeat_sources(watch, custody, counts, numbers, reach)
+    means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
+    custody = Custody(means, files.scrub) if is_first else None
+    _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None
     ready = partial(_readiness, config, view, watch, numbers, start)
-    api = _api_services(config, metadata, view, audit, exposition, ready)
+    api = _api_services(config, metadata, view, audit, exposition, ready, access)
     services = NodeServices(
         config.id,
         api,
@@ -295,7 +297,7 @@ async def open_node(
     try:
         yield OpenNode(services, watch, numbers, reach)
     finally:
-        await _close(services, custody_context)
+        await _close(services, means)
 
 
 def _housekeeping(files: NodeFiles) -> AuditLog:
@@ -309,25 +311,34 @@ def _api_services(
     audit: AuditLog,
     exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None,
     readiness: Callable[[], Awaitable[str]],
+    access: WebAccess,
 ) -> ApiServices:
     return ApiServices(
         metadata=metadata,
         view=view,
         audit=audit,
-        public_url=lambda node_id: public_url(view, node_id, own=config),
+        node_url=lambda node_id: node_url(view, node_id, own=config),
         readiness=readiness,
         exposition=exposition,
+        access=access,
+        authority=authority_of(config.address, config.api_port),
     )
 
 
 def _set_heartbeat_sources(
-    watch: DiskWatch, custody: Custody | None, counts: NodeMetrics, numbers: WorkerNumbers, reach: Reach
+    watch: DiskWatch,
+    custody: Custody | None,
+    counts: NodeMetrics,
+    numbers: WorkerNumbers,
+    reach: Reach,
+    web: WebCertificate | None,
 ) -> None:
     """What heartbeats say beside how the disk is."""
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
     watch.custody_stopped = counts.custody_stops.kinds
     watch.poison_elsewhere = numbers.poison_elsewhere
     watch.unreachable = reach.unreachable
+    watch.web_certificate_ends_ms = lambda: 0 if web is None else web.not_after_ms
 
 
 async def _close(services: NodeServices, custody_context: CustodyContext) -> None:
@@ -376,7 +387,7 @@ async def _readiness(
     return "disk_full" if watch.is_full() else "ready"
 
 
-def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:
+def node_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:
     """`https://HOST:PORT` of a node's client port.
 
     For a node that the view does not know yet: that of this process, if it is a node, else of any that has
@@ -387,8 +398,12 @@ def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> st
     node: NodeRecord | NodeConfig | None = view.node(node_id) or own or next(iter(serving), None)
     if node is None:
         raise Unavailable("The address of no node is known here yet.")
-    host = f"[{node.address}]" if ":" in node.address else node.address
-    return f"https://{host}:{node.api_port}"
+    return f"https://{authority_of(node.address, node.api_port)}"
+
+
+def authority_of(address: str, port: int) -> str:
+    """`HOST:PORT` as URLs and the header Host have it."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 async def _announce(config: NodeConfig, services: NodeServices, start: Start) -> None:

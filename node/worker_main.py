@@ -13,10 +13,14 @@ import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import uvloop
 
+from coordinator.http.web_access import understood
+from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.runtime import logs
 from coordinator.runtime.lifetime import raise_descriptor_limit
@@ -25,7 +29,7 @@ from node.base.config import NodeFiles
 from node.base.instance import beside
 from node.listeners import Ports
 from node.peerapi.losses import keep_reporting
-from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node, use_certificate
+from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node
 from node.workers.siblings import Siblings
 from node.workers.supervisor import DRAIN, DRAINED, RELOAD
 
@@ -54,23 +58,25 @@ class SupervisorOrders:
                 if line == DRAIN:
                     self.drain.set()
                 elif line == RELOAD:
-                    use_certificate(self._contexts)
+                    self._contexts.use_what_lies_on_disk()
         finally:
             transport.close()
             self.gone.set()
             self.drain.set()
 
 
-async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
+async def run_worker(data: Path, siblings: Siblings, http: str | None, web: WebOptions) -> None:
     """Run until worker 0 wants no more, or until SIGTERM. Raises what made it impossible to go on."""
     plain = None if http is None else loopback_listener(http)
     files = NodeFiles(data)
     config = files.read_config()
-    contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
+    access, metrics = understood(web), Metrics("node")
+    # One that starts again beside others keeps its uploads: a pair that spoilt meanwhile is no reason to go.
+    contexts = MemberContexts(files.credential(), config.identity, web=access.certificate, needs_web=False)
     orders = SupervisorOrders(contexts)
     start = await asyncio.to_thread(beside, files.instance, config.id)
     async with (
-        open_node(files, config, contexts, metrics, siblings, start=start) as node,
+        open_node(files, config, contexts, metrics, siblings, start=start, access=access) as node,
         Ports(config, contexts, node.services, metrics) as ports,
         asyncio.TaskGroup() as group,
     ):
@@ -116,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--http")
+    parser.add_argument("--web", type=partial(msgspec.json.decode, type=WebOptions), default=NO_WEB_OPTIONS)
     options = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal: worker 0 hears them and tells us
         signal.signal(number, signal.SIG_IGN)
@@ -123,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise_descriptor_limit()
     keep_large_buffers()
     siblings = Siblings(options.worker, options.workers, NodeFiles(options.data).run)
-    uvloop.run(run_worker(options.data, siblings, options.http))
+    uvloop.run(run_worker(options.data, siblings, options.http, options.web))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 
 from ca import errors
 from coordinator.http.connection import Connections
+from coordinator.http.cors import joined
 from coordinator.http.fastpath import DIRECT
 from coordinator.http.json_body import decode_json
 from coordinator.http.listener import (
@@ -38,6 +39,7 @@ from coordinator.http.responses import (
     lone_answer,
     request_id,
 )
+from coordinator.http.web_access import WEB
 from coordinator.runtime.metrics import Metrics
 
 __all__ = [
@@ -128,6 +130,7 @@ async def serve_on(
     assert runner.server is not None
     connections = Connections(runner.server, app[METRICS], patience or RequestTimeouts(), peer=peer)
     connections.direct = app.get(DIRECT)
+    connections.web = app.get(WEB, connections.web)
     acceptor = Acceptor(
         listening,
         connections.new_connection,
@@ -136,6 +139,7 @@ async def serve_on(
         shutdown_s=connections.patience.linger_s,
         places=places or Places(peers=peer),
         on_refused=(metrics or app[METRICS]).connection_refused,
+        is_ours=connections.web.proxies.trusts,
         not_tls=lambda: lone_answer(errors.InvalidRequest("This port speaks TLS: ask with https://.")),
         unsent_bytes=_unsent_bytes(peer=peer, tls=ssl_context is not None),
     )
@@ -215,7 +219,10 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
 
 async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
     request[PREPARED] = True
-    response.headers.update(headers_of_every_answer(request))
+    added = headers_of_every_answer(request)
+    if hdrs.VARY in added and hdrs.VARY in response.headers:
+        added[hdrs.VARY] = joined(response.headers[hdrs.VARY], added[hdrs.VARY])
+    response.headers.update(added)
 
 
 async def _expect_later(request: web.Request) -> None:

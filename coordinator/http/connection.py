@@ -33,6 +33,7 @@ from coordinator.http.responses import (
     lone_answer,
     request_id,
 )
+from coordinator.http.web_access import WebAccess, client_address, note_forwarded
 from coordinator.runtime.logs import REQUEST_ID, log_request, shown_path
 from coordinator.runtime.metrics import Metrics
 
@@ -55,6 +56,8 @@ class Connections(web.Server):
         self.metrics = metrics
         self.patience = patience
         self.log_level = logging.DEBUG if peer else logging.INFO
+        self._is_peer = peer
+        self.web = WebAccess()  # how this process is reached by browsers, if it is
         self.headers_max = HEADERS_MAX + (PEER_HEADERS_EXTRA if peer else 0)
         self.direct: Responder | None = None  # who may answer past aiohttp
         self.sending: set[asyncio.Task[None]] = set()  # direct answers that take their time
@@ -98,6 +101,7 @@ class Connections(web.Server):
 
     async def _edge(self, request: web.Request) -> web.StreamResponse:
         request[_STARTED_S] = asyncio.get_running_loop().time()
+        self._note_forwarded(request)
         is_last = _must_be_last(request)
         if is_last:  # told with the head of the answer, whoever makes that
             close_behind(request)
@@ -131,6 +135,17 @@ class Connections(web.Server):
         if self.draining or is_last or _has_spoilt_the_parser(request):
             response.force_close()
         return response
+
+    def _note_forwarded(self, request: web.Request) -> None:
+        """Find out whom a request is from that a proxy or a member passed on.
+
+        What is kept for such a client counts as its own: the connection carries requests of many.
+        """
+        known = self.web.forwarded(request.remote or "", request.headers, is_member=self._is_peer)
+        if known is not None:
+            note_forwarded(request, known)
+            if not self._is_peer:
+                request.protocol.share = BUFFERED.share(known.client)  # type: ignore[attr-defined]
 
     def _one_less(self) -> None:
         self.in_progress -= 1
@@ -222,6 +237,7 @@ class _Connection(DirectConnection):
         self._connections = connections
         self._headers_timer: asyncio.TimerHandle | None = None
         self._taking_timer: asyncio.TimerHandle | None = None  # while more was written than the client takes
+        self.web = connections.web
         self.headers_begun = False
         self.has_ended = False  # the client sends nothing more, and waits for answers
         self.is_parser_new = False  # since the last request
@@ -411,7 +427,7 @@ class _Connection(DirectConnection):
         log_request(
             self._connections.log_level,
             request_id=request_id(request),
-            remote=request.remote or "",
+            remote=client_address(request),
             method=request.method,
             path=shown_path(request.path, template),
             status=status,

@@ -122,13 +122,15 @@ class Acceptor:
         shutdown_s: float,
         places: Places,
         on_refused: Callable[[str], None],
+        is_ours: Callable[[str], bool] = lambda _address: False,
         not_tls: Callable[[], bytes] = bytes,
         unsent_bytes: int = 0,
     ) -> None:
         """`new_connection` makes the protocol of each; it is handed what to call when its connection ends.
 
         `unsent_bytes`: what the kernel may keep for each that cannot be sent yet, 0 for as much as it likes
-        (TCP_NOTSENT_LOWAT). `on_refused` is called for each that is closed as it comes, with ALL_TAKEN or
+        (TCP_NOTSENT_LOWAT). `is_ours`: of a proxy, behind whose address are many clients, which may have all
+        places. `on_refused` is called for each that is closed as it comes, with ALL_TAKEN or
         GREEDY; `not_tls` is asked what to answer to a request without TLS.
         """
         self._is_local = listening.family == socket.AF_UNIX
@@ -143,6 +145,7 @@ class Acceptor:
         self._places = places
         self._unsent_bytes = unsent_bytes
         self._on_refused = on_refused
+        self._is_ours = is_ours
         self._log_refused_at_s = 0.0
         self._beginning: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
@@ -176,7 +179,7 @@ class Acceptor:
                     raise
                 self._rest(error)
                 return
-            network = "" if self._is_local else network_of(address[0])
+            network = "" if self._is_local or self._is_ours(address[0]) else network_of(address[0])
             if (token := self._places.take(network)) is None:
                 arrived.close()
                 self._refused(network)

@@ -13,6 +13,7 @@ from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooL
 
 from ca import errors
 from ca.errors import FilestoreError, InvalidRequest
+from coordinator.http.web_access import WebAccess
 from coordinator.runtime.lasting_troubles import LastingTroubles
 from coordinator.runtime.lifetime import out_of_descriptors
 from coordinator.runtime.logs import shown_path
@@ -138,6 +139,10 @@ def from_malformed(problem: HttpProcessingError) -> FilestoreError:
 
 
 def headers_of_every_answer(request: web.BaseRequest) -> dict[str, str]:
-    """The headers that every answer has."""
+    """The headers that every answer has, with those for a page of another origin that asks."""
     product = "Filestore"  # without a version
-    return {hdrs.SERVER: product, "X-Request-Id": request_id(request), "X-Content-Type-Options": "nosniff"}
+    always = {hdrs.SERVER: product, "X-Request-Id": request_id(request), "X-Content-Type-Options": "nosniff"}
+    access = getattr(request.protocol, "web", None)  # of a connection of ours
+    if not isinstance(access, WebAccess):
+        return always
+    return always | access.cors.headers(request.method, request.headers)

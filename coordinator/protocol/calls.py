@@ -141,6 +141,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     poison: Names = []  # the first of what cannot be used on its disk, each with why
     poison_count: Count = 0
     disk_full: bool = False  # it takes no bytes for want of room, and for nothing else
+    web_certificate_ends_ms: Count = 0  # that for browsers; 0 without one, and from older versions
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -305,10 +306,14 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members
+FOR_BROWSERS = " for browsers"  # behind a member, whose other certificate that is
 
 
 class CertificateEnd(Struct, frozen=True):
-    """`holder`: ROOT, INTERMEDIATE, `coordinator ID` or `node ID`, whose certificate ends soon."""
+    """`holder`: ROOT, INTERMEDIATE, `coordinator ID` or `node ID`, whose certificate ends soon.
+
+    FOR_BROWSERS stands behind a member whose certificate for browsers it is.
+    """
 
     holder: str
     expires_at_ms: int

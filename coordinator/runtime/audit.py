@@ -62,8 +62,12 @@ class AuditLog:
         object: str,  # noqa: A002
         outcome: str,
         request_id: str,
+        client_address: str = "",
     ) -> None:
-        """Append one line; `outcome` is `ok` or the code of an error. Raises Unavailable if that fails."""
+        """Append one line; `outcome` is `ok` or the code of an error. Raises Unavailable if that fails.
+
+        `client_address` is "" of what no client asked for.
+        """
         line = {
             "time": rfc3339(now_ms()),
             "action": action,
@@ -71,7 +75,7 @@ class AuditLog:
             "object": _shown(object),
             "outcome": outcome,
             "request_id": request_id,
-        }
+        } | ({"client_address": client_address} if client_address else {})
         try:
             _append(self._current(), json.dumps(line).encode("ascii") + b"\n")
         except OSError as error:

@@ -32,6 +32,7 @@ WAITING_MAX: Final = 8  # pages that are asked for at once; one is read at a tim
 CURSOR: Final = "[0-9]{1,16}-[0-9]{1,20}-[0-9]{1,12}"
 _CURSOR: Final = re.compile(CURSOR, re.ASCII)
 _TIMED: Final = re.compile(rb'^\{"time": "([0-9T:.-]{23}Z)"', re.MULTILINE)
+_NAMES: Final = ("time", "action", "principal", "object", "outcome", "request_id")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -45,6 +46,7 @@ class AuditEntry:
     object: str
     outcome: str
     request_id: str
+    client_address: str = ""  # of lines of older versions it is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +242,7 @@ def _lines_before(file: FileIO, end: int) -> Iterator[tuple[int, bytes]]:
 def _parsed(line: bytes) -> AuditEntry | None:
     try:
         fields: Any = json.loads(line)
-        texts = [fields[name] for name in AuditEntry.__slots__]
+        texts = [fields[name] for name in _NAMES] + [fields.get("client_address", "")]
         parse_rfc3339(texts[0], "time")
     except (ValueError, KeyError, TypeError, RecursionError, InvalidRequest):
         return None

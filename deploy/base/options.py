@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from coordinator.http.web_options import WebOptions
 from coordinator.model.clock import now_ms
 from coordinator.model.timestamps import rfc3339
 
@@ -47,6 +49,74 @@ http_option = click.option(
     metavar="127.0.0.1:PORT",
     help="Also serve plain HTTP on loopback, for a proxy on this host.",
 )
+
+
+def absolute(_context: click.Context, _parameter: click.Parameter, path: str) -> str:
+    """A path that is right in other processes too, "" for none. Links stay: what they lead to may change."""
+    return str(Path(path).absolute()) if path else ""
+
+
+_WEB: Final = (
+    click.option(
+        "--web-certificate",
+        type=click.Path(dir_okay=False),
+        default="",
+        callback=absolute,
+        metavar="FILE",
+        envvar="FILESTORE_WEB_CERTIFICATE",
+        help="A certificate that browsers trust, with its chain (PEM), for those of its names.",
+    ),
+    click.option(
+        "--web-key",
+        type=click.Path(dir_okay=False),
+        default="",
+        callback=absolute,
+        metavar="FILE",
+        envvar="FILESTORE_WEB_KEY",
+        help="Its key, a PEM file without a password that only this user can read.",
+    ),
+    click.option(
+        "--public-url",
+        default="",
+        metavar="URL",
+        envvar="FILESTORE_PUBLIC_URL",
+        help="By which people reach the cluster, such as https://files.example.org: what links name.",
+    ),
+    click.option(
+        "--trusted-proxies",
+        default="",
+        metavar="CIDR[,CIDR]",
+        envvar="FILESTORE_TRUSTED_PROXIES",
+        help="Addresses of proxies that are believed whom a request is from (X-Forwarded-For, Forwarded).",
+    ),
+    click.option(
+        "--cors-origin",
+        multiple=True,
+        metavar="ORIGIN",
+        envvar="FILESTORE_CORS_ORIGINS",
+        help="An origin whose pages may use the API, such as https://app.example.org; once for each.",
+    ),
+)
+_WEB_FIELDS: Final = {
+    "web_certificate": "certificate",
+    "web_key": "key",
+    "public_url": "public_url",
+    "trusted_proxies": "trusted_proxies",
+    "cors_origin": "cors_origins",
+}
+
+
+def web_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Those of a member that browsers reach; the command gets them together, as `web`."""
+
+    @wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        web = WebOptions(**{field: options.pop(name) for name, field in _WEB_FIELDS.items()})
+        return command(*arguments, web=web, **options)
+
+    for option in reversed(_WEB):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 class Size(click.ParamType[int]):

@@ -26,6 +26,7 @@ _COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {
     "did": lambda entry: entry.action,
     "to": lambda entry: entry.target,
     "outcome": lambda entry: entry.outcome,
+    "from": lambda entry: entry.client_address,
     "member": lambda entry: entry.member,
 }
 

@@ -7,9 +7,10 @@ import uvloop
 from click.core import ParameterSource
 
 from ca.certificates import root_digest
+from coordinator.http.web_options import WebOptions
 from deploy.base.addresses import METAVAR, member_of, record_at
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option
+from deploy.base.options import data_option, http_option, web_options
 from deploy.commands.coordinator_data import (
     bundle,
     rebuild,
@@ -133,8 +134,12 @@ def _given(*names: str) -> list[str]:
     metavar="SECONDS",
     help="Silence after which a node counts as down, as `down_after_s` of coordinator.json.",
 )
-def run(data: Path, http: str | None, down_after: float | None) -> None:
-    """Run a coordinator until SIGTERM or SIGINT."""
+@web_options
+def run(data: Path, http: str | None, down_after: float | None, web: WebOptions) -> None:
+    """Run a coordinator until SIGTERM or SIGINT.
+
+    SIGHUP makes it use the certificates that lie on disk.
+    """
     from coordinator.runtime import logs
     from coordinator.server import run_coordinator
     from deploy.coordinator_api import application
@@ -142,7 +147,7 @@ def run(data: Path, http: str | None, down_after: float | None) -> None:
 
     logs.setup("coordinator")
     plain = None if http is None else loopback_listener(http)
-    uvloop.run(run_coordinator(data, application, http=plain, down_after_s=down_after))
+    uvloop.run(run_coordinator(data, application, http=plain, down_after_s=down_after, web=web))
 
 
 for _command in (

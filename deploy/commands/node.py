@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 import uvloop
 
+from coordinator.http.web_options import WebOptions
 from deploy.base.addresses import plain_address
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option
+from deploy.base.options import data_option, http_option, web_options
 from deploy.commands.node_group import (
     drain,
     forget_instance,
@@ -143,14 +144,15 @@ def reconnect(data: Path, coordinator_url: str) -> None:
     envvar="FILESTORE_WORKERS",
     help="How many processes serve clients; one for each core is a good number.",
 )
-def run(data: Path, http: str | None, workers: int) -> None:
+@web_options
+def run(data: Path, http: str | None, workers: int, web: WebOptions) -> None:
     """Run a node until SIGTERM or SIGINT.
 
-    SIGHUP makes it use the certificate that lies on disk.
+    SIGHUP makes it use the certificates that lie on disk.
     """
     from node.server import run_node
 
-    uvloop.run(run_node(data, http=http, workers=workers))
+    uvloop.run(run_node(data, http=http, workers=workers, web=web))
 
 
 for _command in (list_nodes, show_node, drain, undrain, revoke, forget_instance, remove, move, rejoin):

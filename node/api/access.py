@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 from ca.errors import FilestoreError, RateLimited, Unauthorized, Unavailable
 from coordinator.http.app import request_id
 from coordinator.http.rate_limits import TokenBuckets
+from coordinator.http.web_access import client_address
 from coordinator.model.records import Caller
 from node.api.context import API
 from node.api.spec.operation import Handler
@@ -81,13 +82,18 @@ async def audited(request: web.Request, action: str, *, principal: str, target: 
         raise
     finally:
         audit.record(
-            action, principal=principal, object=target, outcome=outcome, request_id=request_id(request)
+            action,
+            principal=principal,
+            object=target,
+            outcome=outcome,
+            request_id=request_id(request),
+            client_address=client_address(request),
         )
 
 
 def check_join_rate(request: web.Request) -> None:
     """Count an attempt to join. Raises RateLimited."""
-    request.app[API].rates.joins.take(request.remote or "")
+    request.app[API].rates.joins.take(client_address(request))
 
 
 def refuse_join(request: web.Request, error: Unauthorized) -> FilestoreError:
@@ -108,12 +114,17 @@ def on_record(
 
     Beyond the rate of `attempts` from its address that is RateLimited, and the log grows no more.
     """
-    wait_s = attempts.try_take(request.remote or "")
+    wait_s = attempts.try_take(client_address(request))
     if wait_s > 0:
         return RateLimited("Too many failed attempts from this address.", retry_after_s=int(wait_s) + 1)
     try:
         request.app[API].audit.record(
-            action, principal=principal, object=target, outcome=error.code, request_id=request_id(request)
+            action,
+            principal=principal,
+            object=target,
+            outcome=error.code,
+            request_id=request_id(request),
+            client_address=client_address(request),
         )
     except Unavailable:
         return error  # a refusal needs no trace to be right

@@ -58,6 +58,7 @@ def _body_of(entry: AuditEntry) -> AuditEntryBody:
         target=entry.object,
         outcome=entry.outcome,
         request_id=entry.request_id,
+        client_address=entry.client_address,
     )
 
 

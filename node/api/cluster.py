@@ -170,7 +170,7 @@ async def delete_join_token(request: web.Request) -> web.Response:
 
 def url_of(services: ApiServices, record: NodeRecord) -> str:
     """Where clients reach a node; "" while this member's view does not have it yet."""
-    return services.public_url(record.node_id) if services.view.node(record.node_id) is not None else ""
+    return services.node_url(record.node_id) if services.view.node(record.node_id) is not None else ""
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (

@@ -11,6 +11,7 @@ from coordinator.protocol.calls import (
     DISK_FULL,
     DISK_LOW,
     DISK_OK,
+    FOR_BROWSERS,
     INTERMEDIATE,
     ROOT,
     NodeStatus,
@@ -100,9 +101,12 @@ def _of_certificate(certificate: EndingCertificate, now: str) -> Finding:
     has_ended = certificate.expires_at <= now
     is_member = certificate.holder not in (INTERMEDIATE, ROOT)
     of = f"certificate of {certificate.holder}" if is_member else f"{certificate.holder} certificate"
+    runbook = "FilestoreCertificateNotRenewed" if is_member else "FilestoreAuthorityExpires"
+    if certificate.holder.endswith(FOR_BROWSERS):
+        runbook = "FilestoreWebCertificateExpires"
     return Finding(
         problem=f"The {of} {'ended' if has_ended else 'ends'} at {certificate.expires_at}.",
-        runbook="FilestoreCertificateNotRenewed" if is_member else "FilestoreAuthorityExpires",
+        runbook=runbook,
         since=certificate.expires_at if has_ended else "",
     )
 

@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from coordinator.http.rate_limits import RateLimits
+from coordinator.http.web_access import WebAccess, came_through_proxy
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.view import View
 from coordinator.runtime.audit import AuditLog
@@ -15,19 +16,43 @@ from coordinator.runtime.audit import AuditLog
 class ApiServices:
     """What the handlers use of their process.
 
-    `public_url`: `https://HOST:PORT` of a node's client port, by node id. `readiness` is the status that
+    `node_url`: `https://HOST:PORT` of a node's client port, by node id. `readiness` is the status that
     /readyz answers; it raises Unavailable, whose details say what is missing, while this process cannot
     serve. `exposition`: the text of /metrics and its content type, for what a scrape accepts, where it
-    contains more than this process's own registry.
+    contains more than this process's own registry. `authority`: `HOST:PORT` of this process's own client
+    port; `access` is how people reach it.
     """
 
     metadata: MetadataClient
     view: View
     audit: AuditLog
-    public_url: Callable[[str], str]
+    node_url: Callable[[str], str]
     readiness: Callable[[], Awaitable[str]]
     exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
     rates: RateLimits = field(default_factory=RateLimits)
+    access: WebAccess = field(default_factory=WebAccess)
+    authority: str = ""
+
+    def link_url(self, request: web.Request) -> str:
+        """The beginning of an address that is handed on to others: that of any node, where none is public."""
+        return self.access.shared_url(request) or self.node_url("")
+
+    def holder_url(self, request: web.Request, node_id: str) -> str:
+        """The beginning of an address at a node, for the sender of this request.
+
+        It is the node's own for whoever reaches nodes; else the public one, as any node passes on to it.
+        """
+        return self.node_url(node_id) if self.reaches_nodes(request) else self.access.shared_url(request)
+
+    def reaches_nodes(self, request: web.Request) -> bool:
+        """Whether the sender of a request is to be told addresses of nodes.
+
+        Without a public address everybody is. With one, who asked this process by its own address: such a
+        client reaches members and trusts the root of the cluster, of which the public certificate is not.
+        """
+        asked = request.headers.get(hdrs.HOST, "").lower()
+        is_own = asked == self.authority and not came_through_proxy(request)
+        return is_own or not self.access.shared_url(request)
 
 
 API = web.AppKey("api", ApiServices)

@@ -190,7 +190,7 @@ async def _created(
 
 
 def _initialisation(request: web.Request, upload: UploadRecord) -> UploadInitialisation:
-    holder_url = request.app[API].public_url(upload.placement[0])
+    holder_url = request.app[API].holder_url(request, upload.placement[0])
     return UploadInitialisation(
         file_uuid=upload.file_uuid,
         upload_url=f"{holder_url}/api/v1/files/{upload.file_uuid}/content",

@@ -57,7 +57,7 @@ async def create(request: web.Request) -> web.Response:
         record = await services.metadata.propose(command, PublicTokenRecord)
     answer = PublicTokenBody(
         token=secret,
-        url=f"{services.public_url('')}/api/v1/public/files/{record.bucket_id}/{secret}",
+        url=f"{services.link_url(request)}/api/v1/public/files/{record.bucket_id}/{secret}",
         file_uuid=record.file_uuid,
         bucket_uuid=record.bucket_id,
         expires_at=rfc3339(record.expires_at_ms),

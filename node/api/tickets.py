@@ -29,7 +29,7 @@ async def create(request: web.Request) -> web.Response:
     services = request.app[API]
     async with audited(request, "create_ticket", principal=caller.subject, target=f"file {file_uuid}"):
         reply = await services.metadata.ticket(caller, file_uuid, body.ttl_seconds)
-    url = f"{services.public_url('')}/api/v1/tickets/{reply.ticket}"
+    url = f"{services.link_url(request)}/api/v1/tickets/{reply.ticket}"
     return json_response(TicketBody(url=url, expires_at=rfc3339(reply.expires_at_ms)))
 
 

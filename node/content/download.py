@@ -54,8 +54,8 @@ async def serve_content(
 
     `policy`: further headers of every answer. Raises FilestoreError.
     """
-    if _wants_redirect(request) and (holder := _other_holder(services, content)):
-        location = services.api.public_url(holder) + request.rel_url.raw_path
+    if _wants_redirect(request, services) and (holder := _other_holder(services, content)):
+        location = services.api.node_url(holder) + request.rel_url.raw_path
         moved = {"Location": location, "Cache-Control": "private, no-store"}
         return web.Response(status=307, headers=dict(policy) | moved)
     file = content.file
@@ -144,11 +144,12 @@ def _not_modified(headers: Mapping[str, str], content_type: str, policy: Mapping
     return repeated | {"Content-Type": content_type}
 
 
-def _wants_redirect(request: web.Request) -> bool:
-    if request.query_string and request.query.get("redirect") == "1":
-        return True
+def _wants_redirect(request: web.Request, services: ContentContext) -> bool:
+    """Whether to send the client to a node: it wants that, and can go there."""
     preferences = request.headers.get("Prefer", "").lower()
-    return "redirect" in preferences and "redirect" in (p.strip() for p in preferences.split(","))
+    is_preferred = "redirect" in preferences and "redirect" in (p.strip() for p in preferences.split(","))
+    is_asked = bool(request.query_string) and request.query.get("redirect") == "1"
+    return (is_preferred or is_asked) and services.api.reaches_nodes(request)
 
 
 def _other_holder(services: ContentContext, content: ContentRecord) -> str:

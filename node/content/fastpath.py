@@ -38,7 +38,7 @@ _PATH: Final = BEGINNING.decode().removeprefix("GET ")
 CONTENTS_DESCRIBED_MAX: Final = 4096
 _PART: Final = b"HTTP/1.1 206 Partial Content\r\n%bContent-Range: bytes %d-%d/%d\r\nContent-Length: %d\r\n"
 _WHOLE: Final = b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n"
-_CLOSING_LINES: Final = b"Date: %b\r\nServer: Filestore\r\nX-Request-Id: "
+_CLOSING_LINES: Final = b"%bDate: %b\r\nServer: Filestore\r\nX-Request-Id: "
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
@@ -52,10 +52,14 @@ class _Described(Struct, frozen=True):
 
 
 class HotPath:
-    """`kept` tells what this process knows of a file without asking anybody."""
+    """`kept` tells what this process knows of a file without asking anybody.
+
+    No page of another origin is answered here: its browser sends the header Origin.
+    """
 
     def __init__(self, services: ContentContext, kept: Kept) -> None:
         self._services = services
+        self._common = lines_of(services.api.access.cors.headers("GET", {}))
         self._kept = kept
         self._sent_bytes = services.metrics.download_bytes.labels("local")
         self._described: dict[str, _Described] = {}
@@ -158,7 +162,8 @@ class HotPath:
         """Those that every answer ends with, up to the id of its request."""
         now_s = int(time.time())
         if self._dated[0] != now_s:
-            self._dated = (now_s, _CLOSING_LINES % http_date(now_s * 1000).encode("ascii"))
+            date = http_date(now_s * 1000).encode("ascii")
+            self._dated = (now_s, _CLOSING_LINES % (self._common, date))
         return self._dated[1]
 
     async def _send_rest(

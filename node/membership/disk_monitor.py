@@ -48,6 +48,7 @@ class DiskWatch:
         self.custody_stopped: Callable[[], list[str]] = list  # see `CustodyStops.kinds`
         self.unreachable: Callable[[], list[str]] = list  # see `Reach.unreachable`
         self.poison_elsewhere: Callable[[], int] = lambda: 0  # of the other workers
+        self.web_certificate_ends_ms: Callable[[], int] = lambda: 0  # no matter of the disk, but told with it
         self._free_bytes = 0
         self._total_bytes = 0
         self._writable_at_s = float("-inf")
@@ -73,6 +74,7 @@ class DiskWatch:
             disk_full=self.is_full(),
             poison=self._blobs.poison.shown(POISON_SHOWN),
             poison_count=len(self._blobs.poison) + self.poison_elsewhere(),
+            web_certificate_ends_ms=self.web_certificate_ends_ms(),
         )
 
     @property

@@ -25,6 +25,7 @@ from ca.errors import FilestoreError, Unavailable
 from coordinator.http.app import ClientGone, body_chunks, request_id
 from coordinator.http.rate_limits import BodyPace
 from coordinator.http.request_body import waits_to_go_on
+from coordinator.http.web_access import CLIENT_ADDRESS, client_address
 from coordinator.model.time_limits import PATIENCE_S, moved
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.uploads.context import UploadContext
@@ -90,6 +91,7 @@ async def pass_on(
     headers = CIMultiDict(kept)
     headers[holder.mark] = "1"
     headers["X-Request-Id"] = request_id(request)
+    headers[CLIENT_ADDRESS] = client_address(request)
     if waits_to_go_on(request):  # the holder refuses it, or lets it go on: then the first piece is asked for
         headers[hdrs.EXPECT] = "100-continue"
     body = _Body(request, pace)

@@ -10,7 +10,8 @@ import pytest
 from tests.api.expectations import NOBODY, TIME, check_refused, check_shape, create, person, store
 from tests.cluster.harness import Cluster
 
-ENTRY = dict.fromkeys(("time", "action", "principal", "target", "outcome", "request_id"), str)
+FIELDS = ("time", "action", "principal", "target", "outcome", "request_id", "client_address")
+ENTRY = dict.fromkeys(FIELDS, str)
 
 
 def entries(cluster: Cluster, query: str = "", **options: Any) -> list[Any]:

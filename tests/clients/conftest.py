@@ -23,11 +23,22 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def restic() -> str:
     """The program; skips the test where there is none, and none can be installed."""
-    if found := shutil.which("restic"):
+    return installed("restic", "restic")
+
+
+@pytest.fixture(scope="session")
+def nginx() -> str:
+    """The same."""
+    return installed("nginx", "nginx-light")
+
+
+def installed(program: str, package: str) -> str:
+    """Where a program of one of Debian's packages is. Skips the test where it is not, and cannot be had."""
+    if found := shutil.which(program):
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.skip("not installed: Debian's package restic")
-    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", "restic"]):
+        pytest.skip(f"not installed: Debian's package {package}")
+    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", package]):
         done = subprocess.run(
             ["apt-get", "--quiet", *arguments],
             env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
@@ -37,5 +48,5 @@ def restic() -> str:
             check=False,
         )
         if done.returncode != 0:
-            pytest.skip(f"cannot install restic: {done.stderr.strip()[-300:]}")
-    return shutil.which("restic") or pytest.skip("the package has no restic command")
+            pytest.skip(f"cannot install {package}: {done.stderr.strip()[-300:]}")
+    return shutil.which(program) or pytest.skip(f"the package {package} has no {program} command")

@@ -23,7 +23,7 @@ def test_acts_are_listed_newest_first_whichever_member_was_asked(cluster: Cluste
     assert {(each["principal"], each["outcome"]) for each in found} == {("admin", "ok")}
     assert [each["time"] for each in found] == sorted((each["time"] for each in found), reverse=True)
     heading, *rows = output(cluster, "audit", "--action", "mint_user_token", "--limit", "3").splitlines()
-    assert heading.split() == ["at", "who", "did", "to", "outcome", "member"]
+    assert heading.split() == ["at", "who", "did", "to", "outcome", "from", "member"]
     assert len(rows) == 3
     assert all("mint_user_token" in row for row in rows)
 

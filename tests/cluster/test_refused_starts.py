@@ -15,6 +15,7 @@ from deploy.dev.cluster import CLUSTER_NAME, Member
 from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_doctor import lose_end_of_log, reword
+from tests.web_certificates import write_pair
 
 
 def copied(cluster: Cluster, member: Member, directory: Path) -> Path:
@@ -22,9 +23,9 @@ def copied(cluster: Cluster, member: Member, directory: Path) -> Path:
     return Path(shutil.copytree(cluster.data(member), directory / member.id, symlinks=True))
 
 
-def refusal(cluster: Cluster, role: str, data: Path) -> str:
+def refusal(cluster: Cluster, role: str, data: Path, *options: str) -> str:
     """What the command says about a directory on which it must not run, beside its log."""
-    done = cluster.filestore(role, "run", "--data", str(data))
+    done = cluster.filestore(role, "run", "--data", str(data), *options)
     assert done.returncode == (5 if b"\nfilestore: conflict: " in b"\n" + done.stderr else 1)
     said = [line for line in done.stderr.decode().splitlines() if not line.startswith("{")]
     assert len(said) == 1, said
@@ -49,6 +50,21 @@ def test_credential_that_others_may_read_is_refused(cluster: Cluster, tmp_path: 
     data = copied(cluster, member, tmp_path)
     (data / "credential.pem").chmod(0o644)
     assert refusal(cluster, role, data).endswith("open to others than its owner: chmod 600 it")
+
+
+@pytest.mark.parametrize("role", ["coordinator", "node"])
+def test_options_for_browsers_that_cannot_be_used_are_named(
+    cluster: Cluster, tmp_path: Path, role: str
+) -> None:
+    member = next(member for member in cluster.members if member.role == role)
+    data = copied(cluster, member, tmp_path)
+    pair, other = write_pair(tmp_path / "one"), write_pair(tmp_path / "two")
+    options = ("--web-certificate", str(pair.certificate), "--web-key", str(other.key))
+    line = refusal(cluster, role, data, *options)
+    assert line.startswith(f"filestore: --web-key: {other.key} is not the key of {pair.certificate}. ")
+    line = refusal(cluster, role, data, "--public-url", "https://someone:secret@files.example.org")
+    assert line.startswith("filestore: invalid_request: --public-url: https://HOST ")
+    assert "secret" not in line
 
 
 @pytest.mark.parametrize("role", ["coordinator", "node"])

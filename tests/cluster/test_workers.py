@@ -35,8 +35,10 @@ from tests.cluster.worker_processes import (
     pids_of,
     server_of,
 )
+from tests.web_certificates import write_pair
 
 WORKERS = 3
+PUBLIC_NAME = "files.example.org"
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
 CONTENT = os.urandom(600_000)
 
@@ -45,7 +47,11 @@ CONTENT = os.urandom(600_000)
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nodes of three workers each. Who ends something here starts it again."""
     directory = tmp_path_factory.mktemp("workers")
-    options = ("--workers", str(WORKERS))
+    web = write_pair(tmp_path_factory.mktemp("web"), (PUBLIC_NAME,))
+    options = (
+        *("--workers", str(WORKERS)),
+        *("--web-certificate", str(web.certificate), "--web-key", str(web.key)),
+    )
     with Cluster(directory, node_count=2, replicas=1, write_quorum=1, node_options=options) as started:
         for node in started.nodes:
             until_all_serve(started, node)
@@ -307,6 +313,30 @@ async def test_renewed_certificate_reaches_every_worker(crowd: Cluster) -> None:
     )
     assert len(await asyncio.to_thread(shown_certificates, crowd, node)) == 1
     assert pids_of(crowd, node) == workers
+
+
+def test_renewed_certificate_for_browsers_reaches_every_worker(
+    crowd: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    node = crowd.nodes[0]
+    before = shown_to_browsers(node)
+    assert len(before) == 1
+    write_pair(tmp_path_factory.getbasetemp() / "web0", (PUBLIC_NAME,))
+    os.kill(crowd.pid(node), signal.SIGHUP)
+    wait_until(lambda: not shown_to_browsers(node) & before, what="the new one everywhere", timeout_s=20)
+    assert len(shown_to_browsers(node)) == 1
+
+
+def shown_to_browsers(node: Member) -> set[bytes]:
+    """What is shown to so many connections that every worker has some, as good as certainly."""
+    browser = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    browser.check_hostname, browser.verify_mode = False, ssl.CERT_NONE
+    shown: set[bytes] = set()
+    for _ in range(30):
+        plain = socket.create_connection(("127.0.0.1", node.api_port), timeout=10)
+        with browser.wrap_socket(plain, server_hostname=PUBLIC_NAME) as connection:
+            shown.add(connection.getpeercert(binary_form=True) or b"")
+    return shown
 
 
 def wait_until_told(crowd: Cluster, node: Member, times: int) -> None:

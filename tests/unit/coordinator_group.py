@@ -74,7 +74,9 @@ class Coordinator:
         self.transport = LossyTransport(self.identity, config.members, contexts.client)
         metadata = MetadataClient(self.identity, config.members, contexts.client)
         orders, removed = NodeOrders(CLUSTER, contexts.client), asyncio.Event()
-        member = self.member = _Member(self.files, config, ledger, self.transport, metadata, removed, orders)
+        member = self.member = _Member(
+            self.files, config, ledger, self.transport, metadata, removed, orders, contexts
+        )
         known = KnownInstances(self.files.instances, self.id)
         calls, step = ServedCalls(CollectorRegistry()), member.driver.step
 

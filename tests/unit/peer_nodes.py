@@ -116,7 +116,7 @@ async def running_node(
         metadata=metadata,
         view=view,
         audit=AuditLog(directory / "audit"),
-        public_url=lambda name: name,
+        node_url=lambda name: name,
         readiness=_always_ready,
     )
     fetches = Fetches(

@@ -307,6 +307,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     target: str
     outcome: str
     request_id: str
+    client_address: str = ""  # from where it was asked; servers of older versions do not tell
     member: str = ""  # who has it on record; the client that asked knows
 
 

@@ -56,6 +56,13 @@ class AuditEntryBody(Struct, frozen=True, kw_only=True):
         str,
         Meta(description="The request, as logs have it.", examples=["019398a1-7c20-7b3e-9d11-0a1b2c3d4e60"]),
     ]
+    client_address: Annotated[
+        str,
+        Meta(
+            description="From where it was asked, as trusted proxies tell; empty in entries of old versions.",
+            examples=["192.0.2.17"],
+        ),
+    ]
 
 
 class AuditList(Struct, frozen=True, kw_only=True):

@@ -229,12 +229,16 @@ class NodeState(Struct, frozen=True, kw_only=True):
 
 
 class EndingCertificate(Struct, frozen=True, kw_only=True):
-    """A certificate that ends soon: within 36 hours one of a member, which is renewed days before; within 30
-    days one of the authority.
+    """A certificate that ends soon: within 36 hours one of a member, which is renewed days before; within 10
+    days one that a member shows browsers; within 30 days one of the authority.
     """
 
     holder: Annotated[
-        Text, Meta(description="root, intermediate, or a role and an id.", examples=["node n1"])
+        Text,
+        Meta(
+            description="root, intermediate, or a role and an id; then `for browsers`, if it is that one.",
+            examples=["node n1"],
+        ),
     ]
     expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
 

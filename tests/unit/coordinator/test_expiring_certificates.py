@@ -1,11 +1,18 @@
 """Which certificates end soon: those whose renewal is overdue, and those of the authority a month before."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from coordinator.admin import setup
-from coordinator.expiring_certificates import AUTHORITY_WARNING_MS, LEAF_WARNING_MS, ending_soon
+from coordinator.expiring_certificates import (
+    AUTHORITY_WARNING_MS,
+    LEAF_WARNING_MS,
+    WEB_WARNING_MS,
+    ending_soon,
+)
 from coordinator.member.open_storage import Ledger, open_ledger
 from coordinator.member_metrics import expiries
 from coordinator.model.records import CoordinatorRecord
@@ -21,8 +28,11 @@ def files(tmp_path: Path) -> CoordinatorFiles:
     return made
 
 
-def holders(ledger: Ledger, files: CoordinatorFiles, at_ms: int) -> list[str]:
-    return [each.holder for each in ending_soon(ledger.store, files.credential(), "c1", at_ms=at_ms)]
+def holders(
+    ledger: Ledger, files: CoordinatorFiles, at_ms: int, web_ends_ms: Mapping[str, int] = MappingProxyType({})
+) -> list[str]:
+    found = ending_soon(ledger.store, files.credential(), "c1", at_ms=at_ms, web_ends_ms=web_ends_ms)
+    return [each.holder for each in found]
 
 
 def test_certificate_is_told_from_its_warning_on(files: CoordinatorFiles) -> None:
@@ -35,6 +45,16 @@ def test_certificate_is_told_from_its_warning_on(files: CoordinatorFiles) -> Non
         assert holders(ledger, files, later_ms) == ["coordinator c1", "intermediate"]
         last_ms = ends.root_ms - AUTHORITY_WARNING_MS + 1
         assert holders(ledger, files, last_ms) == ["coordinator c1", "intermediate", "root"]
+    finally:
+        ledger.close()
+
+
+def test_certificate_for_browsers_is_told_from_its_warning_on(files: CoordinatorFiles) -> None:
+    ledger = open_ledger(files, timed_sync(Metrics("coordinator").registry))
+    try:
+        at_ms = expiries(files.credential()).leaf_ms - LEAF_WARNING_MS
+        ends = {"coordinator c1": at_ms + WEB_WARNING_MS - 1, "node n1": at_ms + WEB_WARNING_MS, "node n2": 0}
+        assert holders(ledger, files, at_ms, ends) == ["coordinator c1 for browsers"]
     finally:
         ledger.close()
 

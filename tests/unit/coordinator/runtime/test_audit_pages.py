@@ -65,12 +65,20 @@ def test_log_that_is_not_there_or_empty_has_no_entries(path: Path) -> None:
 
 def test_entries_are_those_that_were_recorded(path: Path) -> None:
     log = AuditLog(path)
-    log.record("delete_file", principal="ann", object="file 1", outcome="ok", request_id="r")
+    log.record(
+        "delete_file",
+        principal="ann",
+        object="file 1",
+        outcome="ok",
+        request_id="r",
+        client_address="192.0.2.1",
+    )
     log.record("act", principal="\u00e4 \ud800\n", object='"x"', outcome="forbidden", request_id="")
     entries = read(path).entries
     assert [entry.action for entry in entries] == ["act", "delete_file"]
     assert (entries[0].principal, entries[0].object) == ("\u00e4 \ufffd\n", '"x"')
     assert (entries[1].outcome, entries[1].request_id) == ("ok", "r")
+    assert [entry.client_address for entry in entries] == ["", "192.0.2.1"]
     log.close()
 
 

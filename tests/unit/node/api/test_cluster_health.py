@@ -225,6 +225,13 @@ def test_certificate_that_has_ended_is_told_as_such() -> None:
         ]
 
 
+def test_certificate_for_browsers_is_told_with_its_section_of_the_runbook() -> None:
+    ending = [EndingCertificate(holder="node n3 for browsers", expires_at="2026-12-01T00:00:00.000Z")]
+    _, (found,) = findings_of(reply(), "c1", [coordinator()], NODES, ending)
+    assert found.problem == "The certificate of node n3 for browsers ends at 2026-12-01T00:00:00.000Z."
+    assert found.runbook == "FilestoreWebCertificateExpires"
+
+
 def test_difference_of_states_is_told_while_it_is_open() -> None:
     differing = reply()
     differing = msgspec.structs.replace(

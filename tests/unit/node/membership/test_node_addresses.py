@@ -4,7 +4,7 @@ import pytest
 
 from ca.errors import Unavailable
 from node.base.config import NodeConfig
-from node.server import public_url
+from node.server import node_url
 from tests.unit.peer_nodes import Node, introduce
 
 OWN = NodeConfig(
@@ -13,16 +13,16 @@ OWN = NodeConfig(
 
 
 async def test_address_of_a_known_node_is_its_own(nodes: list[Node]) -> None:
-    assert public_url(nodes[0].services.api.view, "n2", own=OWN) == "https://127.0.0.1:1"
+    assert node_url(nodes[0].services.api.view, "n2", own=OWN) == "https://127.0.0.1:1"
 
 
 async def test_node_tells_its_own_address_for_one_it_does_not_know_yet(nodes: list[Node]) -> None:
-    assert public_url(nodes[0].services.api.view, "n7", own=OWN) == "https://[::1]:9"
+    assert node_url(nodes[0].services.api.view, "n7", own=OWN) == "https://[::1]:9"
 
 
 async def test_coordinator_tells_that_of_any_node_for_one_it_does_not_know_yet(nodes: list[Node]) -> None:
     view = nodes[0].services.api.view
-    assert public_url(view, "n7") == "https://127.0.0.1:1"
+    assert node_url(view, "n7") == "https://127.0.0.1:1"
     introduce(nodes[:1], known=[])
     with pytest.raises(Unavailable):
-        public_url(view, "n7")
+        node_url(view, "n7")

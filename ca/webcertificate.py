@@ -1,0 +1,160 @@
+"""A certificate that browsers trust, beside that of the cluster: its names, and whether it can be used.
+
+An operator, or an ACME client, puts it and its key on disk as two files. Both are read whole before anything
+of them is used: a context is made, the pair, the names and the dates are looked at, and only then do
+handshakes get it.
+"""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from ca.certificates import validity_ms
+from ca.errors import Internal
+from ca.identity import X509_FAILURES
+from ca.secretfiles import UnsafeSecretFile, read_secret
+from ca.tls import UnusableCredential, server_context
+
+CERTIFICATE_OPTION: Final = "--web-certificate"
+KEY_OPTION: Final = "--web-key"
+CERTIFICATE_BYTES_MAX: Final = 256 << 10  # a chain has 3 to 10 KiB
+
+
+class UnusableWebCertificate(Internal):
+    """The certificate for browsers, or its key, cannot be used; `details` names the option and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebCertificateFiles:
+    """Where the certificate for browsers lies (PEM, its intermediates behind it), and where its key."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One pair that was read: its context, the names that it is for in lower case, and when it ends."""
+
+    context: ssl.SSLContext
+    names: frozenset[str]
+    not_after_ms: int
+
+
+class WebCertificate:
+    """The certificate for browsers that handshakes get now: none until the first `reload`."""
+
+    def __init__(self, files: WebCertificateFiles, *, clock_ms: Callable[[], int]) -> None:
+        self._files = files
+        self._clock_ms = clock_ms
+        self._loaded: _Loaded | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The DNS names that it is for, `*.` at the front of some."""
+        return frozenset() if self._loaded is None else self._loaded.names
+
+    @property
+    def not_after_ms(self) -> int:
+        """When it ends, in ms since 1970; 0 while there is none."""
+        return 0 if self._loaded is None else self._loaded.not_after_ms
+
+    def reload(self) -> None:
+        """Use the pair that lies on disk now. Raises UnusableWebCertificate; then the old one stays."""
+        self._loaded = _load(self._files, self._clock_ms())
+
+    def context_for(self, name: str) -> ssl.SSLContext | None:
+        """The context for a client that asks for `name`; None when the certificate is not for it.
+
+        A wildcard stands for one label (RFC 6125, section 6.4.3).
+        """
+        loaded, wanted = self._loaded, name.lower()
+        if loaded is None:
+            return None
+        label, _, rest = wanted.partition(".")
+        is_covered = wanted in loaded.names or bool(label and rest and f"*.{rest}" in loaded.names)
+        return loaded.context if is_covered else None
+
+
+def _load(files: WebCertificateFiles, now_ms: int) -> _Loaded:
+    """Both files, read and compared with each other, with the clock, and with what browsers ask for."""
+    data = _read(files.certificate)
+    try:
+        leaf = x509.load_pem_x509_certificates(data)[0]
+    except X509_FAILURES as error:
+        why = f"{files.certificate} holds no certificate"
+        raise _unusable(CERTIFICATE_OPTION, why, "Name the PEM file with the whole chain.") from error
+    names = _names_of(files.certificate, leaf)
+    not_after_ms = _require_current(files.certificate, leaf, now_ms)
+    _require_private(files.key)
+    context = _context_of(files)
+    if _read(files.certificate) != data:  # replaced between the two looks: what was checked is not used
+        why = f"{files.certificate} was replaced while it was read"
+        raise _unusable(CERTIFICATE_OPTION, why, "Reload again when both files are in place.")
+    return _Loaded(context, names, not_after_ms)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(CERTIFICATE_BYTES_MAX)
+    except OSError as error:
+        why = f"{path} cannot be read: {error.strerror}"
+        raise _unusable(CERTIFICATE_OPTION, why, "Look at the path, and let this user read it.") from error
+
+
+def _names_of(path: Path, leaf: x509.Certificate) -> frozenset[str]:
+    """The DNS names; a client that asks for an address sends no name, and cannot be told from a member."""
+    try:
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = frozenset(name.lower().rstrip(".") for name in found.get_values_for_type(x509.DNSName))
+        addresses = found.get_values_for_type(x509.IPAddress)
+    except x509.ExtensionNotFound:
+        names, addresses = frozenset(), []
+    except X509_FAILURES as error:
+        raise _unusable(CERTIFICATE_OPTION, f"{path} cannot be understood", "Have it made anew.") from error
+    if not names:
+        only = "is for addresses only" if addresses else "is for no name"
+        advice = "Browsers send DNS names: have one made with a DNS name in its subjectAltName."
+        raise _unusable(CERTIFICATE_OPTION, f"{path} {only}", advice)
+    return names
+
+
+def _require_current(path: Path, leaf: x509.Certificate, now_ms: int) -> int:
+    """When it ends, in ms since 1970."""
+    begins_ms, ends_ms = validity_ms(leaf)
+    if ends_ms <= now_ms:
+        why = f"{path} has expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+        raise _unusable(CERTIFICATE_OPTION, why, "Renew it, or leave the option out.")
+    if begins_ms > now_ms:
+        why = f"{path} is not valid before {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+        raise _unusable(CERTIFICATE_OPTION, why, "Look at the clock of this machine.")
+    return ends_ms
+
+
+def _require_private(path: Path) -> None:
+    try:
+        read_secret(path)
+    except UnsafeSecretFile as error:
+        raise UnusableWebCertificate(f"{KEY_OPTION}: {error.details}.") from error
+
+
+def _context_of(files: WebCertificateFiles) -> ssl.SSLContext:
+    try:
+        return server_context(files.certificate, files.key)
+    except UnusableCredential as error:
+        reason = error.details.rpartition(": ")[2]
+        if reason == "KEY_VALUES_MISMATCH":
+            why = f"{files.key} is not the key of {files.certificate}"
+            raise _unusable(KEY_OPTION, why, "Name the two files that were made together.") from error
+        why = f"{files.key} and {files.certificate} cannot be used: {reason}"
+        advice = "The key must be PEM without a password, the certificate PEM with its own first."
+        raise _unusable(KEY_OPTION, why, advice) from error
+
+
+def _unusable(option: str, why: str, advice: str) -> UnusableWebCertificate:
+    return UnusableWebCertificate(f"{option}: {why}. {advice}")

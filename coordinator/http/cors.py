@@ -1,0 +1,92 @@
+"""Which pages of other origins may read answers: what browsers are told of it (Fetch standard, CORS).
+
+A page's script sends its token in a header of its own, so that browsers are never asked for credentials:
+cookies, of which there are none here, would not come along. Without origins that are configured nothing is
+said. Pure: no I/O here.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from aiohttp import hdrs
+
+from ca.errors import InvalidRequest
+from coordinator.http.forwarded import HOST
+
+OPTION: Final = "--cors-origin"
+ANY: Final = "*"
+ORIGINS_MAX: Final = 64
+PREFLIGHT_S: Final = 7200  # browsers keep an answer to a preflight no longer, whatever is said
+METHODS: Final = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+# What requests of the API and of tus may have beside what browsers let every page send.
+SENT: Final = (
+    "Authorization, Content-Digest, Content-Range, Content-Type, Digest, If-Match, If-Modified-Since,"
+    " If-None-Match, If-Range, If-Unmodified-Since, Prefer, Range, Repr-Digest, Tus-Resumable,"
+    " Upload-Checksum, Upload-Defer-Length, Upload-Length, Upload-Metadata, Upload-Offset,"
+    " X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
+)
+# What a page may read of an answer beside what browsers let every page read.
+READ: Final = (
+    "Accept-Ranges, Allow, Content-Disposition, Content-Encoding, Content-Length, Content-Range, Date,"
+    " Deprecation, ETag, Link, Location, Repr-Digest, Retry-After, Sunset, Tus-Checksum-Algorithm,"
+    " Tus-Extension, Tus-Max-Size, Tus-Resumable, Tus-Version, Upload-Defer-Length, Upload-Expires,"
+    " Upload-Length, Upload-Metadata, Upload-Offset, WWW-Authenticate, X-Request-Id"
+)
+_ORIGIN: Final = re.compile(rf"(https?)://({HOST})")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+
+
+class CorsPolicy:
+    """The origins whose pages may read answers; by default none."""
+
+    def __init__(self, origins: Collection[str] = ()) -> None:
+        """`origins`: as browsers write them; `*` is every one."""
+        self._origins = frozenset(origins)
+        self._allows_any = ANY in self._origins
+
+    @property
+    def varies(self) -> bool:
+        """Whether answers depend on the origin of who asks, so that caches have to look at it."""
+        return bool(self._origins) and not self._allows_any
+
+    def headers(self, method: str, asked: Mapping[str, str]) -> dict[str, str]:
+        """The headers that the answer to a request of this method with these headers gets for it."""
+        if not self._origins:
+            return {}
+        told: dict[str, str] = {hdrs.VARY: hdrs.ORIGIN} if self.varies else {}
+        origin = asked.get(hdrs.ORIGIN)
+        if origin is None or not (self._allows_any or origin in self._origins):
+            return told
+        told[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = ANY if self._allows_any else origin
+        if method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in asked:
+            told[hdrs.ACCESS_CONTROL_ALLOW_METHODS] = METHODS
+            told[hdrs.ACCESS_CONTROL_ALLOW_HEADERS] = SENT
+            told[hdrs.ACCESS_CONTROL_MAX_AGE] = str(PREFLIGHT_S)
+        else:
+            told[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = READ
+        return told
+
+
+def joined(own: str, added: str) -> str:
+    """Two values of `Vary` as one."""
+    named = {name.strip().lower() for name in own.split(",")}
+    return own if added.lower() in named or ANY in named else f"{own}, {added}"
+
+
+def parse_origins(texts: Collection[str]) -> CorsPolicy:
+    """Origins as an operator writes them. Raises InvalidRequest."""
+    if len(texts) > ORIGINS_MAX:
+        raise InvalidRequest(f"{OPTION}: at most {ORIGINS_MAX} origins are taken.")
+    return CorsPolicy([_origin(text) for text in texts])
+
+
+def _origin(text: str) -> str:
+    """As a browser writes it: in lower case, without the port that goes without saying."""
+    found = None if text == ANY else _ORIGIN.fullmatch(text.lower())
+    if text != ANY and found is None:
+        raise InvalidRequest(
+            f"{OPTION}: {text!r} is no origin: https://HOST or https://HOST:PORT is wanted, without a path;"
+            " names beyond ASCII in their xn-- form."
+        )
+    return ANY if found is None else f"{found[1]}://{found[2].removesuffix(_DEFAULT_PORTS[found[1]])}"
