@@ -241,13 +241,7 @@ class _Member:
             clock_ms=self.clocks.now_ms,
         )
         self.authority.require_key()
-        self.tokens = UserTokens(
-            self.authority,
-            self.clocks,
-            ttl_s_max=config.token_ttl_s_max,
-            service_ttl_s_max=config.service_token_ttl_s_max,
-            rules=ledger.store.rules,
-        )
+        self.tokens = self._new_tokens(config)
         self.driver = self._new_driver(transport)
         self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched, lambda: self.digests.forbids)
         self.operations = Operations(config.id, self.driver, self.view)
@@ -276,6 +270,15 @@ class _Member:
             clock_doubt=context.clock_doubt,
         )
         self.statuses = self._new_statuses(config, context)
+
+    def _new_tokens(self, config: CoordinatorConfig) -> UserTokens:
+        return UserTokens(
+            self.authority,
+            self.clocks,
+            ttl_s_max=config.token_ttl_s_max,
+            service_ttl_s_max=config.service_token_ttl_s_max,
+            rules=self._ledger.store.rules,
+        )
 
     def _new_digests(
         self, files: CoordinatorFiles, config: CoordinatorConfig, metadata: MetadataClient
