@@ -14,6 +14,14 @@ LEAF_WARNING_MS: Final = 36 * 3_600_000
 AUTHORITY_WARNING_MS: Final = 30 * 86_400_000
 
 
+def own_end_ms(credential: Credential) -> int:
+    """When the certificate of this coordinator ends, by its file; 0 while that cannot be read."""
+    try:
+        return expiries(credential).leaf_ms
+    except (OSError, UntrustedCertificate):
+        return 0
+
+
 def ending_soon(store: Store, credential: Credential, own_id: str, *, at_ms: int) -> list[CertificateEnd]:
     """Those of nodes, the newest that each was given; of this coordinator and the authority, by its file."""
     found = [
