@@ -11,6 +11,13 @@ export const ROUTES = [
   ["/uploads", () => import("./pages/uploads.js")],
   ["/shares", () => import("./pages/shares.js")],
   ["/access", () => import("./pages/access.js")],
+  ["/nodes", () => import("./pages/nodes.js"), { admin: true }],
+  ["/nodes/:id", () => import("./pages/node.js"), { admin: true }],
+  ["/coordinators", () => import("./pages/coordinators.js"), { admin: true }],
+  ["/jobs", () => import("./pages/jobs.js"), { admin: true }],
+  ["/jobs/runs/:id", () => import("./pages/run.js"), { admin: true }],
+  ["/users", () => import("./pages/users.js"), { admin: true }],
+  ["/audit", () => import("./pages/audit.js"), { admin: true }],
   ["/link/:bucket/:token", () => import("./pages/link.js"), { isPublic: true }],
 ];
 
@@ -27,5 +34,12 @@ export const NAVIGATION = [
   { title: "Sharing", links: [
     ["/shares", "Shares"],
     ["/access", "Access"],
+  ] },
+  { title: "Cluster", admin: true, links: [
+    ["/nodes", "Nodes"],
+    ["/coordinators", "Coordinators"],
+    ["/jobs", "Jobs"],
+    ["/users", "Users"],
+    ["/audit", "Audit log"],
   ] },
 ];

@@ -6,6 +6,7 @@ import { counted, size } from "../format.js";
 import { isAdmin, session } from "../session.js";
 import { ChooseFiles } from "../uploads/drop.js";
 import { useUploads } from "../uploads/engine.js";
+import { ClusterOverview } from "../ui/cluster-overview.js";
 import { Badge, Card, Empty, ErrorBox, Heading, Loading, Name, Size, Time } from "../ui/parts.js";
 import { Quota } from "./buckets.js";
 import { servesContent } from "../place.js";
@@ -34,6 +35,7 @@ export default function Overview() {
   const user = session.get().user;
   return html`<${Heading} title="Overview" sub=${html`Welcome, <${Name}>${user.user_id}</${Name}>.`}>
       ${servesContent && html`<${ChooseFiles} />`}</${Heading}>
+    ${isAdmin() && html`<${ClusterOverview} />`}
     ${here.length > 0 && html`<p class="banner">${counted(here.length, "upload")} under way: <a href="#/uploads">see how far they are</a>.</p>`}
     <${ErrorBox} error=${files.error || buckets.error} retry=${() => (files.refresh(), buckets.refresh())} />
     <div class="cards"><${Card} title="Your files">${files.data ? html`<p class="big">${counted(files.data.mine, "file")}
