@@ -12,7 +12,8 @@
 #   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads
 #   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c, restic; nginx
 #   make prometheus   a real Prometheus of Debian scrapes every process; promtool checks metrics and rules
-#   make browser /docs and public links in Debian's Chromium, which is installed where that can be done
+#   make vendor  fetch the console's libraries anew, at the versions and digests of vendoring/parts.json (needs npm)
+#   make browser the web console, /docs and public links in Debian's Chromium, which is installed where that can be done
 .DELETE_ON_ERROR:
 
 # Containers tend to set it: then every process of a cluster compiles the whole product anew.
@@ -44,7 +45,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test long check fix matrix sim mutants chaos healing clients browser prometheus contract bench man constraints clean
+.PHONY: run install test long check fix matrix sim mutants chaos healing clients browser prometheus contract bench man vendor constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -63,7 +64,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5 $(TESTS)
 
 long: $(INSTALLED)
-	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile tests/cluster tests/unit tests/test_docs.py
+	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile tests/cluster tests/unit tests/test_docs.py tests/test_vendoring.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -113,6 +114,9 @@ bench: $(INSTALLED)
 
 man: $(INSTALLED)
 	@$(BIN)/python -m deploy.manual man
+
+vendor: $(INSTALLED)
+	$(BIN)/python -m vendoring
 
 constraints: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

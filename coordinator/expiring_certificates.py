@@ -17,6 +17,14 @@ AUTHORITY_WARNING_MS: Final = 30 * 86_400_000
 WEB_WARNING_MS: Final = 10 * 86_400_000
 
 
+def own_end_ms(credential: Credential) -> int:
+    """When the certificate of this coordinator ends, by its file; 0 while that cannot be read."""
+    try:
+        return expiries(credential).leaf_ms
+    except (OSError, UntrustedCertificate):
+        return 0
+
+
 def ending_soon(
     store: Store, credential: Credential, own_id: str, *, at_ms: int, web_ends_ms: Mapping[str, int]
 ) -> list[CertificateEnd]:

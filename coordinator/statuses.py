@@ -11,10 +11,11 @@ import msgspec
 from ca.identity import Identity
 from ca.tls import Credential
 from ca.webcertificate import WebCertificate
-from coordinator.expiring_certificates import ending_soon
+from coordinator.expiring_certificates import ending_soon, own_end_ms
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.state_digests import Digests
+from coordinator.model.bounds import COUNT_MAX
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import JOBS
 from coordinator.model.records import DOWN, ClusterView
@@ -30,6 +31,7 @@ from coordinator.protocol.queries import GetReplicaCounts
 from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.server import value_of
 from coordinator.rpc.state_view import StateView
+from coordinator.runtime.version import VERSION
 from coordinator.storage.state_store import Store
 
 
@@ -76,7 +78,7 @@ class Statuses:
             cluster=self._identity.cluster,
             coordinator=self.own(),
             coordinators=view.coordinators,
-            nodes=self._nodes(view, at_s),
+            nodes=self._described(self._nodes(view, at_s)),
             files=files,
             blobs=blobs,
             blob_bytes=blob_bytes,
@@ -94,6 +96,8 @@ class Statuses:
             ),
             schedules=self._schedules,
             replicas=msgspec.msgpack.decode(value_of(replicas), type=ReplicaCounts),
+            version=VERSION,
+            certificate_ends_at_ms=own_end_ms(self._credential),
         )
 
     def own(self) -> CoordinatorStatus:
@@ -153,6 +157,19 @@ class Statuses:
                 found[f"node {node.node_id}"] = last.heartbeat.web_certificate_ends_ms
         return found
 
+    def _described(self, nodes: list[NodeStatus]) -> list[NodeStatus]:
+        """With what the log has of each, which metrics do not ask for."""
+        replicas = self._store.node_replicas()
+        ends_at_ms = dict(self._store.node_certificates_ending(before_ms=COUNT_MAX))
+        return [
+            msgspec.structs.replace(
+                each,
+                replicas=replicas.get(each.node.node_id, 0),
+                certificate_ends_at_ms=ends_at_ms.get(each.node.node_id, 0),
+            )
+            for each in nodes
+        ]
+
     def _nodes(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
         states, failing, correction_ms = [], self.failing_nodes(), self._clocks.correction_ms()
         for node in view.nodes:
@@ -176,6 +193,7 @@ class Statuses:
                     poison_count=beat.poison_count,
                     since_ms=self._health.since_ms(node.node_id),
                     rival=self._health.rival(node.node_id, at_s=at_s),
+                    version=beat.version,
                 )
             )
         return states

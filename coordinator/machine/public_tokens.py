@@ -5,6 +5,8 @@ A token works as long as the user who made it is enabled and has admin on the fi
 
 from typing import Any
 
+import msgspec
+
 from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
 from coordinator.machine import contents, files
 from coordinator.machine.execution.access import Level
@@ -99,7 +101,9 @@ def get_content(question: Question, query: GetPublicContent) -> ContentRecord:
     except Forbidden:
         raise Gone("This public token has ended.") from None
     contents.check_available(file)
-    return contents.record(question.db, file.file_uuid)
+    return msgspec.structs.replace(
+        contents.record(question.db, file.file_uuid), shared_by=created_by, link_ends_at_ms=expires_at_ms
+    )
 
 
 def _expiry(asked_ms: int | None, at_ms: int) -> int:

@@ -197,13 +197,16 @@ class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     It also says since when these are what they are: content never changes once it is available.
 
     `is_lasting`: the caller may read it until a command says otherwise; no retention period and no expiry of
-    a permission ends that. Only from GetContent.
+    a permission ends that. Only from GetContent. `shared_by` and `link_ends_at_ms`: who made the link to it,
+    and when that ends. Only from GetPublicContent.
     """
 
     file: FileRecord
     replicas: list[str]
     available_at_ms: int = 0
     is_lasting: bool = False
+    shared_by: str = ""
+    link_ends_at_ms: int = 0
 
 
 class BlobRecord(Struct, frozen=True, kw_only=True):

@@ -142,6 +142,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     poison_count: Count = 0
     disk_full: bool = False  # it takes no bytes for want of room, and for nothing else
     web_certificate_ends_ms: Count = 0  # that for browsers; 0 without one, and from older versions
+    version: Text = ""  # of the product; "" from older versions
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -303,6 +304,9 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     poison_count: int = 0
     since_ms: dict[str, int] = {}
     rival: str = ""
+    version: str = ""  # see HeartbeatCall
+    replicas: int = 0  # that count, as the log has them
+    certificate_ends_at_ms: int = 0  # of the newest that lives; 0 for none
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members
@@ -344,6 +348,8 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     certificates: list[CertificateEnd] = []
     replicas: ReplicaCounts | None = None
     schedules: dict[str, float] = {}
+    version: str = ""  # of the product; "" from older versions
+    certificate_ends_at_ms: int = 0  # that of this coordinator; 0 while it cannot be read
 
 
 class RulesCall(Struct, frozen=True, tag="rules"):

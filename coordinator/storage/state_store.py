@@ -306,6 +306,11 @@ class Store:
             ).fetchall()
             return rows
 
+    def node_replicas(self) -> dict[str, int]:
+        """How many replicas of each node count, by its id; a node without any may be left out."""
+        with self._read() as db:
+            return dict(db.execute("SELECT node_id, replicas - doomed FROM replica_totals ORDER BY node_id"))
+
     def usage(self) -> tuple[int, int]:
         """(files, their bytes), each file for itself. Maintained by bucket, so cheap."""
         row = self._read_row(

@@ -198,6 +198,8 @@ def _coordinator_state(
         last_index=own.last_index,
         disk_full=own.disk_full,
         recovering=own.recovering,
+        version=reply.version,
+        certificate_expires_at=rfc3339(reply.certificate_ends_at_ms or None),
         clock_offset_ms=reply.at_ms - best.at_ms - best.correction_ms
         if reply.at_ms and best.at_ms
         else UNSET,
@@ -231,6 +233,9 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         poison_count=seen.poison_count,
         rival=seen.rival,
         revoked=seen.node.is_revoked,
+        version=seen.version,
+        replicas=seen.replicas,
+        certificate_expires_at=rfc3339(seen.certificate_ends_at_ms or None),
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )
 

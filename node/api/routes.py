@@ -10,6 +10,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from ca.errors import NotAcceptable
+from coordinator.console.routes import console_routes
 from coordinator.model.time_limits import patient
 from node.api import (
     audit,
@@ -30,6 +31,7 @@ from node.api import (
     vms,
 )
 from node.api.access import watched
+from node.api.context import API
 from node.api.documentation import Documentation
 from node.api.spec.operation import Handler, Operation
 
@@ -56,11 +58,19 @@ _MATCHING: Final = {"application/json": 3, "application/*": 2, "*/*": 1}  # and 
 
 
 def client_routes(operations: Iterable[Operation]) -> list[web.RouteDef]:
-    """The routes of a client port that serves these operations, and their documentation with them.
+    """The routes of a client port that serves these operations, their documentation, and the web console.
 
     Their handlers find what they need in `app[API]` and `app[METRICS]`.
     """
-    return mounted(Documentation(operations).operations)
+    listed = tuple(operations)
+    has_content = any(operation.name == "download_file" for operation in listed)
+    console = console_routes(has_content=has_content, node_url=_node_url)
+    return [*mounted(Documentation(listed).operations), *console]
+
+
+def _node_url(request: web.Request) -> str:
+    """Where a node is, for somebody who needs content. Raises Unavailable."""
+    return request.app[API].holder_url(request, "")
 
 
 def mounted(operations: Iterable[Operation]) -> list[web.RouteDef]:

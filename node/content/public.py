@@ -20,6 +20,7 @@ from node.api.access import PRINCIPAL_UNKNOWN, on_record
 from node.base.identifiers import is_uuid
 from node.content.context import CONTENT, ContentContext
 from node.content.download import serve_content
+from node.http.conditions import http_date
 
 PUBLIC_POLICY: Final = {"Cache-Control": "private, no-store", "Referrer-Policy": "no-referrer"}
 Find = Callable[[web.Request, ContentContext], Awaitable[ContentRecord]]
@@ -36,10 +37,17 @@ async def serve_link(request: web.Request, find: Find) -> web.StreamResponse:
     services = request.app[CONTENT]
     try:
         content = await find(request, services)
-        return await serve_content(request, services, content, policy=PUBLIC_POLICY)
+        return await serve_content(request, services, content, policy=PUBLIC_POLICY | _of_link(content))
     except FilestoreError as error:
         error.headers |= PUBLIC_POLICY
         raise
+
+
+def _of_link(content: ContentRecord) -> dict[str, str]:
+    """Who made the link and when it ends, for the page that shows it; nothing of a ticket."""
+    if not content.link_ends_at_ms:
+        return {}
+    return {"Shared-By": content.shared_by, "Link-Expires": http_date(content.link_ends_at_ms)}
 
 
 async def _find(request: web.Request, services: ContentContext) -> ContentRecord:

@@ -4,6 +4,7 @@ Downloads at `/api/v1/files/{file_uuid}`, uploads at `.../content`, offsets at `
 `/api/v1/public/files/{bucket_uuid}/{token}`, tickets at `/api/v1/tickets/{ticket}`.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -57,6 +58,10 @@ _UNCHANGED: Final = Answer(
     description="The caller's copy is still good; its name and type may have changed.",
     headers=_CACHED | {"Content-Disposition": "As of 200.", "Content-Type": "As of 200."},
 )
+_OF_LINK: Final = {
+    "Shared-By": "The user who made the link.",
+    "Link-Expires": "When the link ends, as an HTTP date.",
+}
 _ELSEWHERE: Final = Answer(
     description="On request: a node that holds the content itself.",
     headers={"Location": "The same path on that node.", "Cache-Control": "`private, no-store`."},
@@ -66,6 +71,8 @@ _HEADERS_ONLY: Final = {
     304: _UNCHANGED,
     307: _ELSEWHERE,
 }
+_WHOLE_BY_LINK: Final = replace(_WHOLE, headers=_OF_CONTENT | _OF_LINK)
+_PART_BY_LINK: Final = replace(_PART, headers={**_PART.headers, **_OF_LINK})
 _REDIRECT: Final = (Parameter(name="redirect", description="`1`: redirect me to a node that holds it."),)
 _CONDITIONS: Final = (
     Parameter(name="If-Match", description="Only this content: an entity tag, or a list of them."),
@@ -286,7 +293,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=_REDIRECT,
         headers=(*_RANGES, *_CONDITIONS),
         credential="none",
-        answers={200: _WHOLE, 206: _PART, 304: _UNCHANGED, 307: _ELSEWHERE},
+        answers={200: _WHOLE_BY_LINK, 206: _PART_BY_LINK, 304: _UNCHANGED, 307: _ELSEWHERE},
         errors=(*_READING, RangeNotSatisfiable, RateLimited),
         is_json=False,
     ),
@@ -300,7 +307,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=_REDIRECT,
         headers=_CONDITIONS,
         credential="none",
-        answers=_HEADERS_ONLY,
+        answers=_HEADERS_ONLY | {200: replace(_HEADERS_ONLY[200], headers=_OF_CONTENT | _OF_LINK)},
         errors=(*_READING, RateLimited),
         is_json=False,
     ),

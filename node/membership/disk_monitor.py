@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ca.errors import FilestoreError, Unavailable
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.runtime.lifetime import out_of_descriptors
+from coordinator.runtime.version import VERSION
 from node.diskio.executor import DiskWorkers
 from node.storage.blobs import BlobStore
 from node.uploads.write_locks import UploadLocks
@@ -75,6 +76,7 @@ class DiskWatch:
             poison=self._blobs.poison.shown(POISON_SHOWN),
             poison_count=len(self._blobs.poison) + self.poison_elsewhere(),
             web_certificate_ends_ms=self.web_certificate_ends_ms(),
+            version=VERSION,
         )
 
     @property

@@ -4,6 +4,8 @@ import hashlib
 import http.client
 import os
 import secrets
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
@@ -105,6 +107,14 @@ def test_link_needs_no_credential_and_ignores_one(cluster: Cluster, link: str) -
             assert answer.headers["cache-control"] == "private, no-store"
             assert answer.headers["referrer-policy"] == "no-referrer"
             assert answer.headers["content-disposition"].startswith("attachment; ")
+
+
+def test_link_tells_who_shares_and_until_when(cluster: Cluster, link: str) -> None:
+    for method in ("HEAD", "GET"):
+        answer = cluster.request(method, link, token=None)
+        assert answer.headers["shared-by"] == "admin"
+        left = parsedate_to_datetime(answer.headers["link-expires"]) - datetime.now(UTC)
+        assert timedelta(hours=23) < left <= timedelta(days=1)
 
 
 def test_link_answers_as_a_download_does(cluster: Cluster, link: str) -> None:

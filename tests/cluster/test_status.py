@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from ca.secretfiles import write_secret
+from coordinator.model.clock import now_ms
 from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
+from coordinator.model.timestamps import parse_rfc3339
+from coordinator.runtime.version import VERSION
 from deploy.dev.processes import wait_until
 from tests.cluster.clocks import library, set_clock
 from tests.cluster.harness import Cluster
+
+LEAF_MS_MAX = 8 * 86_400_000  # a certificate of a member lives for a week
 
 
 def status(cluster: Cluster) -> dict[str, Any]:
@@ -29,6 +34,24 @@ def test_every_member_has_its_clock_and_nothing_is_wrong(cluster: Cluster) -> No
     members = found["coordinators"] + found["nodes"]
     assert len(members) == len(cluster.members)
     assert all(abs(member["clock_offset_ms"]) < 60_000 for member in members)  # one machine, one clock
+
+
+def test_every_member_tells_its_version_and_when_its_certificate_ends(cluster: Cluster) -> None:
+    cluster.leader()
+    found = status(cluster)
+    for member in found["coordinators"] + found["nodes"]:
+        assert member["version"] == VERSION
+        assert now_ms() < parse_rfc3339(member["certificate_expires_at"], "end") < now_ms() + LEAF_MS_MAX
+
+
+def test_nodes_tell_how_many_replicas_they_have(cluster: Cluster) -> None:
+    before = {node["id"]: node["replicas"] for node in status(cluster)["nodes"]}
+    cluster.store_everywhere(b"counted on each node")
+
+    def all_more() -> bool:
+        return all(node["replicas"] > before[node["id"]] for node in status(cluster)["nodes"])
+
+    wait_until(all_more, what="the replicas in the status", timeout_s=30)
 
 
 def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) -> None:

@@ -44,6 +44,15 @@ ClockOffset = Annotated[
 ]
 
 
+MemberVersion = Annotated[
+    Text, Meta(description='Of the product, there; "" from older versions.', examples=["0.2.0"])
+]
+CertificateEnd = Annotated[
+    MaybeTimestamp,
+    Meta(description='When its certificate ends, which is renewed days before; "" when that is not known.'),
+]
+
+
 class AddCoordinatorBody(Request, frozen=True, kw_only=True):
     """A coordinator that already runs, and is to join the group."""
 
@@ -117,6 +126,8 @@ class CoordinatorState(Struct, frozen=True, kw_only=True):
     active: Annotated[bool, Meta(description="The leader has heard it lately.")] | UnsetType = UNSET
     diverged: Annotated[bool, Meta(description="Its state is known to be wrong.")] = False
     clock_offset_ms: ClockOffset | UnsetType = UNSET
+    version: MemberVersion | UnsetType = UNSET
+    certificate_expires_at: CertificateEnd | UnsetType = UNSET
 
 
 class CoordinatorBody(Struct, frozen=True, kw_only=True):
@@ -226,6 +237,11 @@ class NodeState(Struct, frozen=True, kw_only=True):
         bool, Meta(description="Whether its certificates were revoked; it has joined anew otherwise.")
     ] = False
     clock_offset_ms: ClockOffset | UnsetType = UNSET
+    version: MemberVersion = ""
+    replicas: Annotated[
+        Amount, Meta(description="Its replicas that count, as the log has them.", examples=[1200])
+    ] = 0
+    certificate_expires_at: CertificateEnd = ""
 
 
 class EndingCertificate(Struct, frozen=True, kw_only=True):

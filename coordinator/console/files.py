@@ -1,0 +1,86 @@
+"""The files of the web console in memory, as they go out: each with its type, its tag, and compressed.
+
+All lie under a name made of their content, so that a browser keeps them for good and never mixes versions.
+Only the page itself is asked for anew each time. Reading blocks, and happens once.
+"""
+
+import functools
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PLACE: Final = Path(__file__).parent / "static"
+PAGE: Final = "index.html"
+_VERSION_MARK: Final = "@version@"  # in the page, for the folder of everything else
+_CONTENT_MARK: Final = "@content@"  # in the page: whether who serves it has content of files
+_VERSION_HEX: Final = 16
+FILE_BYTES_MAX: Final = 1 << 20
+FILES_MAX: Final = 200
+_TYPES: Final[Mapping[str, str]] = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A file as it goes out, plain and compressed; `tag` is the sha256 of the plain form."""
+
+    content_type: str
+    tag: str
+    body: bytes
+    packed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleFiles:
+    """All of them: the page, and the others by their path below `/console/{version}/`.
+
+    There are two pages, by whether the process that serves them has content of files.
+    """
+
+    version: str
+    pages: Mapping[bool, Served]
+    parts: Mapping[str, Served]
+
+
+@functools.cache
+def console_files() -> ConsoleFiles:
+    """The files of this installation. Blocks the first time."""
+    contents = dict(_read())
+    whole = hashlib.sha256()
+    for name, content in contents.items():
+        whole.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
+    version = whole.hexdigest()[:_VERSION_HEX]
+    page = contents.pop(PAGE).decode("utf-8").replace(_VERSION_MARK, version)
+    pages = {True: page.replace(_CONTENT_MARK, "yes"), False: page.replace(_CONTENT_MARK, "no")}
+    return ConsoleFiles(
+        version=version,
+        pages={has_content: _served(PAGE, text.encode("utf-8")) for has_content, text in pages.items()},
+        parts={name: _served(name, content) for name, content in contents.items()},
+    )
+
+
+def _read() -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file, in the order of the names."""
+    paths = sorted(path for path in PLACE.rglob("*") if path.is_file() and path.suffix in _TYPES)
+    assert len(paths) <= FILES_MAX
+    for path in paths:
+        content = path.read_bytes()
+        assert len(content) <= FILE_BYTES_MAX, path.name
+        yield path.relative_to(PLACE).as_posix(), content
+
+
+def _served(name: str, content: bytes) -> Served:
+    return Served(
+        content_type=_TYPES[Path(name).suffix],
+        tag=hashlib.sha256(content).hexdigest(),
+        body=content,
+        packed=gzip.compress(content, mtime=0),
+    )

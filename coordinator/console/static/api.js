@@ -1,0 +1,201 @@
+// Requests to /api/v1 of this process, with the token of the session; errors say what to do; lists; polling.
+import { useCallback, useEffect, useRef, useState } from "./html.js";
+import * as session from "./session.js";
+
+export const API = "/api/v1";
+const PAGE_ROWS = 1000;
+export const ROWS_MAX = 20_000; // of a list in a page; beyond, the beginning of a name narrows it
+const POLL_MS_MIN = 1000;
+const POLL_MS_MAX = 60_000;
+
+const ADVICE = {
+  unauthorized: "Sign in again.",
+  forbidden: "Ask its owner, or an administrator, for permission.",
+  not_found: "It may have been deleted. Go back to the list.",
+  gone: "It has ended. Ask whoever shared it for another.",
+  conflict: "Look at what the details say, then try again.",
+  not_available: "Its upload has not ended. Wait, or continue it under Uploads.",
+  precondition_failed: "Somebody changed it meanwhile. Load it again.",
+  payload_too_large: "Delete what is not needed, or ask for a larger quota.",
+  insufficient_storage: "No node has room. Tell an administrator.",
+  rate_limited: "Wait a moment, then try again.",
+  unavailable: "The cluster cannot do this now. It is tried again by itself; if it lasts, tell an administrator.",
+  internal: "This is a fault of the service. Tell an administrator, with the request id.",
+  network: "This node cannot be reached. Look at your network, or open the console of another node.",
+};
+
+export class ApiError extends Error {
+  // code and status as the API has them (status 0: no answer came); `message` for people; `advice`: what to do.
+  constructor(status, code, message, requestId = "") {
+    super(message);
+    this.name = "ApiError";
+    this.status = status;
+    this.code = code;
+    this.requestId = requestId;
+    this.advice = ADVICE[code] || (status >= 500 ? ADVICE.internal : "");
+  }
+}
+
+export async function errorOf(response) {
+  const id = response.headers.get("X-Request-Id") || "";
+  try {
+    const { code, error, details } = await response.json();
+    return new ApiError(response.status, code, details || error, id);
+  } catch {
+    return new ApiError(response.status, "", `The answer was ${response.status}.`, id);
+  }
+}
+
+// One request. `body` is sent as JSON; `token` in place of the session's ("" for none). Raises ApiError.
+export async function request(method, path, { body, query, headers, signal, token, raw } = {}) {
+  const search = new URLSearchParams(Object.entries(query || {}).filter(([, v]) => v !== "" && v != null));
+  const sent = new Headers(headers || {});
+  const used = token ?? session.token();
+  if (used) sent.set("Authorization", `Bearer ${used}`);
+  if (body !== undefined) sent.set("Content-Type", "application/json");
+  let response;
+  try {
+    response = await fetch(`${path.startsWith("/") ? "" : `${API}/`}${path}${search.size ? `?${search}` : ""}`, {
+      method,
+      headers: sent,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal,
+      credentials: "omit",
+      cache: "no-store",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    dispatchEvent(new Event("filestore:lost"));
+    throw new ApiError(0, "network", "No answer came.");
+  }
+  dispatchEvent(new Event("filestore:found"));
+  if (!response.ok) {
+    const error = await errorOf(response);
+    if (error.status === 401 && token === undefined && used && used === session.token()) {
+      session.close("Your token has ended, or was revoked. Sign in again to go on where you were.");
+    }
+    throw error;
+  }
+  if (raw) return response;
+  return response.json();
+}
+
+export const get = (path, options) => request("GET", path, options);
+export const post = (path, body = {}, options = {}) => request("POST", path, { ...options, body });
+export const patch = (path, body, options = {}) => request("PATCH", path, { ...options, body });
+export const put = (path, body = {}, options = {}) => request("PUT", path, { ...options, body });
+export const del = (path, options) => request("DELETE", path, options);
+
+// Every row of a list, page after page: `onRows(rows, isAll)` is told all that there are so far.
+export async function list(path, field, { query, signal, onRows, rowsMax = ROWS_MAX } = {}) {
+  let rows = [];
+  let cursor = "";
+  for (;;) {
+    const page = await get(path, { query: { ...query, limit: PAGE_ROWS, cursor }, signal });
+    rows = rows.concat(page[field]);
+    cursor = page.next_cursor || "";
+    const isAll = !cursor || rows.length >= rowsMax;
+    onRows?.(rows, isAll);
+    if (isAll) return { rows, isCut: Boolean(cursor) };
+  }
+}
+
+// What a page asks for. Answers are shown at once and asked for again with a growing pause while nothing
+// changes and the tab is visible; never more than one such request a second in this page.
+// ask(signal) -> promise. Returns { data, error, isLoading, refresh }.
+export function usePolled(ask, dependencies, { everyMs = 5000, isLive = true } = {}) {
+  const [state, setState] = useState({ data: undefined, error: null, isLoading: true });
+  const latest = useRef({ ask, isLive });
+  latest.current = { ask, isLive };
+  const turn = useRef(() => {});
+  useEffect(() => {
+    const aborting = new AbortController();
+    let timer = 0;
+    let pauseMs = everyMs;
+    let seen = "";
+    let isRunning = false;
+    const later = () => {
+      clearTimeout(timer);
+      if (latest.current.isLive && !aborting.signal.aborted) timer = setTimeout(() => run(true), pauseMs);
+    };
+    async function run(isPolled) {
+      if (isRunning || aborting.signal.aborted) return;
+      if (isPolled && document.visibilityState !== "visible") return;
+      isRunning = true;
+      try {
+        if (isPolled) await nextSlot();
+        const data = await latest.current.ask(aborting.signal);
+        const text = JSON.stringify(data);
+        pauseMs = text === seen ? Math.min(pauseMs * 1.5, POLL_MS_MAX) : everyMs;
+        if (!aborting.signal.aborted && (text !== seen || !isPolled || hasFailed)) {
+          setState({ data, error: null, isLoading: false });
+        }
+        seen = text;
+        hasFailed = false;
+      } catch (error) {
+        if (aborting.signal.aborted) return;
+        pauseMs = Math.min(pauseMs * 2, POLL_MS_MAX);
+        hasFailed = true;
+        setState((old) => ({ data: old.data, error, isLoading: false }));
+      } finally {
+        isRunning = false;
+        later();
+      }
+    }
+    let hasFailed = false;
+    turn.current = () => {
+      pauseMs = everyMs;
+      return run(false);
+    };
+    const woken = () => document.visibilityState === "visible" && latest.current.isLive && run(true);
+    document.addEventListener("visibilitychange", woken);
+    setState((old) => ({ data: undefined, error: null, isLoading: true, was: old.data }));
+    run(false);
+    return () => {
+      aborting.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", woken);
+    };
+  }, dependencies);
+  const refresh = useCallback(() => turn.current(), []);
+  return { ...state, refresh };
+}
+
+let lastSlot = 0;
+
+// Waits until a second has passed since the last polled request of this page.
+async function nextSlot() {
+  const now = performance.now();
+  const at = Math.max(now, lastSlot + POLL_MS_MIN);
+  lastSlot = at;
+  if (at > now) await new Promise((done) => setTimeout(done, at - now));
+}
+
+// A list that is loaded whole and refreshed: { rows, isCut, error, isLoading, refresh, change }.
+// `change(rows => rows)` shows at once what an action has done.
+export function useList(path, field, query = {}, { everyMs = 8000 } = {}) {
+  const [rows, setRows] = useState([]);
+  const [isCut, setIsCut] = useState(false);
+  const key = JSON.stringify([path, field, query]);
+  const isFirst = useRef(true);
+  useEffect(() => {
+    isFirst.current = true;
+    setRows([]);
+  }, [key]);
+  const polled = usePolled(
+    async (signal) => {
+      const onRows = isFirst.current ? (some) => !signal.aborted && setRows(some) : undefined;
+      const all = await list(path, field, { query, signal, onRows });
+      isFirst.current = false;
+      if (!signal.aborted) {
+        setRows(all.rows);
+        setIsCut(all.isCut);
+      }
+      // A long list is not asked for again every few seconds: its pages would be many requests.
+      return all.rows.length > PAGE_ROWS ? all.rows.length : all.rows;
+    },
+    [key],
+    { everyMs, isLive: rows.length <= PAGE_ROWS },
+  );
+  return { ...polled, rows, isCut, change: setRows };
+}

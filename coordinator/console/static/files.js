@@ -1,0 +1,111 @@
+// What can be done with files of any kind: where they are in the API, download, rename, share, delete.
+import { html } from "./html.js";
+import * as api from "./api.js";
+import { servesContent } from "./place.js";
+import { fromLocalInput, localInput, moment } from "./format.js";
+import { confirm, Dialog, FormDialog, show } from "./ui/dialog.js";
+import { Copy, Name } from "./ui/parts.js";
+import { notify } from "./ui/toast.js";
+
+// The kinds as the API has them: path, the field of lists, what they are called, and their page.
+export const KINDS = {
+  project: { path: "project-files", field: "project_files", noun: "project", title: "Projects", page: "/projects" },
+  image: { path: "vms", field: "vms", noun: "image", title: "Images", page: "/images" },
+  backup: { path: "backups", field: "backups", noun: "backup", title: "Backups", page: "/backups" },
+};
+const HOURS_MAX = 30 * 24;
+const BETWEEN_DOWNLOADS_MS = 700; // browsers drop downloads that are begun at once
+
+export const STATUSES = [
+  ["available", "available"],
+  ["uploading", "uploading"],
+  ["pending", "pending"],
+  ["tombstoned", "tombstoned"],
+];
+
+// The browser's own download manager fetches the file: by an address that lives for minutes.
+export async function download(file) {
+  const { url } = await api.post(`files/${file.file_uuid}/ticket`);
+  const link = document.createElement("a");
+  link.href = servesContent ? new URL(url).pathname : url;
+  link.download = file.filename;
+  link.rel = "noreferrer";
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+export async function downloadAll(files) {
+  for (const [index, file] of files.entries()) {
+    if (index > 0) await new Promise((done) => setTimeout(done, BETWEEN_DOWNLOADS_MS));
+    await download(file);
+  }
+}
+
+// The record as it is after; undefined when nothing was changed.
+export function rename(file, kind) {
+  return show(
+    (close) => html`<${FormDialog} title="Rename" close=${close} action="Rename" submit=${({ filename }) =>
+      api.patch(`${KINDS[kind].path}/${file.file_uuid}`, { filename })}>
+      <label>New name<input name="filename" required maxlength="255" value=${file.filename} autofocus
+        pattern="[^\\/]+" title="Any name without a slash" /></label>
+      <p class="quiet">Links and permissions stay. Downloads get the new name at once.</p></${FormDialog}>`,
+  );
+}
+
+// Deletes after asking, one by one; what could not be deleted is told. -> ids of those that are gone.
+export async function remove(files) {
+  const gone = [];
+  await confirm({
+    title: files.length === 1 ? "Delete this file?" : `Delete ${files.length} files?`,
+    names: files.map((file) => file.filename),
+    text: "This cannot be undone. Links to it end, and everybody who could read it cannot any more.",
+    action: files.length === 1 ? "Delete" : `Delete ${files.length} files`,
+    run: async () => {
+      for (const file of files.filter((each) => !gone.includes(each.file_uuid))) {
+        await api.del(`files/${file.file_uuid}`).catch((error) => {
+          if (error.status === 404) return;
+          error.message = `${file.filename}: ${error.message}`;
+          throw error;
+        });
+        gone.push(file.file_uuid);
+      }
+    },
+  });
+  if (gone.length > 0) notify(gone.length === 1 ? "The file is deleted." : `${gone.length} files are deleted.`, "good");
+  return gone;
+}
+
+// Where somebody without an account finds a page for a link: its address says the same as the API's.
+export function linkPage(url) {
+  const [, bucket, token] = /\/public\/files\/([^/]+)\/([^/]+)$/.exec(url);
+  return `${servesContent ? location.origin : new URL(url).origin}/console/#/link/${bucket}/${token}`;
+}
+
+// Makes a public link and shows it, once. Resolves with true when one was made.
+export async function share(file) {
+  const made = await show(
+    (close) => html`<${FormDialog} title="Share by a link" close=${close} action="Make the link" submit=${({ until }) =>
+      api.post(`files/${file.file_uuid}/public-token`, { expires_at: fromLocalInput(until) })}>
+      <p><${Name}>${file.filename}</${Name}></p>
+      <label>The link ends<input type="datetime-local" name="until" required value=${localInput(hoursFromNow(24))}
+        min=${localInput(new Date())} max=${localInput(hoursFromNow(HOURS_MAX - 1))} /></label>
+      <p class="quiet">Whoever has the link can download this file without signing in, until it ends or you revoke
+        it; at most 30 days.</p></${FormDialog}>`,
+  );
+  if (!made) return false;
+  await show(
+    (close) => html`<${Dialog} title="The link" close=${() => close()} wide>
+      <p>It is shown only now: copy it. It ends at <strong>${moment(made.expires_at)}</strong>.</p>
+      <h3>For people</h3><p>A page with the name, the size and a button.</p>
+      <p class="copy-row"><code class="copied" tabindex="0">${linkPage(made.url)}</code><${Copy} text=${linkPage(made.url)}
+        label="Copy the link for people" /></p>
+      <h3>For programs</h3><p>The file itself, for <code>curl -OJ</code> or <code>wget</code>.</p>
+      <p class="copy-row"><code class="copied" tabindex="0">${made.url}</code><${Copy} text=${made.url}
+        label="Copy the link for programs" /></p>
+      <footer><button type="button" onClick=${() => close()}>Done</button></footer></${Dialog}>`,
+  );
+  return true;
+}
+
+const hoursFromNow = (hours) => new Date(Date.now() + hours * 3600 * 1000);

@@ -1,0 +1,55 @@
+// One bucket: its files of every kind, and who may do what there.
+import { html, useEffect } from "../html.js";
+import * as api from "../api.js";
+import { downloadAll, remove, STATUSES } from "../files.js";
+import { go } from "../router.js";
+import { ChooseFiles } from "../uploads/drop.js";
+import { Grants } from "../ui/grants.js";
+import { DataTable } from "../ui/table.js";
+import { Menu } from "../ui/menu.js";
+import { Action, Badge, Card, Empty, ErrorBox, Facts, Heading, Loading, Name, Size, Time } from "../ui/parts.js";
+import { DEFAULT_BUCKET, edit, mayAdminister, Quota, removeBucket } from "./buckets.js";
+
+const COLUMNS = [
+  { key: "filename", title: "Name", render: (f) => html`<a href="#/file/${f.file_uuid}"><${Name}>${f.filename}</${Name}></a>` },
+  { key: "size_bytes", title: "Size", width: "6.5rem", align: "end", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
+  { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
+  { key: "content_type", title: "Type", width: "12rem", hide: "medium" },
+  { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.created_at} />` },
+];
+
+export default function Bucket({ params }) {
+  const path = `buckets/${params.id}`;
+  const { data: bucket, error, refresh } = api.usePolled((signal) => api.get(path, { signal }), [path], { everyMs: 15_000 });
+  const files = api.useList(`${path}/files`, "files");
+  useEffect(() => {
+    addEventListener("filestore:stored", files.refresh);
+    return () => removeEventListener("filestore:stored", files.refresh);
+  }, []);
+  if (error && !bucket) return html`<${Heading} title="Bucket" /><${ErrorBox} error=${error} retry=${refresh} />`;
+  if (!bucket) return html`<${Heading} title="Bucket" /><${Loading} lines=${6} />`;
+  const mayAll = mayAdminister(bucket);
+  return html`<${Heading} title=${bucket.name} sub="A bucket with its files."><${ChooseFiles} bucket=${bucket.bucket_id} />
+      ${mayAll && html`<${Menu} label="More for this bucket" text="More ▾" items=${[
+        { text: "Change name or quota…", run: async () => (await edit(bucket)) && refresh() },
+        bucket.bucket_id !== DEFAULT_BUCKET && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(bucket)) && go("/buckets") },
+      ]} />`}</${Heading}>
+    <${Card} title="About"><${Facts} rows=${[
+      ["Owner", html`<${Name}>${bucket.owner_id}</${Name}>`],
+      ["Used", html`<${Quota} bucket=${bucket} />`],
+      ["Created", html`<${Time} at=${bucket.created_at} />`],
+      ["Id", html`<code>${bucket.bucket_id}</code>`],
+    ]} /></${Card}>
+    <${Card} title="Files"><${DataTable} label="Files of this bucket" noun="file" rows=${files.rows} keyOf=${(f) => f.file_uuid}
+      nameOf=${(f) => f.filename} columns=${COLUMNS} sort=${{ key: "created_at", down: true }}
+      search=${{ label: "Search by name", text: (f) => f.filename }} isLoading=${files.isLoading} error=${files.error} refresh=${files.refresh}
+      filters=${[{ key: "status", title: "State", options: STATUSES, accept: (f, value) => f.status === value }]}
+      actions=${(marked, clear) => html`<${Action} run=${() => downloadAll(marked.filter((f) => f.status === "available"))}>Download</${Action}>
+        <${Action} tone="danger" run=${async () => {
+          const gone = await remove(marked);
+          files.change((rows) => rows.filter((row) => !gone.includes(row.file_uuid)));
+          clear();
+        }}>Delete…</${Action}>`}
+      empty=${html`<${Empty} title="No files here.">Drop some anywhere on this page.</${Empty}>`} /></${Card}>
+    ${mayAll && html`<${Card} title="Who has access"><${Grants} path=${path} of="this bucket and every file in it" /></${Card}>`}`;
+}

@@ -1,0 +1,73 @@
+// Buckets: folders with an owner, permissions and a quota.
+import { html } from "../html.js";
+import * as api from "../api.js";
+import { go } from "../router.js";
+import { isAdmin, session } from "../session.js";
+import { confirm, FormDialog, show } from "../ui/dialog.js";
+import { DataTable } from "../ui/table.js";
+import { Menu } from "../ui/menu.js";
+import { Action, Bar, Empty, Heading, Name, Size, Time } from "../ui/parts.js";
+import { size } from "../format.js";
+import { notify } from "../ui/toast.js";
+
+const GB = 1e9;
+export const DEFAULT_BUCKET = "00000000-0000-0000-0000-000000000000";
+const DEFAULT = DEFAULT_BUCKET;
+
+export const mayAdminister = (record) => isAdmin() || record.owner_id === session.get().user?.user_id;
+
+export function Quota({ bucket }) {
+  if (!bucket.quota_bytes) return html`<span class="number">${size(bucket.used_bytes)}</span> <span class="quiet">no limit</span>`;
+  const used = bucket.used_bytes + bucket.reserved_bytes;
+  const share = used / bucket.quota_bytes;
+  return html`<span class="quota"><span class="number">${size(used)} of ${size(bucket.quota_bytes)}</span>
+    <${Bar} value=${used} max=${bucket.quota_bytes} label="Used of the quota of ${bucket.name}"
+      tone=${share > 0.95 ? "bad" : share > 0.8 ? "warn" : "info"} /></span>`;
+}
+
+// Makes a bucket, or changes one: the record as it is then.
+export function edit(bucket) {
+  return show((close) => html`<${FormDialog} title=${bucket ? "Change the bucket" : "New bucket"} close=${close}
+    action=${bucket ? "Save" : "Make the bucket"} submit=${({ name, quota }) => {
+      const body = { name, quota_bytes: Math.round(Number(quota || 0) * GB) };
+      return bucket ? api.patch(`buckets/${bucket.bucket_id}`, body) : api.post("buckets", body);
+    }}>
+    <label>Name<input name="name" required maxlength="255" value=${bucket?.name || ""} autofocus /></label>
+    <label>Quota in GB<input name="quota" type="number" min="0" step="any" placeholder="0: no limit"
+      value=${bucket?.quota_bytes ? bucket.quota_bytes / GB : ""} /></label>
+    <p class="quiet">So many bytes may all its files hold together. A lower quota deletes nothing.</p></${FormDialog}>`);
+}
+
+export async function removeBucket(bucket) {
+  let isGone = false;
+  await confirm({ title: "Delete this bucket?", names: [bucket.name], action: "Delete",
+    text: "Every permission on it goes with it. A bucket that holds files cannot be deleted.",
+    run: async () => {
+      await api.del(`buckets/${bucket.bucket_id}`);
+      isGone = true;
+    } });
+  if (isGone) notify("The bucket is deleted.", "good");
+  return isGone;
+}
+
+export default function Buckets() {
+  const list = api.useList("buckets", "buckets");
+  const columns = [
+    { key: "name", title: "Name", render: (b) => html`<a href="#/buckets/${b.bucket_id}"><${Name}>${b.name}</${Name}></a>` },
+    { key: "file_count", title: "Files", width: "5.5rem", align: "end", render: (b) => b.file_count.toLocaleString("en") },
+    { key: "used_bytes", title: "Used", width: "15rem", hide: "narrow", render: (b) => html`<${Quota} bucket=${b} />` },
+    { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (b) => html`<${Name}>${b.owner_id}</${Name}>` },
+    { key: "created_at", title: "Created", width: "8rem", hide: "medium", render: (b) => html`<${Time} at=${b.created_at} />` },
+    { key: "menu", sortable: false, width: "3.2rem", align: "end", render: (b) => html`<${Menu} label="Actions for ${b.name}" items=${[
+      { text: "Show", run: () => go(`/buckets/${b.bucket_id}`) },
+      mayAdminister(b) && { text: "Change…", run: async () => (await edit(b)) && list.refresh() },
+      mayAdminister(b) && b.bucket_id !== DEFAULT && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(b)) && list.refresh() },
+    ]} />` },
+  ];
+  return html`<${Heading} title="Buckets" sub="Folders with an owner, permissions and a quota.">
+      <${Action} tone="primary" run=${async () => (await edit()) && list.refresh()}>New bucket…</${Action}></${Heading}>
+    <${DataTable} label="Buckets" noun="bucket" rows=${list.rows} keyOf=${(b) => b.bucket_id} columns=${columns}
+      search=${{ label: "Search by name or owner", text: (b) => `${b.name} ${b.owner_id}` }} sort=${{ key: "name", down: false }}
+      isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
+      empty=${html`<${Empty} title="No buckets.">Make one to share many files at once.</${Empty}>`} />`;
+}

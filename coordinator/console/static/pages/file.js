@@ -1,0 +1,74 @@
+// One file of any kind: its record, what is in it, its links, who has access, and what was done with it.
+import { html, useState } from "../html.js";
+import * as api from "../api.js";
+import { download, KINDS, remove, rename, share } from "../files.js";
+import { go } from "../router.js";
+import { isAdmin } from "../session.js";
+import { Grants } from "../ui/grants.js";
+import { History } from "../ui/history.js";
+import { Links } from "../ui/links.js";
+import { Manifest } from "../ui/manifest.js";
+import { Menu } from "../ui/menu.js";
+import { Preview } from "../ui/preview.js";
+import { editFields, factsOf } from "../ui/record.js";
+import { Action, Badge, Card, Copy, ErrorBox, Facts, Heading, Loading, Name, Size, Time } from "../ui/parts.js";
+import { DEFAULT_BUCKET, mayAdminister } from "./buckets.js";
+
+// The record and its kind. Where the address does not say the kind, the name does most often.
+async function find(id, said, signal) {
+  const kinds = said in KINDS ? [said] : Object.keys(KINDS);
+  for (const kind of kinds) {
+    try {
+      return { kind, file: await api.get(`${KINDS[kind].path}/${id}`, { signal }) };
+    } catch (error) {
+      if (error.status !== 404 || kind === kinds.at(-1)) throw error;
+    }
+  }
+  return null;
+}
+
+export default function File({ params, query }) {
+  const { data, error, refresh } = api.usePolled((signal) => find(params.id, query.kind, signal), [params.id, query.kind]);
+  if (error && !data) return html`<${Heading} title="File" /><${ErrorBox} error=${error} retry=${refresh} />`;
+  if (!data) return html`<${Heading} title="File" /><${Loading} lines=${8} />`;
+  const { kind, file } = data;
+  const isHere = file.status === "available";
+  const mayAll = mayAdminister(file);
+  return html`<${Heading} title=${html`<${Name}>${file.filename}</${Name}>`}
+      sub=${html`A ${KINDS[kind].noun}. <${Badge} state=${file.status} />`}>
+      <${Action} tone="primary" disabled=${!isHere} run=${() => download(file)}>Download</${Action}>
+      <${Action} disabled=${!isHere} run=${async () => (await share(file)) && refresh()}>Share…</${Action}>
+      <${Menu} label="More for this file" text="More ▾" items=${[
+        { text: "Rename…", run: async () => (await rename(file, kind)) && refresh() },
+        { text: "Change what is said of it…", run: async () => (await editFields(file, kind)) && refresh() },
+        { text: "Delete…", tone: "bad", run: async () => (await remove([file])).length > 0 && go(KINDS[kind].page) },
+      ]} /></${Heading}>
+    <${ErrorBox} error=${error} retry=${refresh} />
+    <div class="cards"><${Card} title="Record"><${Facts} rows=${[
+      ["Size", html`<${Size} bytes=${file.size_bytes} />`],
+      ["Type", file.content_type],
+      ["Owner", html`<${Name}>${file.owner_id}</${Name}>`],
+      ["Bucket", html`<a href="#/buckets/${file.bucket_id}">${file.bucket_id === DEFAULT_BUCKET ? "default" : file.bucket_id}</a>`],
+      ["Created", html`<${Time} at=${file.created_at} how="moment" />`],
+      ["Changed", html`<${Time} at=${file.updated_at} how="moment" />`],
+      ["Kept until", file.expires_at ? html`<${Time} at=${file.expires_at} how="moment" />` : "it is deleted"],
+      ["SHA-256", file.blob_sha256 && html`<code>${file.blob_sha256}</code> <${Copy} text=${file.blob_sha256} label="Copy the SHA-256" />`],
+      ["Id", html`<code>${file.file_uuid}</code> <${Copy} text=${file.file_uuid} label="Copy the id" />`],
+    ]} /></${Card}>
+    <${Card} title=${`As ${kind === "image" ? "an" : "a"} ${KINDS[kind].noun}`}><${Facts} rows=${factsOf(file, kind)} /></${Card}></div>
+    ${kind === "project" && isHere && html`<${Manifest} file=${file} />`}
+    ${isHere && html`<${Preview} file=${file} />`}
+    <${Private} file=${file} mayAll=${mayAll} />
+    ${isAdmin() && html`<${History} id=${file.file_uuid} />`}`;
+}
+
+// Links and permissions need admin on the file: shown at once to who surely has it, else when it is asked for.
+function Private({ file, mayAll }) {
+  const [isAsked, setIsAsked] = useState(mayAll);
+  if (!isAsked) {
+    return html`<${Card} title="Links and access"><p>Only who has admin permission on this file sees them.
+      <button type="button" class="small outline" onClick=${() => setIsAsked(true)}>Show them</button></p></${Card}>`;
+  }
+  return html`<${Card} title="Links"><${Links} file=${file} /></${Card}>
+    <${Card} title="Who has access"><${Grants} path=${`files/${file.file_uuid}`} of="this file" /></${Card}>`;
+}

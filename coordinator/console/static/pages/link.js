@@ -1,0 +1,55 @@
+// What somebody without an account sees of a public link: what it is, from whom, until when, and one button.
+import { html, useEffect, useState } from "../html.js";
+import { API, errorOf } from "../api.js";
+import { moment, size } from "../format.js";
+import { Mark, ThemeMenu } from "../layout.js";
+import { nodeConsole, servesContent } from "../place.js";
+import { Copy, ErrorBox, Facts, Loading, Name } from "../ui/parts.js";
+
+const ENDED = "This link has ended, or was revoked.";
+
+async function look(path) {
+  const response = await fetch(path, { method: "HEAD", credentials: "omit", cache: "no-store" });
+  if (!response.ok) {
+    const error = await errorOf(response);
+    error.message = { 404: "There is no such link.", 410: ENDED, 429: "Too many tries from your network." }[error.status] || "The file cannot be had now.";
+    error.advice = { 404: "Look whether you have all of it.", 429: "Wait a minute, then load the page again." }[error.status]
+      || "Ask whoever sent you the link for another one.";
+    throw error;
+  }
+  const field = (name) => response.headers.get(name) || "";
+  const named = /filename\*=UTF-8''([^;]+)/i.exec(field("Content-Disposition"));
+  const plain = /filename="((?:[^"\\]|\\.)*)"/i.exec(field("Content-Disposition"));
+  return {
+    name: named ? decodeURIComponent(named[1]) : (plain?.[1] || "file").replace(/\\(.)/g, "$1"),
+    size: Number(field("Content-Length")),
+    type: field("Content-Type"),
+    sha256: field("ETag").replace(/"/g, ""),
+    sharedBy: field("Shared-By"),
+    endsAt: field("Link-Expires"),
+  };
+}
+
+export default function Link({ params }) {
+  const path = `${API}/public/files/${encodeURIComponent(params.bucket)}/${encodeURIComponent(params.token)}`;
+  const [file, setFile] = useState(null);
+  const [error, setError] = useState(null);
+  useEffect(() => {
+    document.title = "A shared file · Filestore";
+    if (!servesContent) location.replace(nodeConsole());
+    else look(path).then(setFile, (problem) => setError(problem.status ? problem : { message: "No answer came.", advice: "Look at your network, then load the page again." }));
+  }, [path]);
+  return html`<main class="alone link"><div class="corner"><${ThemeMenu} /></div><p class="brand"><${Mark} />Filestore</p>
+    ${error && html`<h1>${error.status === 404 ? "No such link" : error.status === 410 ? "This link has ended" : "A shared file"}</h1><${ErrorBox} error=${error} />`}
+    ${!file && !error && html`<h1>A shared file</h1><${Loading} lines=${4} />`}
+    ${file && html`<h1 class="wraps"><${Name}>${file.name}</${Name}></h1>
+      <p>${file.sharedBy ? html`<${Name}>${file.sharedBy}</${Name}> shares this file with you` : "This file is shared with you"}${file.endsAt
+        ? html`, until <strong>${moment(file.endsAt)}</strong>` : ""}.</p>
+      <p><a role="button" class="download" href=${path} download=${file.name} rel="noreferrer">Download, ${size(file.size)}</a></p>
+      <${Facts} rows=${[
+        ["Size", `${file.size.toLocaleString("en")} bytes`],
+        ["Type", file.type],
+        ["SHA-256", html`<code>${file.sha256}</code> <${Copy} text=${file.sha256} label="Copy the SHA-256" />`],
+      ]} /><p class="quiet">Compare the SHA-256 of what you downloaded to be sure that it came whole: <code>sha256sum FILE</code>.</p>`}
+  </main>`;
+}

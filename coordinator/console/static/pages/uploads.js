@@ -1,0 +1,107 @@
+// Uploads: those of this tab, and those that began earlier and wait for their file.
+import { html, useEffect, useRef, useState } from "../html.js";
+import * as api from "../api.js";
+import { KINDS } from "../files.js";
+import { duration, size, speed } from "../format.js";
+import { otherConsoles, servesContent } from "../place.js";
+import { session } from "../session.js";
+import { ChooseFiles } from "../uploads/drop.js";
+import { add, clearStored, discard, giveUp, pause, resume, useUploads } from "../uploads/engine.js";
+import { fingerprint } from "../uploads/guess.js";
+import { forget, remembered } from "../uploads/memory.js";
+import { confirm } from "../ui/dialog.js";
+import { Action, Badge, Bar, Card, Empty, ErrorBox, Heading, Loading, Name, Time } from "../ui/parts.js";
+import { notify } from "../ui/toast.js";
+
+const TONES = { waiting: "plain", starting: "info", uploading: "info", retrying: "warn", paused: "warn", "signed out": "warn", stored: "good", failed: "bad" };
+const PAUSABLE = ["waiting", "starting", "uploading", "retrying"];
+
+export default function Uploads() {
+  const here = useUploads();
+  const hasStored = here.some((each) => each.state === "stored");
+  return html`<${Heading} title="Uploads" sub="Drop files or folders anywhere, on any page.">
+      ${servesContent && html`<${ChooseFiles} />`}</${Heading}>
+    <${Card} title="In this tab" actions=${hasStored && html`<button type="button" class="small outline" onClick=${clearStored}>Clear what is stored</button>`}>
+      ${here.length === 0
+        ? html`<${Empty} title="Nothing is being uploaded.">Drop files here, or choose them above.</${Empty}>`
+        : html`<ul class="uploads">${here.map((each) => html`<${One} key=${each.id} each=${each} />`)}</ul>`}
+    </${Card}><${Earlier} here=${here} />`;
+}
+
+function One({ each }) {
+  const { id, state, sent, size_bytes: total } = each;
+  const left = each.speed > 0 ? `, ${duration((total - sent) / each.speed)} left` : "";
+  const words = state === "uploading" ? `${size(sent)} of ${size(total)}, ${speed(each.speed)}${left}`
+    : state === "retrying" ? `${size(sent)} of ${size(total)}; the connection is lost, it is tried again`
+    : state === "stored" ? size(total) : `${size(sent)} of ${size(total)}`;
+  const abandon = () => confirm({ title: "Give this upload up?", names: [each.filename], action: "Give it up",
+    text: "What has come of it is dropped.", run: () => giveUp(id) });
+  return html`<li><div class="what">${state === "stored"
+      ? html`<a href="#/file/${each.file_uuid}?kind=${each.kind}"><${Name}>${each.filename}</${Name}></a>`
+      : html`<${Name}>${each.filename}</${Name}>`}
+      <${Badge} tone=${TONES[state]}>${state}</${Badge}></div>
+    <${Bar} value=${state === "stored" ? 1 : sent} max=${state === "stored" ? 1 : total || 1} label="Progress of ${each.filename}" tone=${state === "stored" ? "good" : "info"} />
+    <div class="below"><span class="quiet number">${words}</span><span class="actions">
+      ${PAUSABLE.includes(state) && html`<${Action} label="Pause ${each.filename}" run=${() => pause(id)}>Pause</${Action}>`}
+      ${["paused", "failed"].includes(state) && html`<${Action} label="Go on with ${each.filename}" run=${() => resume(id)}>Go on</${Action}>`}
+      ${state !== "stored" && html`<${Action} label="Give up ${each.filename}" run=${abandon}>Give up…</${Action}>`}</span></div>
+    ${each.error && html`<${ErrorBox} error=${each.error} />`}
+    ${each.error?.code === "network" && otherConsoles().length > 0 && html`<p class="quiet">Or go on through another node:
+      ${otherConsoles().map((url) => html` <a href=${url} rel="noreferrer">${new URL(url).host}</a>`)}. Sign in there, and choose the file again.</p>`}
+  </li>`;
+}
+
+// Those that have no file in this tab: the cluster knows them, and this browser may remember their fingerprint.
+function Earlier({ here }) {
+  const user = session.get().user.user_id;
+  const { data, error, isLoading, refresh } = api.usePolled(async (signal) => {
+    const found = [];
+    for (const [kind, { path, field }] of Object.entries(KINDS)) {
+      for (const status of ["pending", "uploading"]) {
+        const { rows } = await api.list(path, field, { query: { status }, signal, rowsMax: 1000 });
+        found.push(...rows.filter((row) => row.owner_id === user).map((row) => ({ ...row, kind })));
+      }
+    }
+    return found;
+  }, [here.length, here.filter((each) => each.state === "stored").length], { everyMs: 20_000 });
+  const own = new Set(here.map((each) => each.file_uuid));
+  const rows = (data || []).filter((row) => !own.has(row.file_uuid));
+  const marks = new Map(remembered(user).map((entry) => [entry.file_uuid, entry]));
+  useEffect(() => {
+    if (!data) return;
+    const alive = new Set(data.map((row) => row.file_uuid));
+    for (const id of marks.keys()) if (!alive.has(id) && !own.has(id)) forget(id);
+  }, [data]);
+  return html`<${Card} title="Begun earlier"><${ErrorBox} error=${error} retry=${refresh} />
+    ${isLoading && !data ? html`<${Loading} lines=${2} />`
+      : rows.length === 0 ? html`<${Empty} title="None.">Uploads that were cut off would be listed here.</${Empty}>`
+      : html`<ul class="uploads">${rows.map((row) => html`<${Waiting} key=${row.file_uuid} row=${row} mark=${marks.get(row.file_uuid)} refresh=${refresh} />`)}</ul>`}
+  </${Card}>`;
+}
+
+function Waiting({ row, mark, refresh }) {
+  const input = useRef(null);
+  const [isLooking, setIsLooking] = useState(false);
+  const total = row.size_bytes || mark?.size_bytes || 0;
+  async function chosen(event) {
+    const [file] = event.target.files;
+    event.target.value = "";
+    if (!file) return;
+    setIsLooking(true);
+    const isSame = file.size === total && (!mark || (await fingerprint(file)) === mark.fingerprint);
+    setIsLooking(false);
+    if (isSame) add([{ file, kind: row.kind, file_uuid: row.file_uuid, fields: { filename: row.filename } }]);
+    else notify(`${file.name} is not the file that was begun: it has another size or content. Choose the one that it was.`, "bad");
+  }
+  const abandon = () => confirm({ title: "Give this upload up?", names: [row.filename], action: "Give it up",
+    text: "What has come of it is dropped.", run: async () => {
+      await discard(row.file_uuid);
+      refresh();
+    } });
+  return html`<li><div class="what"><${Name}>${row.filename}</${Name}><${Badge} state=${row.status} /></div>
+    <div class="below"><span class="quiet">${size(total)}, begun <${Time} at=${row.created_at} />${mark ? "" : ", not in this browser"}</span>
+    <span class="actions"><input type="file" class="unseen" tabindex="-1" ref=${input} aria-label="The file of ${row.filename}" onChange=${chosen} />
+      ${servesContent && (mark || total > 0) && html`<button type="button" class="small outline" aria-label="Choose the file of ${row.filename} to go on"
+        aria-busy=${isLooking} onClick=${() => input.current.click()}>Choose the file to go on…</button>`}
+      <${Action} label="Give up ${row.filename}" run=${abandon}>Give up…</${Action}></span></div></li>`;
+}

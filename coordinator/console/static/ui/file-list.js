@@ -1,0 +1,73 @@
+// The list of one kind of file: what all three pages have in common. `columns` are those of the kind alone.
+import { html, useEffect, useMemo, useState } from "../html.js";
+import { ROWS_MAX, useList } from "../api.js";
+import { download, downloadAll, KINDS, remove, rename, share, STATUSES } from "../files.js";
+import { go } from "../router.js";
+import { servesContent } from "../place.js";
+import { ChooseFiles } from "../uploads/drop.js";
+import { DataTable } from "./table.js";
+import { Menu } from "./menu.js";
+import { Action, Badge, Empty, Heading, Name, Size, Time } from "./parts.js";
+
+export const nameColumn = {
+  key: "filename",
+  title: "Name",
+  render: (file) => html`<a href="#/file/${file.file_uuid}?kind=${file.kind}" class="file-name"><${Name}>${file.filename}</${Name}></a>`,
+};
+export const fileColumns = [
+  { key: "size_bytes", title: "Size", align: "end", width: "6.5rem", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
+  { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
+  { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (f) => html`<${Name}>${f.owner_id}</${Name}>` },
+  { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.created_at} />` },
+];
+
+export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
+  const { path, field, noun, title } = KINDS[kind];
+  const [beginning, setBeginning] = useState("");
+  const list = useList(path, field, { filename: beginning });
+  useEffect(() => {
+    addEventListener("filestore:stored", list.refresh);
+    return () => removeEventListener("filestore:stored", list.refresh);
+  }, []);
+  const rows = useMemo(() => list.rows.map((row) => ({ ...row, kind })), [list.rows]);
+  const dropRows = (ids) => ids.length > 0 && list.change((rows) => rows.filter((row) => !ids.includes(row.file_uuid)));
+  const renamed = async (file) => {
+    const record = await rename(file, kind);
+    if (record) list.change((rows) => rows.map((row) => (row.file_uuid === record.file_uuid ? record : row)));
+  };
+  const rowMenu = {
+    key: "menu",
+    sortable: false,
+    align: "end",
+    width: "3.2rem",
+    render: (file) => html`<${Menu} label="Actions for ${file.filename}" items=${[
+      file.status === "available" && { text: "Download", run: () => download(file) },
+      { text: "Show", run: () => go(`/file/${file.file_uuid}?kind=${kind}`) },
+      { text: "Rename…", run: () => renamed(file) },
+      file.status === "available" && { text: "Share by a link…", run: () => share(file) },
+      { text: "Delete…", tone: "bad", run: async () => dropRows(await remove([file])) },
+    ]} />`,
+  };
+  return html`<${Heading} title=${title} sub=${sub}>${servesContent && html`<${ChooseFiles} />`}</${Heading}>
+    ${list.isCut && html`<${Cut} beginning=${beginning} setBeginning=${setBeginning} noun=${noun} />`}
+    <${DataTable} label=${title} noun=${noun} rows=${rows} keyOf=${(file) => file.file_uuid}
+      nameOf=${(file) => file.filename} columns=${[nameColumn, ...columns, ...fileColumns, rowMenu]}
+      sort=${{ key: "created_at", down: true }} isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
+      search=${{ label: "Search by name or owner", text: (f) => `${f.filename} ${f.owner_id} ${f.file_uuid}` }}
+      filters=${[{ key: "status", title: "State", options: STATUSES, accept: (f, value) => f.status === value }, ...narrowing]}
+      actions=${(marked, clear) => html`<${Action} run=${() => downloadAll(marked.filter((f) => f.status === "available"))}>Download</${Action}>
+        <${Action} tone="danger" run=${async () => {
+          dropRows(await remove(marked));
+          clear();
+        }}>Delete…</${Action}>`}
+      empty=${html`<${Empty} title="No ${noun} yet.">${empty}</${Empty}>`} />`;
+}
+
+// Too many for one page: the beginning of a name finds the others.
+function Cut({ beginning, setBeginning, noun }) {
+  return html`<form class="banner" onSubmit=${(event) => {
+    event.preventDefault();
+    setBeginning(new FormData(event.target).get("beginning"));
+  }}>Only the first ${ROWS_MAX.toLocaleString("en")} are here. <label>Name begins with
+    <input name="beginning" value=${beginning} /></label> <button type="submit" class="small">Find the ${noun}</button></form>`;
+}

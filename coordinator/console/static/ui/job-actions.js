@@ -1,0 +1,42 @@
+// Jobs: begin a run, cancel one.
+import { html } from "../html.js";
+import * as api from "../api.js";
+import { go } from "../router.js";
+import { confirm, FormDialog, show } from "./dialog.js";
+import { notify } from "./toast.js";
+
+const OF_A_NODE = ["drain", "scrub", "compare"];
+const STOPS_TO_ASK = ["gc", "scrub", "compare"];
+
+// Asks what the job needs and begins it; then its run is shown. Resolves once that is so.
+export async function runJob(name, { node = "" } = {}) {
+  const nodes = OF_A_NODE.includes(name) ? (await api.list("cluster/nodes", "nodes")).rows : [];
+  const begun = await show((close) => html`<${FormDialog} title="Run ${name} now?" close=${close} action="Run now" submit=${(values) => {
+    const body = {};
+    if (values.node_id) body.node_id = values.node_id;
+    if (values.hours) body.grace_s = Math.round(Number(values.hours) * 3600);
+    if (values.yes_really) body.yes_really = true;
+    return api.post(`jobs/${encodeURIComponent(name)}`, body);
+  }}><p>The coordinator that leads begins <strong>${name}</strong> at once, and you see how it goes.</p>
+    ${nodes.length > 0 && html`<label>Where<select name="node_id"><option value="">All nodes${name === "drain" ? " that are draining" : ""}</option>
+      ${nodes.map((each) => html`<option value=${each.id} selected=${each.id === node}>${each.id} only</option>`)}</select></label>`}
+    ${name === "gc" && html`<label>Keep for, in hours<input name="hours" type="number" min="0" max="8784" step="any" placeholder="24" />
+      <small>Content that no file refers to is kept for so long.</small></label>`}
+    ${STOPS_TO_ASK.includes(name) && html`<label class="flag"><input type="checkbox" name="yes_really" value="1" />Go on even where a tenth or more would go</label>
+      <p class="quiet">Without this it stops there and says why, which is safer.</p>`}</${FormDialog}>`);
+  if (begun) go(`/jobs/runs/${begun.run_id}`);
+  return begun;
+}
+
+export function cancelRun(run) {
+  return confirm({
+    title: "Cancel this run?",
+    names: [`${run.job_name}, run ${run.run_id}`],
+    text: "What it has done stays done. A job with a schedule runs again by itself.",
+    action: "Cancel the run",
+    run: async () => {
+      await api.del(`jobs/runs/${run.run_id}`);
+      notify(`The run of ${run.job_name} is cancelled.`, "good");
+    },
+  });
+}

@@ -1,0 +1,124 @@
+// What can be done with a node: drain, undrain, remove, revoke, and let another one join.
+import { html, useState } from "../html.js";
+import * as api from "../api.js";
+import { urlOf } from "../cluster.js";
+import { counted, relative } from "../format.js";
+import { confirmName } from "./confirm-name.js";
+import { confirm, Dialog, FormDialog, show } from "./dialog.js";
+import { Copy, Name } from "./parts.js";
+import { notify } from "./toast.js";
+
+const NODES = "cluster/nodes";
+const MEMBER = "[a-z0-9]([a-z0-9\\-]{0,61}[a-z0-9])?";
+const LIVES = [[1800, "30 minutes"], [7200, "2 hours"], [86400, "a day"]];
+
+export function drain(node) {
+  return show((close) => html`<${Draining} node=${node} close=${close} />`);
+}
+
+function Draining({ node, close }) {
+  const [isRefused, setIsRefused] = useState(false);
+  const submit = async (values) => {
+    try {
+      await api.post(`${NODES}/${node.id}/drain`, {}, { query: { force: values.force ? 1 : "" } });
+    } catch (error) {
+      setIsRefused(error.code === "conflict");
+      throw error;
+    }
+    notify(`${node.id} is draining: the job drain empties it.`, "good");
+  };
+  return html`<${FormDialog} title="Drain ${node.id}?" close=${close} action="Drain" submit=${submit}>
+    <p>Nothing new is placed on <strong>${node.id}</strong>, and the job drain moves what it holds to other nodes. It goes on serving
+    until then. You can take this back.</p>
+    ${isRefused && html`<label class="flag"><input type="checkbox" name="force" value="1" />Drain it all the same, though others need
+      damaged copies that it keeps</label>`}</${FormDialog}>`;
+}
+
+export async function undrain(node) {
+  await api.del(`${NODES}/${node.id}/drain`);
+  notify(`${node.id} takes new files again.`, "good");
+}
+
+export function remove(node) {
+  return confirmName({
+    title: `Remove ${node.id} from the cluster?`,
+    name: node.id,
+    text: "It leaves for good and its certificates end. It should be drained and hold nothing any more; if not, this is refused and nothing happens.",
+    action: "Remove it",
+    run: async (values) => {
+      const query = { force: values.force ? 1 : "", is_gone: values.force && values.is_gone ? 1 : "", give_up: values.give_up ? 1 : "" };
+      const gone = await api.del(`${NODES}/${node.id}`, { query });
+      const left = gone.replicas + gone.uploads > 0 ? ` ${counted(gone.replicas, "replica")} and ${counted(gone.uploads, "upload")} went with it.` : "";
+      notify(`${node.id} is removed.${left}`, left ? "warn" : "good");
+    },
+    children: (refusal) => refusal?.code === "conflict" && html`<fieldset><legend>It cannot be emptied any more?</legend>
+      <label class="flag"><input type="checkbox" name="force" value="1" />It is down for good: give up its copies (force)</label>
+      <label class="flag"><input type="checkbox" name="is_gone" value="1" />It was destroyed: do not wait until it counts as down (is_gone)</label>
+      <label class="flag"><input type="checkbox" name="give_up" value="1" />Also lose what no other node has (give_up)</label></fieldset>`,
+  });
+}
+
+export async function revoke(node) {
+  const revoked = await confirmName({
+    title: `Revoke the certificates of ${node.id}?`,
+    name: node.id,
+    text: "For a node that was stolen or copied. It is shut out at once and its replicas do not count. It comes back only by joining anew.",
+    action: "Revoke them",
+    run: () => api.post(`${NODES}/${node.id}/revoke`),
+  });
+  if (!revoked) return false;
+  const sole = revoked.only_there + revoked.uploads_only_there.length;
+  await show((close) => html`<${Dialog} title="${node.id} is revoked" close=${close}>
+    <p>${counted(revoked.replicas, "replica")} must be made on other nodes: repair does that by itself.</p>
+    ${sole > 0 && html`<p><strong>${counted(revoked.only_there, "blob")} and ${counted(revoked.uploads_only_there.length, "upload")} are on no other node
+      that is there: keep its disk, and bring it back.</strong></p>`}
+    <footer><button type="button" onClick=${() => close(true)} autofocus>Close</button></footer></${Dialog}>`);
+  return true;
+}
+
+export function forgetInstance(node) {
+  return confirm({
+    title: "Let another directory speak for this node?",
+    names: [node.id],
+    text: "For a directory that was put back from a backup. Stop every other process of this node first. What it holds counts again once it was compared.",
+    action: "Let it speak",
+    run: async () => {
+      await api.del(`${NODES}/${node.id}/instance`);
+      notify(`The next process with the certificate of ${node.id} speaks for it.`, "good");
+    },
+  });
+}
+
+// A join token, and the command that a new node is made with.
+export async function addNode() {
+  const made = await show((close) => html`<${FormDialog} title="Add a node" close=${close} action="Make a join token" submit=${async (values) => {
+    const minted = await api.post("cluster/join-tokens", { node_id: values.node_id, ttl_seconds: Number(values.ttl_seconds) });
+    const authority = await api.get("cluster/ca");
+    return { minted, values, coordinator: urlOf(authority.coordinators[0]) };
+  }}><p>A new machine joins with a token that lives for a while. The next step shows the command for it.</p>
+    <div class="pair"><label>Name of the node<input name="node_id" required pattern=${MEMBER} maxlength="63" placeholder="n4"
+        title="Small letters, digits and hyphens" autocomplete="off" autofocus /></label>
+      <label>Its IP address<input name="address" required placeholder="10.0.0.14" autocomplete="off" pattern="[0-9a-fA-F.:]+"
+        title="Where clients and other nodes reach it" /></label></div>
+    <label>The token lives<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label></${FormDialog}>`);
+  if (made) await showToken(made);
+  return made;
+}
+
+const showToken = ({ minted, values, coordinator }) => {
+  const data = `/var/lib/filestore/${values.node_id}`;
+  const command = `filestore node join --id ${values.node_id} --data ${data} --coordinator ${coordinator} --address ${values.address} --token-file - <<'END'
+${minted.token}
+END
+filestore node run --data ${data}`;
+  return show((close) => html`<${Dialog} title="Join ${values.node_id}" close=${close} wide>
+    <p>Run this on the new machine, where Filestore is installed. The token is in it, and is shown this once; it ends ${relative(minted.expires_at)}.</p>
+    <pre class="text command" tabindex="0" aria-label="The commands">${command}</pre>
+    <p class="quiet">The node appears in the list once it has joined. <${Name}>--zone</${Name}> names what fails together, such as a rack.</p>
+    <footer><${Copy} text=${command} label="Copy the commands" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
+};
+
+export async function endToken(token) {
+  return confirm({ title: "End this join token?", names: [token.token_id], text: "It admits nobody any more. Nodes that have joined with it stay.",
+    action: "End it", run: () => api.del(`cluster/join-tokens/${token.token_id}`) });
+}

@@ -1,0 +1,114 @@
+// What can be done with a user: make, change, mint a token, disable, revoke, delete, give access to a bucket.
+import { html } from "../html.js";
+import * as api from "../api.js";
+import { moment } from "../format.js";
+import { confirmName } from "./confirm-name.js";
+import { confirm, Dialog, FormDialog, show } from "./dialog.js";
+import { Copy, Name } from "./parts.js";
+import { notify } from "./toast.js";
+
+const NAME = "[A-Za-z0-9._@:\\-]+";
+const ALLOWED = "Letters, digits and . _ @ : -";
+const LIVES = [[43_200, "12 hours"], [86_400, "a day"], [604_800, "7 days"], [2_592_000, "30 days"]];
+const LEVELS = [["read", "read: look and download"], ["write", "write: read, change and upload"], ["admin", "admin: write, share, grant and delete"]];
+
+const pathOf = (id) => `auth/users/${encodeURIComponent(id)}`;
+const namesIn = (text) => [...new Set(text.split(/[\s,]+/).filter(Boolean))];
+const LISTED = `[A-Za-z0-9._@:\\-\\s,]*`;
+
+// Roles and groups of a user; `admin` has a box of its own.
+function Rights({ user }) {
+  const roles = user?.roles || [];
+  return html`<label class="flag"><input type="checkbox" name="is_admin" value="1" checked=${roles.includes("admin")} />Administrator: may see and do everything</label>
+    <div class="pair"><label>Groups<input name="groups" pattern=${LISTED} title="${ALLOWED}; several with commas" placeholder="students, staff" autocomplete="off" value=${(user?.groups || []).join(", ")} /></label>
+    <label>Other roles<input name="roles" pattern=${LISTED} title="${ALLOWED}; several with commas" placeholder="teacher" autocomplete="off" value=${roles.filter((role) => role !== "admin").join(", ")} /></label></div>
+    <p class="quiet">Access is given to users, groups and roles by name.</p>`;
+}
+
+const rightsIn = (values) => ({ roles: [...(values.is_admin ? ["admin"] : []), ...namesIn(values.roles)], groups: namesIn(values.groups) });
+
+const Life = () => html`<label>The token lives<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>`;
+
+export async function addUser(known) {
+  const made = await show((close) => html`<${FormDialog} title="Add a user" close=${close} action="Add the user" submit=${async (values) => {
+    if (known.some((user) => user.user_id === values.user_id)) throw { message: "There is a user of this name.", advice: "Choose another, or change that one." };
+    const user = await api.put(pathOf(values.user_id), rightsIn(values));
+    if (!values.ttl_seconds) return { user };
+    return { user, minted: await api.post(`${pathOf(values.user_id)}/token`, { ttl_seconds: Number(values.ttl_seconds) }) };
+  }}><label>Name<input name="user_id" required maxlength="128" pattern=${NAME} title=${ALLOWED} autocomplete="off" autocapitalize="off" autofocus /></label>
+    <${Rights} /><label>A token to sign in with<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>make one for ${text}</option>`)}
+      <option value="">make none now</option></select></label></${FormDialog}>`);
+  if (made?.minted) await showToken(made.minted);
+  return made;
+}
+
+export function changeUser(user) {
+  return show((close) => html`<${FormDialog} title="Change ${user.user_id}" close=${close} submit=${async (values) => {
+    const changed = await api.put(pathOf(user.user_id), rightsIn(values));
+    notify(`${user.user_id} is changed. Tokens that live have the new rights at once.`, "good");
+    return changed;
+  }}><${Rights} user=${user} /></${FormDialog}>`);
+}
+
+export async function mint(user) {
+  const minted = await show((close) => html`<${FormDialog} title="Make a token for ${user.user_id}" close=${close} action="Make it"
+    submit=${(values) => api.post(`${pathOf(user.user_id)}/token`, { ttl_seconds: Number(values.ttl_seconds) })}>
+    <p>Whoever has it signs in as <strong><${Name}>${user.user_id}</${Name}></strong>. Tokens made before live on.</p><${Life} /></${FormDialog}>`);
+  if (minted) await showToken(minted);
+  return minted;
+}
+
+function showToken(minted) {
+  const save = () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([`${minted.token}\n`], { type: "text/plain" }));
+    link.download = `${minted.user_id.replaceAll(/[^\w.@-]/g, "_")}.token`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  return show((close) => html`<${Dialog} title="Token of ${minted.user_id}" close=${close} wide>
+    <p>It is shown this once: hand it to them now, by a safe way. It ends on ${moment(minted.expires_at)}.</p>
+    <pre class="text command" tabindex="0" aria-label="The token">${minted.token}</pre>
+    <footer><button type="button" class="outline" onClick=${save}>Save as a file</button>
+      <${Copy} text=${minted.token} label="Copy the token" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
+}
+
+export async function setDisabled(user, disabled) {
+  const change = async () => {
+    await api.put(pathOf(user.user_id), { disabled });
+    notify(`${user.user_id} ${disabled ? "is disabled: their tokens are refused." : "may sign in again."}`, "good");
+  };
+  if (!disabled) return (await change(), true);
+  return confirm({ title: "Disable this user?", names: [user.user_id], text: "Their tokens are refused at once, and none is made. Files and permissions stay. You can take this back.",
+    action: "Disable", run: change });
+}
+
+export function revokeUser(user) {
+  return confirmName({ title: `Revoke everything of ${user.user_id}?`, name: user.user_id,
+    text: "All their permissions go, their tokens are dead on every node, and their public links end. Their files stay. This cannot be taken back.",
+    action: "Revoke everything", run: async () => {
+      await api.post("auth/revoke", { user_id: user.user_id });
+      notify(`Everything of ${user.user_id} is revoked.`, "good");
+    } });
+}
+
+export function deleteUser(user) {
+  return confirmName({ title: `Delete ${user.user_id}?`, name: user.user_id,
+    text: "Their tokens are dead, their permissions and public links end. It is refused while they own files or buckets.",
+    action: "Delete", run: async () => {
+      await api.del(pathOf(user.user_id));
+      notify(`${user.user_id} is deleted.`, "good");
+    } });
+}
+
+export async function giveBucket(user) {
+  const { rows } = await api.list("buckets", "buckets");
+  return show((close) => html`<${FormDialog} title="Give ${user.user_id} access to a bucket" close=${close} action="Give access" submit=${async (values) => {
+    const body = { principal_type: "user", principal_id: user.user_id, permission: values.permission, expires_at: "" };
+    const entry = await api.post(`buckets/${values.bucket_id}/permissions`, body);
+    notify(`${user.user_id} has ${entry.permission} now.`, "good");
+    return entry;
+  }}><label>Bucket<select name="bucket_id">${rows.map((bucket) => html`<option value=${bucket.bucket_id}>${bucket.name}</option>`)}</select></label>
+    <label>May<select name="permission">${LEVELS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
+    <p class="quiet">With all its files, until somebody takes it away under <a href="#/access">Access</a>.</p></${FormDialog}>`);
+}

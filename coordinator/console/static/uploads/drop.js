@@ -1,0 +1,85 @@
+// Files and folders that are dropped anywhere, or chosen: what they are is guessed, and asked about before they go.
+import { html, useEffect, useState } from "../html.js";
+import { servesContent } from "../place.js";
+import { Dialog, show } from "../ui/dialog.js";
+import { notify } from "../ui/toast.js";
+import { UploadForm } from "./form.js";
+
+const FILES_MAX = 10_000;
+
+// What is dropped, folders opened: File objects. Raises where a folder cannot be read.
+async function filesOf(items) {
+  const entries = [...items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.() || item.getAsFile());
+  const found = [];
+  async function walk(entry) {
+    if (!entry || found.length >= FILES_MAX) return;
+    if (entry instanceof File) found.push(entry);
+    else if (entry.isFile) found.push(await new Promise((done, failed) => entry.file(done, failed)));
+    else {
+      const reader = entry.createReader();
+      for (;;) {
+        const some = await new Promise((done, failed) => reader.readEntries(done, failed));
+        if (some.length === 0) return;
+        for (const each of some) await walk(each);
+      }
+    }
+  }
+  for (const entry of entries) await walk(entry);
+  return found;
+}
+
+// Asks what is needed of these files and begins their uploads.
+export function offer(files, options = {}) {
+  if (files.length === 0) {
+    notify("There is no file in what you dropped.", "warn");
+    return Promise.resolve();
+  }
+  if (!servesContent) {
+    notify("A coordinator serves this page: open the console of a node to upload.", "warn");
+    return Promise.resolve();
+  }
+  const kept = files.slice(0, FILES_MAX);
+  return show((close) => html`<${Dialog} wide close=${close} title=${kept.length === 1 ? "Upload a file" : `Upload ${kept.length} files`}>
+    <${UploadForm} files=${kept} close=${close} ...${options} /></${Dialog}>`);
+}
+
+// The whole window takes what is dropped.
+export function DropZone() {
+  const [isOver, setIsOver] = useState(false);
+  useEffect(() => {
+    let depth = 0;
+    const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+    const enter = (event) => hasFiles(event) && ((depth += 1), setIsOver(true));
+    const leave = (event) => {
+      if (hasFiles(event) && (depth -= 1) <= 0) setIsOver(false);
+    };
+    const over = (event) => hasFiles(event) && event.preventDefault();
+    const drop = (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      depth = 0;
+      setIsOver(false);
+      const bucket = /^#\/buckets\/([0-9a-f-]{36})/.exec(location.hash)?.[1];
+      filesOf(event.dataTransfer.items).then((files) => offer(files, { bucket }), () => notify("The folder cannot be read.", "bad"));
+    };
+    const listeners = { dragenter: enter, dragleave: leave, dragover: over, drop };
+    for (const [name, listener] of Object.entries(listeners)) addEventListener(name, listener);
+    return () => {
+      for (const [name, listener] of Object.entries(listeners)) removeEventListener(name, listener);
+    };
+  }, []);
+  return isOver && html`<div class="drop-here" aria-hidden="true"><p>Drop to upload</p></div>`;
+}
+
+// A button that asks for files, and one for a folder.
+export function ChooseFiles({ bucket, small = true }) {
+  const chosen = (event) => {
+    const files = [...event.target.files];
+    event.target.value = "";
+    if (files.length > 0) offer(files, { bucket });
+  };
+  return html`<label role="button" class="choose ${small ? "small" : ""}">Upload files…<input type="file" multiple class="unseen"
+      aria-label="Upload files" onChange=${chosen} /></label>
+    <label role="button" class="choose outline ${small ? "small" : ""}">Upload a folder…<input type="file" webkitdirectory
+      class="unseen" aria-label="Upload a folder" onChange=${chosen} /></label>`;
+}

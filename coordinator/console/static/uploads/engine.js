@@ -1,0 +1,194 @@
+// Uploads of this tab: they outlive pages, wait for each other, go on after a lost connection and after signing in.
+import { createStore, useEffect, useState } from "../html.js";
+import * as api from "../api.js";
+import { KINDS } from "../files.js";
+import { session } from "../session.js";
+import { notify } from "../ui/toast.js";
+import { fingerprint } from "./guess.js";
+import { forget, remember } from "./memory.js";
+
+const AT_ONCE = 3;
+// Between tries of one upload; a node that dies is replaced within some seconds, and may be started again.
+const RETRY_MS = [300, 1000, 2000, 4000, 6000, ...Array(14).fill(8000)];
+const SPEED_S = 0.4; // weight of what was measured last
+
+// { id, file, filename, size_bytes, kind, fields, file_uuid, state, sent, speed, error, user, note }
+// state: waiting, starting, uploading, retrying, paused, signed out, stored, failed
+export const uploads = createStore([]);
+const running = new Map(); // id -> the tus upload, or null while it starts
+let counted = 0;
+
+export function useUploads() {
+  const [value, setValue] = useState(uploads.get);
+  useEffect(() => uploads.subscribe(setValue), []);
+  return value;
+}
+
+const find = (id) => uploads.get().find((each) => each.id === id);
+const change = (id, changes) =>
+  uploads.set((all) => all.map((each) => (each.id === id ? { ...each, ...changes } : each)));
+
+// Queue files: [{ file, kind, fields }], `fields` of the new record. Or one that has begun: { file, file_uuid, ... }.
+export function add(files) {
+  const added = files.map(({ file, kind, fields, file_uuid = "" }) => ({
+    id: (counted += 1),
+    ...{ file, kind, fields, file_uuid, filename: fields.filename, size_bytes: file.size },
+    ...{ state: "waiting", sent: 0, speed: 0, error: null, user: session.get().user?.user_id },
+  }));
+  uploads.set((all) => [...all, ...added]);
+  next();
+}
+
+function next() {
+  if (!session.get().user) return;
+  for (const each of uploads.get()) {
+    if (running.size >= AT_ONCE) return;
+    if (each.state === "waiting" && !running.has(each.id)) start(each.id);
+  }
+}
+
+async function start(id) {
+  running.set(id, null);
+  change(id, { state: "starting", error: null });
+  try {
+    let { file_uuid: fileUuid } = find(id);
+    const { file, kind, fields, user } = find(id);
+    if (!fileUuid) {
+      const mark = await fingerprint(file);
+      const created = await api.post(KINDS[kind].path, { ...fields, size_bytes: file.size });
+      fileUuid = created.file_uuid;
+      const begunAt = new Date().toISOString();
+      remember({ file_uuid: fileUuid, filename: fields.filename, size_bytes: file.size, fingerprint: mark, kind, user, begun_at: begunAt });
+      change(id, { file_uuid: fileUuid });
+    }
+    await import("../vendor/tus.js"); // it defines globalThis.tus
+    if (find(id)?.state !== "starting") return ended(id); // paused or given up meanwhile
+    send(id, file, fileUuid);
+  } catch (error) {
+    failed(id, error);
+  }
+}
+
+function send(id, file, fileUuid) {
+  const measure = newMeasure();
+  const upload = new globalThis.tus.Upload(file, {
+    uploadUrl: `${location.origin}${api.API}/files/${fileUuid}/content`,
+    retryDelays: RETRY_MS,
+    storeFingerprintForResuming: false,
+    onBeforeRequest: (request) => request.setHeader("Authorization", `Bearer ${session.token()}`),
+    onShouldRetry: (error) => {
+      const status = error.originalResponse?.getStatus() || 0;
+      const isTried = status === 0 || status >= 500 || [408, 409, 423, 429].includes(status);
+      if (isTried) change(id, { state: "retrying", speed: 0 });
+      return isTried;
+    },
+    onProgress: (sent) => {
+      const speed = measure(sent);
+      if (speed !== undefined) change(id, { sent, speed, state: "uploading" });
+    },
+    onSuccess: () => {
+      change(id, { state: "stored", sent: file.size, speed: 0, file: null });
+      forget(fileUuid);
+      ended(id);
+      notify(`${find(id).filename} is stored.`, "good");
+      dispatchEvent(new Event("filestore:stored"));
+    },
+    onError: (error) => failed(id, asApiError(error)),
+  });
+  running.set(id, upload);
+  change(id, { state: "uploading" });
+  upload.start();
+}
+
+// A function of the bytes that are sent: bytes a second, a few times a second; undefined in between.
+function newMeasure() {
+  let [at, bytes, speed] = [performance.now(), -1, 0];
+  return (sent) => {
+    const now = performance.now();
+    if (bytes < 0) bytes = sent; // where the upload goes on from
+    if (now - at < 250) return undefined;
+    const measured = (1000 * Math.max(0, sent - bytes)) / (now - at);
+    speed = speed ? speed + SPEED_S * (measured - speed) : measured;
+    [at, bytes] = [now, sent];
+    return speed;
+  };
+}
+
+function asApiError(error) {
+  const response = error.originalResponse;
+  if (!response) return new api.ApiError(0, "network", "No answer came.");
+  try {
+    const { code, details, error: title } = JSON.parse(response.getBody());
+    return new api.ApiError(response.getStatus(), code, details || title, response.getHeader("X-Request-Id") || "");
+  } catch {
+    // An answer to HEAD has no body.
+    return new api.ApiError(response.getStatus(), response.getStatus() === 401 ? "unauthorized" : "", `The answer was ${response.getStatus()}.`);
+  }
+}
+
+function failed(id, error) {
+  const each = find(id);
+  ended(id, false);
+  if (!each || each.state === "paused") return;
+  if (error.status === 401) {
+    change(id, { state: "signed out", speed: 0, error: null });
+    session.close("Your token has ended, or was revoked. Sign in again: your uploads go on by themselves.");
+    return;
+  }
+  if (error.status === 404 || error.status === 410) forget(each.file_uuid);
+  change(id, { state: "failed", speed: 0, error });
+  next();
+}
+
+function ended(id, isNextBegun = true) {
+  running.delete(id);
+  if (isNextBegun) next();
+}
+
+export async function pause(id) {
+  const upload = running.get(id);
+  change(id, { state: "paused", speed: 0 });
+  await upload?.abort();
+  ended(id);
+}
+
+export function resume(id) {
+  change(id, { state: "waiting", error: null });
+  next();
+}
+
+// Ends an upload for good: what has come is dropped.
+export async function giveUp(id) {
+  const each = find(id);
+  const upload = running.get(id);
+  change(id, { state: "paused" });
+  await upload?.abort();
+  ended(id);
+  if (each.file_uuid && each.state !== "stored") await discard(each.file_uuid);
+  uploads.set((all) => all.filter((other) => other.id !== id));
+}
+
+// The same of one that this tab does not have.
+export async function discard(fileUuid) {
+  await api.del(`files/${fileUuid}`).catch((error) => {
+    if (error.status !== 404 && error.status !== 410) throw error;
+  });
+  forget(fileUuid);
+}
+
+export const clearStored = () => uploads.set((all) => all.filter((each) => each.state !== "stored"));
+
+export const isBusy = () => uploads.get().some((each) => !["stored", "failed"].includes(each.state));
+
+// Whoever signs in again goes on with what is theirs; of somebody else nothing is sent.
+session.subscribe(({ user }) => {
+  if (!user) return;
+  uploads.set((all) =>
+    all.map((each) => (each.state === "signed out" && each.user === user.user_id ? { ...each, state: "waiting" } : each)),
+  );
+  next();
+});
+
+addEventListener("beforeunload", (event) => {
+  if (isBusy()) event.preventDefault();
+});
