@@ -20,6 +20,7 @@ from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ca.errors import Internal, Unauthorized
+from ca.hostnames import is_identity_name, is_literal, is_loopback_name
 from ca.identity import X509_FAILURES, Identity, Role
 from ca.keys import PublicKey, new_key, public_key_digest
 
@@ -63,7 +64,7 @@ class Authority:
     def sign_leaf(
         self, public_key: PublicKey, identity: Identity, address: str, *, now: datetime
     ) -> LeafCertificate:
-        """A leaf for `identity`, serving on `address` (as `check_address` gave it), for 7 days.
+        """A leaf for `identity`, serving on the address or name that `check_address` gave, for 7 days.
 
         Its life ends with the intermediate's at the latest. Raises Internal when the intermediate is used up.
         """
@@ -336,13 +337,18 @@ def _leaf_subject(identity: Identity) -> x509.Name:
 
 def _leaf_names(identity: Identity, address: str) -> x509.SubjectAlternativeName:
     """A member on loopback, which only development allows, is `localhost` as well."""
-    found = ipaddress.ip_address(address)
-    names = [identity.dns_name, *([LOCALHOST] if found.is_loopback else [])]
+    assert not is_identity_name(address), "a machine with the name of a member"
+    if is_literal(address):
+        found = ipaddress.ip_address(address)
+        addresses, names, is_local = [x509.IPAddress(found)], [], found.is_loopback
+    else:
+        addresses, names, is_local = [], [address], is_loopback_name(address)
+    names = list(dict.fromkeys([identity.dns_name, *names, *([LOCALHOST] if is_local else [])]))
     return x509.SubjectAlternativeName(
         [
             x509.UniformResourceIdentifier(identity.uri),
             *(x509.DNSName(name) for name in names),
-            x509.IPAddress(found),
+            *addresses,
         ]
     )
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from ca.errors import InvalidRequest
+from ca.hostnames import is_literal
 from ca.identity import X509_FAILURES, Identity
 from ca.keys import PublicKey as PublicKey
 
@@ -47,7 +48,7 @@ def new_csr(key: ec.EllipticCurvePrivateKey, identity: Identity, address: str) -
         [
             x509.UniformResourceIdentifier(identity.uri),
             x509.DNSName(identity.dns_name),
-            x509.IPAddress(ipaddress.ip_address(address)),
+            general_name(address),
         ]
     )
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.id)])
@@ -56,11 +57,17 @@ def new_csr(key: ec.EllipticCurvePrivateKey, identity: Identity, address: str) -
     return request.public_bytes(serialization.Encoding.PEM).decode("ascii")
 
 
+def general_name(address: str) -> x509.GeneralName:
+    """How a certificate names an address, or the DNS name of a machine."""
+    return x509.IPAddress(ipaddress.ip_address(address)) if is_literal(address) else x509.DNSName(address)
+
+
 def check_csr(pem: object, identity: Identity, *, address: str | None = None) -> PublicKey:
     """The public key of a request that asks for nothing but a certificate for `identity`.
 
-    Addresses among its names must be `address`; without one they are not compared (they are never taken from
-    here anyway). Whatever comes in, the only error is InvalidRequest, whose details begin "csr: ".
+    Addresses among its names, and names of machines, must be `address`; without one, addresses are not
+    compared (they are never taken from here anyway). Whatever comes in, the only error is InvalidRequest,
+    whose details begin "csr: ".
     """
     der = _der(pem)
     try:
@@ -180,10 +187,11 @@ def _check_extension(value: x509.ExtensionType, identity: Identity, address: str
 
 
 def _check_name(name: x509.GeneralName, identity: Identity, address: str | None) -> None:
-    if isinstance(name, x509.IPAddress):
-        if address is not None and name.value != ipaddress.ip_address(address):
-            raise _refused(f"it asks for an address other than {address}")
+    own = [x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.dns_name)]
+    if address is not None:
+        own.append(general_name(address))
+    if name in own or (isinstance(name, x509.IPAddress) and address is None):
         return
-    own = {x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.dns_name)}
-    if name not in own:
-        raise _refused(f"it asks for a name other than {identity.uri} and {identity.dns_name}")
+    if isinstance(name, x509.IPAddress):
+        raise _refused(f"it asks for an address other than {address}")
+    raise _refused(f"it asks for a name other than {identity.uri} and {identity.dns_name}")

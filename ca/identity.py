@@ -12,11 +12,11 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from ca.errors import InvalidRequest, Unauthorized
+from ca.hostnames import WANTED, check_name, is_literal, is_loopback_name
 
 # One DNS label (RFC 1123, section 2.1), lower case: it stands in host names, URIs and file names alike.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _URI = re.compile(r"spiffe://(?P<cluster>[a-z0-9-]+)/(?P<role>node|coordinator)/(?P<id>[a-z0-9-]+)")
-_ADDRESS_CHARS_MAX = 45  # the longest literal: an IPv6 address with six groups and a dotted quad
 _PORT_MAX = 65_535
 # Their last 32 bits are an IPv4 address: NAT64 (RFC 6052), IPv4-compatible, IPv4-translated (RFC 2765).
 _EMBEDDING_NETWORKS = tuple(ipaddress.IPv6Network(n) for n in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96"))
@@ -116,17 +116,22 @@ def check_cluster_name(value: object) -> str:
 
 
 def check_address(value: object, *, development: bool, field: str = "ip_address") -> str:
-    """The canonical literal of an address that others can dial; IPv4-mapped IPv6 becomes IPv4.
+    """What others can dial, in its canonical form: an IPv4 or IPv6 address, or the DNS name of a machine.
 
-    Loopback, unspecified, multicast and link-local addresses pass with `development` only, and likewise IPv6
-    addresses that embed such an IPv4 one. Host names and zones (`%eth0`) never do. Raises InvalidRequest.
+    IPv4-mapped IPv6 becomes IPv4, a name lower case. Loopback, unspecified, multicast and link-local
+    addresses pass with `development` only, and likewise IPv6 addresses that embed such an IPv4 one, and names
+    for loopback. Zones (`%eth0`) never do. Raises InvalidRequest naming `field`, with the reason.
     """
-    if not isinstance(value, str) or len(value) > _ADDRESS_CHARS_MAX or not value.isascii() or "%" in value:
-        raise InvalidRequest(f"{field}: a literal IPv4 or IPv6 address is required")
-    try:
-        address: _Address = ipaddress.ip_address(value)
-    except ValueError as error:
-        raise InvalidRequest(f"{field}: a literal IPv4 or IPv6 address is required") from error
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{field}: {WANTED}")
+    if not value.isascii() or not is_literal(value) or "%" in value:
+        name = check_name(value, field)
+        if not development and is_loopback_name(name):
+            raise InvalidRequest(
+                f"{field}: others cannot dial {name}, which is each machine's name for itself"
+            )
+        return name
+    address: _Address = ipaddress.ip_address(value)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     forms = [address, *_embedded_ipv4(address)]

@@ -30,6 +30,7 @@ from ca.certificates import (
     validity_ms,
 )
 from ca.errors import Internal, Unauthorized
+from ca.hostnames import is_identity_name
 from ca.identity import X509_FAILURES, Identity, Role
 from ca.keys import UnreadableKey, key_from_pem, key_to_pem
 from ca.secretfiles import write_secret
@@ -120,14 +121,15 @@ class Credential:
             raise UnusableCredential(f"{self.path} is the certificate of {named.uri}, not of {identity.uri}")
 
     def require_address(self, address: str) -> None:
-        """Raises UnusableCredential when the certificate on disk is for another address.
+        """Raises UnusableCredential when the certificate on disk is for another address or name.
 
         It does not matter how the address is written.
         """
         names = self.chain()[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        known = names.get_values_for_type(x509.IPAddress)
-        if not any(_is_written(each, address) for each in known):
-            shown = ", ".join(map(str, known))
+        addresses = names.get_values_for_type(x509.IPAddress)
+        machines = [each for each in names.get_values_for_type(x509.DNSName) if not is_identity_name(each)]
+        if address not in machines and not any(_is_written(each, address) for each in addresses):
+            shown = ", ".join(map(str, [*addresses, *machines]))
             raise UnusableCredential(f"{self.path} is for the address {shown}, not for {address}")
 
 

@@ -22,13 +22,14 @@ from ca.errors import (
     InvalidRequest,
     Unavailable,
 )
+from ca.hostnames import is_literal
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
 from ca.tls import Peer
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
 from coordinator.admission import Admission
-from coordinator.machine.execution.rules import RULES
+from coordinator.machine.execution.rules import MEMBERS_ARE_NAMED, RULES
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
@@ -171,6 +172,7 @@ class Service:
                 return await self._rotate_key(call)
             case AddCoordinatorCall():
                 await self._require_admin(call.caller)
+                self._require_address_known(call.record.address)
                 return _encode(await self._operations.add(call.record))
             case RemoveCoordinatorCall():
                 await self._require_admin(call.caller)
@@ -341,6 +343,7 @@ class Service:
         node_id = check_member_id(call.node_id)
         development = self._view().development
         address = check_address(call.address, development=development)
+        self._require_address_known(address)
         api_port = check_port(call.api_port)
         identity = Identity(self._identity.cluster, Role.NODE, node_id)
         public_key = csr.check_csr(call.csr, identity, address=address)
@@ -364,6 +367,14 @@ class Service:
         certificate = msgspec.msgpack.decode(await self._change(command), type=CertificateRecord)
         self._health.forget(node_id)
         return JoinReply(self._authority.root_pem, certificate.pem)
+
+    def _require_address_known(self, address: str) -> None:
+        """Raises Unavailable for a name while a coordinator may run that signs no certificate for one."""
+        if not is_literal(address) and self._store.rules() < MEMBERS_ARE_NAMED:
+            raise Unavailable(
+                "A name is an address once every coordinator runs this version: upgrade one that does not,"
+                " start one that is down, remove one that is gone; or give an IP address."
+            )
 
     def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:
         """A mistyped address would cost the token and the name. That of a node that is down may be reused."""

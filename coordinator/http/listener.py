@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from ca.hostnames import is_literal, is_loopback_name
 from coordinator.http.internals.tls import TlsListening
 from coordinator.http.rate_limits import network_of
 from coordinator.runtime.lifetime import descriptor_limit
@@ -24,6 +25,8 @@ GREED: Final = 4  # an address may hold so many times what is left: alone four f
 REFUSED_LOG_INTERVAL_S: Final = 10.0  # between two lines of the log about it
 ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
 BACKLOG: Final = 512
+LOOPBACK: Final = "127.0.0.1"
+EVERYWHERE: Final = "::"  # of IPv4 too
 # The kernel keeps so much of an answer to a member beyond what that has room for. Of megabytes, as usual, it
 # sends the rest when the reader makes room, and in the reader's time where both are on one machine: measured,
 # a tenth of the work of a node that passes a download on. And each slow reader would cost as much memory.
@@ -33,6 +36,9 @@ PEER_UNSENT_BYTES: Final = 128 << 10
 PLAIN_UNSENT_BYTES: Final = 256 << 10
 EXHAUSTED_PAUSE_S: Final = 0.5  # accepting again at once would fail again
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_NO_IPV6: Final = frozenset(
+    {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
+)  # where the kernel has it not, or not on
 _log = logging.getLogger("filestore.http")
 
 
@@ -86,25 +92,44 @@ class CannotListen(OSError):
 async def listening_socket(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A bound, listening socket; port 0 takes a free one. Raises CannotListen, OSError.
 
-    `shared`: other processes of this user may listen there too, and the kernel deals connections out.
+    `host` is an address of this machine, or its name: then it listens on all of them. What a name leads to is
+    for others to find out, and may change; many a machine takes its own name for loopback. `shared`: other
+    processes of this user may listen there too, and the kernel deals connections out.
     """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, number, _, address = found[0]
-    listening = socket.socket(family, kind, number)
+    try:
+        return _bound(*place_of(host, port), shared=shared)
+    except OSError as error:
+        if is_literal(host) or is_loopback_name(host) or error.errno not in _NO_IPV6:
+            raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
+    try:
+        return _bound(socket.AF_INET, ("0.0.0.0", port), shared=shared)  # noqa: S104  # as was said
+    except OSError as error:
+        raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
+
+
+def place_of(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """The family of an address to listen at, and that address; of a name both families."""
+    if is_loopback_name(host):
+        host = LOOPBACK
+    elif not is_literal(host):
+        host = EVERYWHERE
+    return (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, port)
+
+
+def _bound(family: socket.AddressFamily, address: tuple[str, int], *, shared: bool) -> socket.socket:
+    """Raises OSError."""
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != EVERYWHERE)
         listening.bind(address)
         listening.listen(BACKLOG)
-    except BaseException as error:
+    except BaseException:
         listening.close()
-        if isinstance(error, OSError):
-            raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
         raise
     return listening
 

@@ -10,6 +10,7 @@ import socket
 import ssl
 
 from coordinator.http.internals.aiohttp_client import FreshConnector
+from coordinator.http.name_lookup import NAMES
 
 
 class Connector(FreshConnector):
@@ -27,6 +28,8 @@ class Connector(FreshConnector):
             limit=limit,
             limit_per_host=limit_per_host,
             ssl=context if context is not None else True,
+            resolver=NAMES,
+            use_dns_cache=False,  # it has one
             socket_factory=lambda address: _Socket(*address[:3]),
         )
 

@@ -1,20 +1,21 @@
-"""How commands name a coordinator and where it listens: ID=IP[:PEER_PORT[:API_PORT]]."""
+"""How commands name a coordinator and where it listens: ID=ADDRESS[:PEER_PORT[:API_PORT]]."""
 
 import ipaddress
 import re
 
 from ca.errors import InvalidRequest
+from ca.identity import check_address
 from coordinator.model.records import CoordinatorRecord
 
 API_PORT = 7441
 PEER_PORT = 7442
 PORT_MAX = 65535
-METAVAR = "IP[:PEER_PORT[:API_PORT]]"
+METAVAR = "ADDRESS[:PEER_PORT[:API_PORT]]"
 _PLACE = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?(?::([0-9]{1,5}))?", re.ASCII)
 
 
 def member_of(text: str) -> CoordinatorRecord:
-    """Parse ID=IP[:PEER_PORT[:API_PORT]]. Raises InvalidRequest; see `record_at`."""
+    """Parse ID=ADDRESS[:PEER_PORT[:API_PORT]]. Raises InvalidRequest; see `record_at`."""
     member_id, separator, place = text.partition("=")
     if not separator or not member_id:
         raise InvalidRequest(f"member: {text!r} is not ID={METAVAR}.")
@@ -22,7 +23,9 @@ def member_of(text: str) -> CoordinatorRecord:
 
 
 def record_at(coordinator_id: str, place: str, *, field: str = "address") -> CoordinatorRecord:
-    """A coordinator at IP[:PEER_PORT[:API_PORT]]. Raises InvalidRequest naming `field`.
+    """A coordinator at ADDRESS[:PEER_PORT[:API_PORT]]. Raises InvalidRequest naming `field`.
+
+    The address is an IP address, or the name of its machine.
 
     An IPv6 address stands in brackets where ports follow, and may stand in them where none do. One without
     that ends like a port of ours is refused: it would be taken for another address than was meant.
@@ -36,6 +39,7 @@ def record_at(coordinator_id: str, place: str, *, field: str = "address") -> Coo
     ports = [int(match[2] or PEER_PORT), int(match[3] or API_PORT)] if match is not None else []
     if not address or not all(1 <= port <= PORT_MAX for port in ports):
         raise InvalidRequest(f"{field}: {place!r} is not {METAVAR}; ports follow IPv6 in brackets.")
+    address = check_address(address, development=True, field=field)  # loopback is for the cluster to refuse
     return CoordinatorRecord(
         coordinator_id=coordinator_id, address=address, peer_port=ports[0], api_port=ports[1]
     )

@@ -44,7 +44,7 @@ def bundle(data: Path, output: Path) -> None:
 
     restore.write_bundle(data, output)
     click.echo(f"Secret:               {output}")
-    click.echo("On the other machine: filestore coordinator init --bundle FILE --id ID --address IP")
+    click.echo("On the other machine: filestore coordinator init --bundle FILE --id ID --address ADDRESS")
 
 
 @click.command("renew-intermediate")

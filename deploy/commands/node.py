@@ -47,7 +47,12 @@ def node() -> None:
 @click.option(
     "--token-file", metavar="FILE", help="A file that holds the join token; - reads standard input."
 )
-@click.option("--address", required=True, metavar="IP", help="Where clients and other nodes reach this one.")
+@click.option(
+    "--address",
+    required=True,
+    metavar="ADDRESS",
+    help="Where clients and other nodes reach this one: an IP address or a DNS name.",
+)
 @click.option(
     "--api-port",
     type=click.IntRange(1, 65535),

@@ -35,7 +35,9 @@ def move(data: Path, target: Path) -> None:
 @data_option("The directory of the stopped node.")
 @_to
 @click.option("--id", "node_id", required=True, help="Its new name: one that no node has had.")
-@click.option("--address", required=True, metavar="IP", help="Where clients and other nodes reach it now.")
+@click.option(
+    "--address", required=True, metavar="ADDRESS", help="Where clients and other nodes reach it now."
+)
 @click.option("--coordinator", "coordinator_url", required=True, metavar="URL", help="Any coordinator.")
 @click.option("--token-file", type=click.Path(path_type=Path), required=True, help="A join token.")
 @names_options

@@ -129,9 +129,9 @@ def wait_until(
         time.sleep(POLL_S)
 
 
-def is_ready(port: int, context: ssl.SSLContext) -> bool:
-    """Whether /readyz on this loopback port answers 200."""
-    connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=PROBE_TIMEOUT_S, context=context)
+def is_ready(port: int, context: ssl.SSLContext, *, host: str = LOOPBACK) -> bool:
+    """Whether /readyz on this port of this machine answers 200."""
+    connection = http.client.HTTPSConnection(host, port, timeout=PROBE_TIMEOUT_S, context=context)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200

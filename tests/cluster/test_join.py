@@ -173,7 +173,7 @@ def test_request_for_a_ca_certificate_is_refused(cluster: Cluster) -> None:
         ("id", "Upper"),
         ("id", ""),
         ("id", "a/b"),
-        ("ip_address", "localhost"),
+        ("ip_address", "local_host"),
         ("csr", "garbage"),
         ("csr", 5),
         ("surprise", 1),

@@ -59,8 +59,8 @@ CLOCKS = (
     Mutant.of(
         "token minted by the leader's own clock",
         "user_tokens",
-        "        at_ms = self._clocks.now_ms()\n        ttl_seconds",
-        "        at_ms = __import__('time').time_ns() // 1_000_000\n        ttl_seconds",
+        "        at_ms = self._clocks.now_ms()\n        token = self",
+        "        at_ms = __import__('time').time_ns() // 1_000_000\n        token = self",
         f"{_TIME}records_and_tokens_are_dated_by_most_clocks",
     ),
     Mutant.of(

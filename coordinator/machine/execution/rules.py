@@ -51,6 +51,7 @@ LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
 STATES_ARE_DISTINCT: Final = 5  # the time of a record's last change rises, and its retention can be changed
 FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
 LONG_SERVICE_TOKENS: Final = 6  # a token of a user with the role `service` may live for 400 days
+MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine
 RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on

@@ -266,7 +266,7 @@ MaybeMemberId = Annotated[
     ),
 ]
 IpAddress = Annotated[
-    str, Meta(description="A literal IPv4 or IPv6 address, never a name.", examples=["10.0.0.1"])
+    str, Meta(description="An IPv4 or IPv6 address, or the DNS name of the machine.", examples=["10.0.0.1"])
 ]
 Port = Annotated[int, Meta(ge=1, le=PORT_MAX, description="A TCP port.", examples=[7443])]
 Pem = Annotated[

@@ -80,6 +80,25 @@ def test_leaf_names_one_uri_one_dns_name_and_its_address() -> None:
     assert Identity.from_certificate(leaf) == ME
 
 
+def test_leaf_of_a_named_machine_has_its_name_and_no_address() -> None:
+    names = _names_of("files1.lab.example")
+    assert names.get_values_for_type(x509.DNSName) == [ME.dns_name, "files1.lab.example"]
+    assert names.get_values_for_type(x509.IPAddress) == []
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == [ME.uri]
+    assert _names_of("localhost").get_values_for_type(x509.DNSName) == [ME.dns_name, "localhost"]
+
+
+def _names_of(address: str) -> x509.SubjectAlternativeName:
+    leaf = AUTHORITY.sign_leaf(KEY.public_key(), ME, address, now=NOW)
+    return _extension(certificates_in(leaf.pem)[0], x509.SubjectAlternativeName).value
+
+
+def test_no_leaf_is_made_with_the_name_of_another_member() -> None:
+    other = Identity("lab", Role.COORDINATOR, "c1").dns_name
+    with pytest.raises(AssertionError):
+        AUTHORITY.sign_leaf(KEY.public_key(), ME, other, now=NOW)
+
+
 def test_leaf_signs_handshakes_and_nothing_else() -> None:
     leaf = certificates_in(LEAF.pem)[0]
     constraints, usage = _extension(leaf, x509.BasicConstraints), _extension(leaf, x509.KeyUsage)

@@ -270,6 +270,14 @@ def test_request_for_more_than_a_key_is_refused(pem: str, reason: str) -> None:
     _refused(pem, reason)
 
 
+def test_name_of_its_machine_is_the_only_other_name_that_is_taken() -> None:
+    named = new_csr(KEY, ME, "files1.lab.example")
+    assert check_csr(named, ME, address="files1.lab.example") == KEY.public_key()
+    for other in ("files2.lab.example", ADDRESS, None):
+        _refused(named, "name other", address=other)
+    _refused(GOOD, "address other", address="files1.lab.example")
+
+
 def _extension_request(oid_hex: str = EXTENSION_REQUEST, *, ca: bool = False) -> bytes:
     constraints = _tlv(0x04, _tlv(0x30, b"\x01\x01\xff" if ca else b""))
     extension = _tlv(0x30, bytes.fromhex("0603551d13") + constraints)

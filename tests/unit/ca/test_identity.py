@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ca.errors import InvalidRequest, Unauthorized
+from ca.hostnames import is_literal
 from ca.identity import Identity, Role, check_address, check_cluster_name, check_member_id, check_port
 from ca.keys import new_key
 
@@ -175,7 +176,6 @@ def test_undiallable_address_needs_the_development_flag(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "localhost",
         "",
         " 10.0.0.1",
         "10.0.0.1 ",
@@ -215,7 +215,8 @@ def test_accepted_addresses_are_stable_and_diallable(
 @given(st.text(max_size=60))
 def test_any_text_as_address_is_refused_or_canonical(text: str) -> None:
     with contextlib.suppress(InvalidRequest):
-        ipaddress.ip_address(check_address(text, development=True))
+        address = check_address(text, development=True)
+        assert not is_literal(address) or str(ipaddress.ip_address(address)) == address
 
 
 @pytest.mark.parametrize("value", [1, 443, 65535])

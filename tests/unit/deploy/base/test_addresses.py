@@ -35,6 +35,8 @@ def test_last_known_coordinators_are_kept_and_a_damaged_list_is_not_trusted(tmp_
         ("c4=[fd00::4]", "fd00::4", (PEER_PORT, API_PORT)),
         ("c4=fd00::4", "fd00::4", (PEER_PORT, API_PORT)),
         ("c4=::1", "::1", (PEER_PORT, API_PORT)),
+        ("c4=Files4.lab.example", "files4.lab.example", (PEER_PORT, API_PORT)),
+        ("c4=files4:1:2", "files4", (1, 2)),
         ("c4=[fd00::7442]", "fd00::7442", (PEER_PORT, API_PORT)),
     ],
 )
@@ -60,6 +62,9 @@ def test_address_of_a_member_has_default_ports(text: str, address: str, ports: t
         "c4=[[::1]]",
         "c4=fd00::1:7442:7441",
         "c4=fd00::1:7442",
+        "c4=files_4",
+        "c4=*.lab.example:1:2",
+        "c4=files4.",
     ],
 )
 def test_bad_address_of_a_member_is_refused(text: str) -> None:
@@ -86,6 +91,6 @@ def test_certificate_is_for_the_address_of_its_coordinator_however_that_is_writt
     assert CliRunner().invoke(coordinator, arguments).exit_code == 0
     files.credential().require_address(files.read_config().own.address)
     assert not examine(files, deep=False).problems
-    for other in ("2001:db8::b", "192.0.2.1", "c1"):
+    for other in ("2001:db8::b", "192.0.2.2", "c1"):
         with pytest.raises(UnusableCredential, match=f"not for {other}$"):
             files.credential().require_address(other)
