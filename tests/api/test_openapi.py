@@ -12,6 +12,7 @@ from openapi_spec_validator import validate
 from prometheus_client import CollectorRegistry
 
 from ca.errors import CATALOGUE
+from coordinator.http.web_access import WebAccess
 from coordinator.runtime.metrics import Metrics
 from coordinator.server import Shell
 from deploy import coordinator_api
@@ -56,15 +57,22 @@ def documented(document: Document) -> set[tuple[str, str]]:
 
 def node_application() -> web.Application:
     metrics = NodeMetrics(CollectorRegistry())
-    records = SimpleNamespace(get=None)
-    services = cast(NodeServices, SimpleNamespace(api=None, records=records, metrics=metrics))
+    records, api = SimpleNamespace(get=None), SimpleNamespace(access=WebAccess())
+    services = cast(NodeServices, SimpleNamespace(api=api, records=records, metrics=metrics))
     return listeners.client_application(services, Metrics("node"))
 
 
 def coordinator_application(directory: Path) -> web.Application:
     files = SimpleNamespace(audit=directory / "audit.log")
+    own = SimpleNamespace(address="192.0.2.1", api_port=7441)
     shell = SimpleNamespace(
-        metrics=Metrics("coordinator"), metadata=None, view=None, readiness=None, files=files
+        metrics=Metrics("coordinator"),
+        metadata=None,
+        view=None,
+        readiness=None,
+        files=files,
+        access=WebAccess(),
+        config=SimpleNamespace(own=own),
     )
     return coordinator_api.application(cast(Shell, shell))
 
