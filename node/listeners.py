@@ -14,10 +14,12 @@ from coordinator.http.fastpath import DIRECT
 from coordinator.http.listener import Places, listening_socket
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.runtime.metrics import Metrics
+from node.api.context import CONCATENATE
 from node.api.health import metrics as metrics_handler
 from node.api.routes import METADATA, client_routes
 from node.base.config import NodeConfig
 from node.content.fastpath import HotPath
+from node.content.final_uploads import concatenate
 from node.content.routes import OPERATIONS, content_routes
 from node.peer.reachability import reach_routes
 from node.peerapi.admission import prepare_admission
@@ -127,6 +129,7 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
     routes = client_routes([*METADATA, *OPERATIONS])
     app = new_application(routes, component="node", metrics=metrics)
     provide(app, services)
+    app[CONCATENATE] = concatenate
     app[DIRECT] = HotPath(services, services.records.get).answer
     return app
 

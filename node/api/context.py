@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from coordinator.http.rate_limits import RateLimits
+from coordinator.model.records import Caller, UploadRecord
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.view import View
 from coordinator.runtime.audit import AuditLog
@@ -30,4 +31,8 @@ class ApiServices:
     rates: RateLimits = field(default_factory=RateLimits)
 
 
+# Puts a final upload together, and answers its creation; a process without content has none.
+Concatenate = Callable[[web.Request, Caller, UploadRecord], Awaitable[web.StreamResponse]]
+
 API = web.AppKey("api", ApiServices)
+CONCATENATE = web.AppKey[Concatenate]("concatenate")
