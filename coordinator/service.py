@@ -74,6 +74,7 @@ from coordinator.protocol.commands import (
     AnyCommand,
     CompleteUpload,
     CreateFile,
+    CreatePartial,
     JoinNode,
     RenewCertificate,
     ReportHash,
@@ -244,7 +245,7 @@ class Service:
             return msgspec.structs.replace(command, node_id=self._identity.id)
         if isinstance(command, RestartUpload):
             return msgspec.structs.replace(command, placement=self._placement(command.file_uuid, 0))
-        if not isinstance(command, CreateFile):
+        if not isinstance(command, CreateFile | CreatePartial):
             return command
         placement = self._placement(command.file_uuid, command.size_bytes or 0)
         return msgspec.structs.replace(command, placement=placement)

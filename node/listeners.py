@@ -15,10 +15,12 @@ from coordinator.http.listener import Places, listening_socket
 from coordinator.http.web_access import WEB
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.runtime.metrics import Metrics
+from node.api.context import CONCATENATE
 from node.api.health import metrics as metrics_handler
 from node.api.routes import METADATA, client_routes
 from node.base.config import NodeConfig
 from node.content.fastpath import HotPath
+from node.content.final_uploads import concatenate
 from node.content.routes import OPERATIONS, content_routes
 from node.peer.reachability import reach_routes
 from node.peerapi.admission import prepare_admission
@@ -129,6 +131,7 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
     app = new_application(routes, component="node", metrics=metrics)
     provide(app, services)
     app[WEB] = services.api.access
+    app[CONCATENATE] = concatenate
     app[DIRECT] = HotPath(services, services.records.get).answer
     return app
 

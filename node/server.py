@@ -184,6 +184,7 @@ async def _run(
                 _log.info("stopping")
                 await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
                 await ports.drain_local()
+                await node.services.concatenations.close()  # while the log can be told how far they came
                 await node.services.records.leave()
             for task in owned:
                 task.cancel()
@@ -342,6 +343,7 @@ def _set_heartbeat_sources(
 
 
 async def _close(services: NodeServices, custody_context: CustodyContext) -> None:
+    await services.concatenations.close()
     await services.pulls.close()
     await services.copies.close()
     await services.fetches.close()

@@ -4,9 +4,11 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from coordinator.model.records import UploadRecord
 from node.api.context import API, ApiServices
 from node.base.metrics import NodeMetrics
 from node.content.context import CONTENT
+from node.content.shared_work import SharedWork
 from node.custody.custody import Custody
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient
@@ -40,6 +42,7 @@ class NodeServices:
     locks: UploadLocks = field(default_factory=UploadLocks)
     siblings: Siblings = field(default_factory=Siblings)
     prefixes: PrefixAnswers = field(default_factory=PrefixAnswers)
+    concatenations: SharedWork[UploadRecord] = field(default_factory=SharedWork)
     fetches: Fetches = field(kw_only=True)
     pulls: Pulls = field(kw_only=True)
     copies: UploadCopies = field(kw_only=True)

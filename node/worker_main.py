@@ -92,6 +92,7 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None, web: WebO
         await node.services.records.leave()
         await _say_drained(orders)
         await ports.drain_local()
+        await node.services.concatenations.close()
         for task in owned:
             task.cancel()
 

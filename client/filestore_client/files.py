@@ -41,6 +41,7 @@ from filestore_client.kinds import (
     new_record_fields,
 )
 from filestore_client.transfer.downloading import download_to_file, download_to_stream
+from filestore_client.transfer.parallel import PartedFile, spans_of, upload_parts
 from filestore_client.transfer.ranges import CONNECTIONS
 from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.sources import Contents, FileSource, Source, source_of
@@ -129,6 +130,7 @@ class Files:
         filename: str = "",
         resume: bool = True,
         only_url: bool = False,
+        parallel: int = 1,
         progress: Progress = _silent,
         **fields: object,
     ) -> FileRecord:
@@ -137,7 +139,9 @@ class Files:
         `kind`: by the content of a path if it is left out, a backup else. `fields`: those of the record, such
         as `bucket_id`, `retention_period` (hours), `project_id`, `virt_type`. A path goes on where an earlier
         upload of the same file ended, unless `resume` is false. `only_url`: the bytes go through the client's
-        nodes, not to the one that the cluster names. The checksum is compared at the end.
+        nodes, not to the one that the cluster names. `parallel`: how many connections bring a path that is
+        large enough, in as many parts; the cluster needs room for it twice for a moment. The checksum is
+        compared at the end.
 
         Raises FilestoreError, OSError; FileChanged when the file was written to meanwhile.
         """
@@ -148,6 +152,7 @@ class Files:
                 filename=filename,
                 resume=resume,
                 only_url=only_url,
+                parallel=parallel,
                 progress=progress,
                 **fields,
             )
@@ -168,6 +173,7 @@ class Files:
         filename: str = "",
         resume: bool = True,
         only_url: bool = False,
+        parallel: int = 1,
         progress: Progress = _silent,
         **fields: object,
     ) -> tuple[FileRecord, Memory]:
@@ -181,6 +187,19 @@ class Files:
             chosen: Kind = await asyncio.to_thread(kind_of, file, path.name) if kind is None else kind
             wanted = await _wanted(chosen, filename or path.name, file, fields)
             source = FileSource(file)
+            if spans := spans_of(source.facts.st_size, parallel, wanted):
+                named = {"kind": chosen, "parts": len(spans), **wanted}
+                memory = Memory.of(transport.cluster, path, source.facts, named)
+                parted = PartedFile(KINDS[chosen].path, wanted, file, source, spans)
+                made = await upload_parts(
+                    transport,
+                    parted,
+                    memory,
+                    resume=resume,
+                    only_url=only_url,
+                    progress=partial(_tell, progress, source),
+                )
+                return await _compared(transport, chosen, made, source), memory
             memory = Memory.of(transport.cluster, path, source.facts, {"kind": chosen, **wanted})
             unfinished, offset, is_whole = await _resumed(transport, memory) if resume else (None, 0, False)
             if unfinished is None:

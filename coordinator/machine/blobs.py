@@ -7,8 +7,8 @@ change; when the last of its nodes has reported that its own is gone, the blob's
 import sqlite3
 
 from ca.errors import InvalidRequest, PayloadTooLarge
-from coordinator.machine import damaged, quotas, replicas
-from coordinator.machine.execution import rules
+from coordinator.machine import damaged, replicas
+from coordinator.machine.execution import quotas, rules
 from coordinator.machine.execution.change import Change, Question
 from coordinator.model.bounds import TOTAL_BYTES_MAX
 from coordinator.model.records import BlobRecord

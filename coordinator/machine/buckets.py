@@ -82,6 +82,9 @@ def delete(change: Change, command: DeleteBucket) -> None:
         raise Conflict("The default bucket stays.")
     if bucket.file_count:
         raise Conflict(f"The bucket holds {bucket.file_count} files.")
+    partial = "SELECT 1 FROM files WHERE bucket_id = ? LIMIT 1"  # which is no file
+    if change.db.execute(partial, (bucket.bucket_id,)).fetchone():
+        raise Conflict("There are partial uploads in the bucket, which end within a day of their last byte.")
     states.require(change, bucket.updated_at_ms, command.unchanged_since_ms)
     change.db.execute("DELETE FROM buckets WHERE bucket_id = ?", (bucket.bucket_id,))
 

@@ -4,8 +4,8 @@ import json
 from typing import Final
 
 from ca.errors import Conflict
-from coordinator.machine import coordinators, quotas
-from coordinator.machine.execution import rules
+from coordinator.machine import coordinators
+from coordinator.machine.execution import quotas, rules
 from coordinator.machine.execution.access import require_admin
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.nodes import NODE_COLUMNS, node_record

@@ -19,7 +19,7 @@ from msgspec import Struct
 from coordinator.machine import burials, cluster, files
 from coordinator.machine.execution import states
 from coordinator.machine.execution.change import Change
-from coordinator.model.records import BACKUP, Expired
+from coordinator.model.records import BACKUP, PARTIAL, Expired
 from coordinator.protocol.commands import EXPIRE_ROWS_MAX, Expire
 
 HOUR_MS = 3_600_000
@@ -97,7 +97,7 @@ def _end_uploads(change: Change, room: _Room) -> int:
             if room.rows <= 0:
                 break
             file = files.row_of(row)
-            if _is_parent(change.db, file):
+            if _is_parent(change.db, file) or _is_part(change.db, file):
                 change.db.execute(
                     "UPDATE uploads SET expires_at_ms = ? WHERE file_uuid = ?",
                     (change.at_ms + PUT_OFF_MS, file.file_uuid),
@@ -160,13 +160,17 @@ def _remove(change: Change, room: _Room, file: files.FileRow) -> None:
         " + (SELECT COUNT(*) FROM public_tokens WHERE file_sequence = :sequence)",
         {"sequence": file.sequence},
     ).fetchone()[0]
-    files.remove(change, file)
-    room.rows -= 1 + own
+    room.rows -= 1 + own + files.remove(change, file)
 
 
 def _is_parent(db: sqlite3.Connection, file: files.FileRow) -> bool:
     """Whether another backup builds on this one."""
     return bool(_children(db, file, 1))
+
+
+def _is_part(db: sqlite3.Connection, file: files.FileRow) -> bool:
+    """Whether it is a part of a final upload, and goes with that."""
+    return file.kind == PARTIAL and files.final_of(db, file.file_uuid) != ""
 
 
 def _is_wanted(db: sqlite3.Connection, file: files.FileRow) -> bool:

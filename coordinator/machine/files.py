@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
-from coordinator.machine import blobs, quotas
-from coordinator.machine.execution import rules, states
+from coordinator.machine import blobs
+from coordinator.machine.execution import quotas, rules, states
 from coordinator.machine.execution.access import (
     Level,
     User,
@@ -30,10 +30,11 @@ from coordinator.machine.execution.pages import (
     file_filters,
     read_page,
 )
-from coordinator.model.records import BACKUP, DEFAULT_BUCKET_ID, Caller, FilePage, FileRecord
+from coordinator.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller, FilePage, FileRecord
 from coordinator.protocol.commands import DeleteFile, UpdateFile
 from coordinator.protocol.queries import ListBucketFiles
 
+_IS_FILE = Condition("f.kind <> ?", (PARTIAL,))  # for lists of every kind
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
 
 
@@ -96,11 +97,12 @@ def require(
 def permitted(
     scope: Change | Question, user: User, row: tuple[Any, ...] | None, level: Level, kind: str = ""
 ) -> FileRow:
-    """As `require`, for a row that was read already, in the form that `row_of` takes."""
+    """As `require`, for a row as `row_of` takes it. A partial upload is found as one, by its owner alone."""
     if row is None:
         raise NotFound("There is no such file.")
     file = row_of(row)
-    if kind not in ("", file.kind):
+    is_hidden = file.kind == PARTIAL and (not kind or file.owner_id != user.user_id)
+    if kind not in ("", file.kind) or is_hidden:
         raise NotFound("There is no such file.")
     require_file_level(
         scope, user, level, owner_id=file.owner_id, bucket_id=file.bucket_id, sequence=file.sequence
@@ -113,10 +115,10 @@ def row_of(row: tuple[Any, ...]) -> FileRow:
     return FileRow(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8] or "")
 
 
-def check_new(scope: Change | Question, user: User, new: NewFile) -> None:
+def check_new(scope: Change | Question, user: User, new: NewFile, *, given_back_bytes: int = 0) -> None:
     """Raises unless the user may create this file in its bucket and the bucket has room for it.
 
-    Every user may in the default bucket, in others it takes write.
+    Every user may in the default bucket, in others it takes write. `given_back_bytes`: reserved until then.
     """
     row = scope.db.execute(
         "SELECT owner_id, quota_bytes, used_bytes, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?)"
@@ -129,7 +131,7 @@ def check_new(scope: Change | Question, user: User, new: NewFile) -> None:
     if new.bucket_id != DEFAULT_BUCKET_ID:
         require_bucket_level(scope, user, Level.WRITE, owner_id=owner_id, bucket_id=new.bucket_id)
     if rules.in_force(scope.db) >= rules.QUOTAS_RESERVED:
-        quotas.require_room(scope.db, new.bucket_id, new.size_bytes or 0)
+        quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)
     elif quota_bytes and used_bytes + (new.size_bytes or 0) > quota_bytes:
         raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
     if is_taken:
@@ -157,6 +159,8 @@ def insert(change: Change, user: User, new: NewFile) -> None:
             change.at_ms,
         ),
     )
+    if new.kind == PARTIAL:
+        return
     change.db.execute(
         f"UPDATE buckets SET file_count = file_count + 1, {states.next_state(change.db)} WHERE bucket_id = ?",
         (change.at_ms, new.bucket_id),
@@ -180,7 +184,9 @@ def delete(change: Change, command: DeleteFile) -> None:
 
 
 def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
-    """Raises Conflict for a backup that others name as their parent."""
+    """Raises Conflict for a backup that others name as their parent, and for a part of a final upload."""
+    if row.kind == PARTIAL and (final := final_of(db, row.file_uuid)):
+        raise Conflict(f"This upload is a part of {final} by now: give that up, and its parts go with it.")
     if row.kind != BACKUP:
         return
     named = db.execute(
@@ -191,22 +197,37 @@ def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
         raise Conflict("Another backup builds on this one.")
 
 
-def remove(change: Change, row: FileRow) -> None:
-    """Take a file's rows away and drop its reference to a blob.
+def final_of(db: sqlite3.Connection, file_uuid: str) -> str:
+    """The final upload that a partial one is a part of, "" for none."""
+    row = db.execute("SELECT part_of FROM uploads WHERE file_uuid = ?", (file_uuid,)).fetchone()
+    return "" if row is None else row[0] or ""
 
-    The row of its kind goes with it, its upload, its permissions and its public tokens.
+
+def remove_parts(change: Change, file_uuid: str) -> int:
+    """Take the parts of a final upload away, which have reserved nothing any more; how many there were."""
+    parts = "SELECT file_uuid FROM uploads WHERE part_of = ?"
+    return change.db.execute(f"DELETE FROM files WHERE file_uuid IN ({parts})", (file_uuid,)).rowcount
+
+
+def remove(change: Change, row: FileRow) -> int:
+    """Take a file's rows away and drop its reference to a blob; how many parts its upload had.
+
+    The row of its kind goes with it, its upload with these parts, its permissions and its public tokens.
     """
+    parts = remove_parts(change, row.file_uuid)
     used_bytes = (row.size_bytes or 0) if row.blob_sha256 else 0
     reserved_bytes = quotas.of_upload(change.db, row.file_uuid)
     change.db.execute("DELETE FROM files WHERE sequence = ?", (row.sequence,))
-    change.db.execute(
-        "UPDATE buckets SET file_count = file_count - 1, used_bytes = used_bytes - ?,"
-        f" {states.next_state(change.db)} WHERE bucket_id = ?",
-        (used_bytes, change.at_ms, row.bucket_id),
-    )
+    if row.kind != PARTIAL:
+        change.db.execute(
+            "UPDATE buckets SET file_count = file_count - 1, used_bytes = used_bytes - ?,"
+            f" {states.next_state(change.db)} WHERE bucket_id = ?",
+            (used_bytes, change.at_ms, row.bucket_id),
+        )
     quotas.add_reserved(change.db, row.bucket_id, -reserved_bytes)
     if row.blob_sha256:
         blobs.release(change, row.blob_sha256, row.bucket_id)
+    return parts
 
 
 def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
@@ -256,14 +277,15 @@ def _bucket_page(db: sqlite3.Connection, query: ListBucketFiles) -> tuple[list[R
         table="files f",
         sequence="f.sequence",
         candidates=(Condition("f.bucket_id = ?", (query.bucket_id,)),),
-        filters=file_filters(query.status, query.filename_prefix),
+        filters=(_IS_FILE, *file_filters(query.status, query.filename_prefix)),
     )
     return read_page(db, listing, cursor=query.cursor, limit=query.limit)
 
 
 def _shared_page(question: Question, user: User, query: ListBucketFiles) -> tuple[list[Row], int]:
     """What the user owns in the bucket, or has a permission on, and the cursor of the next page."""
-    filters = (own_or_granted(question, user), *file_filters(query.status, query.filename_prefix))
+    own = own_or_granted(question, user)
+    filters = (own, _IS_FILE, *file_filters(query.status, query.filename_prefix))
     conditions = " AND ".join(condition.sql for condition in filters)
     statement = (
         f"SELECT {FILE_COLUMNS}, f.sequence FROM files f WHERE f.sequence IN (SELECT value FROM json_each(?))"

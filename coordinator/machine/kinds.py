@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from ca.errors import NotFound
-from coordinator.machine import files, retention, uploads
+from coordinator.machine import files, parts, retention, uploads
 from coordinator.machine.execution import states
 from coordinator.machine.execution.access import Level, User, require_file_level, require_user
 from coordinator.machine.execution.change import Change, Question
@@ -79,7 +79,12 @@ def describe(
 
 
 def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFile) -> UploadRecord:
-    """Create the file record, the row of its kind and its upload in one change."""
+    """Create the file record, the row of its kind and its upload in one change.
+
+    One that is put together from parts is made once, however often that is asked for.
+    """
+    if (made := parts.made_before(change, command)) is not None:
+        return made
     new = files.NewFile(
         file_uuid=command.file_uuid,
         kind=kind.name,
@@ -90,7 +95,8 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
         expected_sha256=command.expected_sha256,
         retention_hours=command.retention_hours,
     )
-    files.check_new(change, user, new)
+    taken = parts.require(change, user, command)
+    files.check_new(change, user, new, given_back_bytes=taken.reserved_in(command.bucket_id))
     files.insert(change, user, new)
     columns = ("sequence", "file_uuid", "owner_id", *kind.created)
     own = (None if (value := getattr(command, name)) is UNSET else value for name in kind.created)
@@ -98,6 +104,7 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
         f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
         (change.log_index, command.file_uuid, user.user_id, *own),
     )
+    taken.join(change, command)
     return uploads.begin(change, new, command.placement)
 
 

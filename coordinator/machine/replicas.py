@@ -13,8 +13,8 @@ import sqlite3
 from collections.abc import Sequence
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from coordinator.machine import burials, damaged, quotas
-from coordinator.machine.execution import rules
+from coordinator.machine import burials, damaged
+from coordinator.machine.execution import quotas, rules
 from coordinator.machine.execution.change import Change
 from coordinator.model.records import HEALTHY
 from coordinator.model.replica_records import Dropped, Lost

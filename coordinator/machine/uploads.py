@@ -12,12 +12,12 @@ from ca.errors import (
     PayloadTooLarge,
     Unavailable,
 )
-from coordinator.machine import blobs, contents, files, quotas, replicas
-from coordinator.machine.execution import rules, states
+from coordinator.machine import blobs, contents, files, replicas
+from coordinator.machine.execution import quotas, rules, states
 from coordinator.machine.execution.access import Level, require_user
 from coordinator.machine.execution.change import Change, Question
 from coordinator.model.bounds import COUNT_MAX
-from coordinator.model.records import Caller, ContentRecord, UploadRecord
+from coordinator.model.records import PARTIAL, Caller, ContentRecord, UploadRecord
 from coordinator.protocol.commands import (
     CompleteUpload,
     DeclareSize,
@@ -75,13 +75,14 @@ def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRec
         kind=new.kind,
         as_of=change.log_index,
         reserved_bytes=_reserved_for_holder(upload),
+        parts=_parts(change, change.log_index),
     )
 
 
-def get(question: Question, query: GetUpload) -> UploadRecord:
+def get(scope: Change | Question, query: GetUpload) -> UploadRecord:
     """The upload, ended or not. Needs write on the file."""
-    row, upload = _require(question, query.caller, query.file_uuid)
-    return _record(question, row, _live(question, row, upload))
+    row, upload = _require(scope, query.caller, query.file_uuid)
+    return _record(scope, row, _live(scope, row, upload))
 
 
 def live(question: Question, query: LiveUploads) -> list[str]:
@@ -239,6 +240,8 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     nothing.
     """
     row, upload = _require(change, command.caller, command.file_uuid)
+    if row.kind == PARTIAL:
+        raise Conflict("This is a partial upload, which becomes no file by itself.")
     if row.status not in ("pending", "uploading"):
         if row.blob_sha256 == command.blob_sha256:
             return _completed(change, command)
@@ -264,6 +267,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
             "UPDATE files SET patch_offset = ? WHERE sequence = ?", (command.patch_offset, row.sequence)
         )
     quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, command.file_uuid))
+    files.remove_parts(change, command.file_uuid)
     change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
     change.db.execute(
         f"UPDATE buckets SET used_bytes = used_bytes + ?, {next_state} WHERE bucket_id = ?",
@@ -273,8 +277,11 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
 
 
 def terminate(change: Change, command: TerminateUpload) -> None:
-    """Give up an upload that has not ended. Needs write. A conflict when a backup names it as its parent."""
-    row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
+    """Give up an upload that has not ended. Needs write.
+
+    A conflict when a backup names it as its parent, and for a part of a final upload.
+    """
+    row, _ = _require(change, command.caller, command.file_uuid)
     if row.status not in ("pending", "uploading"):
         raise Conflict("This upload has ended; delete the file instead.")
     files.require_removable(change.db, row)
@@ -343,6 +350,12 @@ def _patch_offset(scope: Change | Question, row: files.FileRow) -> int | msgspec
     """Where the PATCH began that completed the upload, as far as that is known."""
     found = scope.db.execute("SELECT patch_offset FROM files WHERE sequence = ?", (row.sequence,)).fetchone()
     return msgspec.UNSET if found[0] is None else found[0]
+
+
+def _parts(scope: Change | Question, sequence: int) -> list[str] | msgspec.UnsetType:
+    """The partial uploads that the content is put together from; unset for none."""
+    found = scope.db.execute("SELECT parts FROM concatenations WHERE sequence = ?", (sequence,)).fetchone()
+    return msgspec.UNSET if found is None else _node_ids(found[0])
 
 
 def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
@@ -428,7 +441,8 @@ def _require(
         " FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid WHERE f.file_uuid = ?",
         (file_uuid,),
     ).fetchone()
-    file = files.permitted(scope, user, row, Level.WRITE)
+    kind = PARTIAL if row is not None and row[2] == PARTIAL else ""
+    file = files.permitted(scope, user, row, Level.WRITE, kind)
     placement, *others = row[-7:]
     return file, None if placement is None else _Upload(_node_ids(placement), *others)
 
@@ -461,4 +475,5 @@ def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None
         prefix_sha256=upload.prefix_sha256 if upload else "",
         reserved_bytes=_reserved_for_holder(upload),
         patch_offset=msgspec.UNSET if upload else _patch_offset(scope, row),
+        parts=_parts(scope, row.sequence),
     )

@@ -20,6 +20,7 @@ NAMES_MAX = 64
 NODES_MAX = 64  # holders of one blob, nodes of one placement
 INSTANT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999, which RFC 3339 can write
 IDS_MAX = 500  # in one question
+PARTS_MAX = 100  # partial uploads that one file is put together from
 IMAGES_MAX = 200  # that one project is noted to need
 LABEL_CHARS_MAX = 255
 SPANS_MAX = 1024  # of one damaged copy: what is beyond is only not known to be wrong
@@ -36,5 +37,6 @@ Label = Annotated[str, Meta(max_length=LABEL_CHARS_MAX)]
 Names = Annotated[list[Text], Meta(max_length=NAMES_MAX)]
 NodeIds = Annotated[list[Text], Meta(max_length=NODES_MAX)]
 Ids = Annotated[list[Text], Meta(max_length=IDS_MAX)]
+Parts = Annotated[list[Text], Meta(min_length=1, max_length=PARTS_MAX)]
 Span = tuple[Count, Count]  # of bytes: the first, and the one after the last
 Spans = Annotated[list[Span], Meta(max_length=SPANS_MAX)]

@@ -7,13 +7,14 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from coordinator.model.bounds import IMAGES_MAX, Count, Label, Pem, Span, Text, Token
+from coordinator.model.bounds import IMAGES_MAX, Count, Label, Parts, Pem, Span, Text, Token
 
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
 ADMIN_ROLE = "admin"
 PROJECT_FILE = "project_file"  # the kinds of file
 VM = "vm"
 BACKUP = "backup"
+PARTIAL: Final = "partial"  # no kind: a partial upload, which is no file and becomes none
 SCHEDULE = "schedule"  # who starts what nobody asked for
 VOTER = "voter"
 LEARNER = "learner"
@@ -154,7 +155,7 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     the write quorum and hash to `prefix_sha256` ("" when an older version recorded them). `as_of`: the log
     index that this is true at; see CompleteUpload. `reserved_bytes`: of the bucket's quota; unset where it
     has none, so that older members store the same replies. `patch_offset`: as in CompleteUpload, of one that
-    has ended.
+    has ended. `parts`: of a final upload, the partial ones that its content is put together from, in order.
     """
 
     file_uuid: str
@@ -171,6 +172,22 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     prefix_sha256: str = ""
     reserved_bytes: int | UnsetType = UNSET
     patch_offset: int | UnsetType = UNSET
+    parts: Parts | UnsetType = UNSET
+
+
+class UploadPart(Struct, frozen=True, kw_only=True):
+    """A partial upload, as whoever puts a final one together must know it; as in UploadRecord."""
+
+    file_uuid: str
+    size_bytes: int | None
+    placement: list[str]
+    offset_bytes: int
+    prefix_sha256: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of its bytes are durable on the write quorum."""
+        return self.offset_bytes == self.size_bytes
 
 
 class PlacedUpload(Struct, frozen=True, kw_only=True):

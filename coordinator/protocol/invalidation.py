@@ -107,6 +107,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.CreateProjectFile: _nothing,
     commands.CreateVm: _nothing,
     commands.CreateBackup: _nothing,
+    commands.CreatePartial: _nothing,
     commands.RecordProgress: _nothing,
     commands.DeclareSize: _nothing,
     commands.RewindUpload: _nothing,

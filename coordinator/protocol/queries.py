@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from coordinator.model.bounds import Count, Ids, Label, Text
+from coordinator.model.bounds import Count, Ids, Label, Parts, Text
 from coordinator.model.records import Caller
 from coordinator.protocol.commands.access import Target
 
@@ -200,6 +200,13 @@ class GetUpload(Query, frozen=True, kw_only=True, tag="get_upload"):
     file_uuid: Text
 
 
+class GetParts(Query, frozen=True, kw_only=True, tag="get_parts"):
+    """Partial uploads of the caller: a list of UploadPart, in this order. not_found unless all are its."""
+
+    caller: Caller
+    file_uuids: Parts
+
+
 class GetTicketContent(Query, frozen=True, kw_only=True, tag="get_ticket_content"):
     """As GetContent, for whoever has a ticket of `caller` to this file: it stands in place of the token."""
 
@@ -380,6 +387,7 @@ AnyQuery = (
     | ListJobRuns
     | GetLastRuns
     | GetUpload
+    | GetParts
     | GetTicketContent
     | GetContent
     | FindBlob

@@ -71,7 +71,7 @@ SILENT_S = 0.5  # one that has left a call unanswered for so long is asked last
 UNLED_S = 5.0  # of heartbeats that no leader has answered; an election takes less
 UNLED_TRY_S = 0.5  # for a change then: the leader that is back is known by the next heartbeat
 
-GONE_S = 60  # what a bucket has released leaves the disks within minutes: see machine/quotas.py
+GONE_S = 60  # what a bucket has released leaves the disks within minutes: see machine/execution/quotas.py
 GUESSABLE_S = 600.0  # a session with a number by older rules is used so long before another is asked for
 
 _log = logging.getLogger(__name__)

@@ -172,7 +172,7 @@ CREATE INDEX IF NOT EXISTS bucket_permissions_by_expiry ON bucket_permissions (e
 CREATE TABLE IF NOT EXISTS files (
     sequence         INTEGER PRIMARY KEY,         -- log index of the creation: the order of every list
     file_uuid        TEXT NOT NULL UNIQUE,
-    kind             TEXT NOT NULL,               -- 'project_file', 'vm' or 'backup'
+    kind             TEXT NOT NULL,               -- 'project_file', 'vm' or 'backup'; 'partial': a partial upload, no file
     bucket_id        TEXT NOT NULL REFERENCES buckets (bucket_id),
     owner_id         TEXT NOT NULL,
     filename         TEXT NOT NULL,
@@ -304,9 +304,16 @@ CREATE TABLE IF NOT EXISTS uploads (
     expires_at_ms  INTEGER NOT NULL,
     epoch          INTEGER NOT NULL DEFAULT 0,    -- rises when another node takes over, and when bytes are dropped
     prefix_sha256  TEXT NOT NULL DEFAULT '',      -- of the bytes up to the offset; '' if an older version recorded it
-    reserved_bytes INTEGER                        -- of its bucket's quota; NULL by older rules
+    reserved_bytes INTEGER,                       -- of its bucket's quota; NULL by older rules
+    part_of        TEXT                           -- of a partial upload: the file it became a part of; NULL not yet
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS uploads_by_expiry ON uploads (expires_at_ms);
+CREATE INDEX IF NOT EXISTS uploads_by_final ON uploads (part_of) WHERE part_of IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS concatenations (        -- files that were put together from partial uploads
+    sequence  INTEGER PRIMARY KEY REFERENCES files (sequence) ON DELETE CASCADE,
+    parts     TEXT NOT NULL                       -- JSON array of the file_uuids of these, in their order
+) STRICT;
 
 CREATE TABLE IF NOT EXISTS blobs (
     sha256          TEXT PRIMARY KEY,

@@ -21,6 +21,7 @@ from deploy.commands.files import KINDS
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError
 from filestore_client.base.records import FileRecord, Kind
+from filestore_client.transfer.parallel import PARTS_MAX
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 from filestore_client.transfer.upload_memory import Memory
 
@@ -91,6 +92,13 @@ class Wanted:
     show_default=True,
     help="How many files are sent at once; one file takes one connection.",
 )
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, PARTS_MAX),
+    default=1,
+    show_default=True,
+    help="In how many parts a large file is sent, each over a connection of its own.",
+)
 @json_option
 @connection_options
 def put(
@@ -102,6 +110,7 @@ def put(
     filename: str | None,
     only_url: bool,
     connections: int,
+    parallel: int,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -137,7 +146,14 @@ def put(
                     )
                 return [stored]
             return await put_files(
-                client, wanted, chosen, fields, connections=connections, only_url=only_url, bars=bars
+                client,
+                wanted,
+                chosen,
+                fields,
+                connections=connections,
+                parallel=parallel,
+                only_url=only_url,
+                bars=bars,
             )
 
     outcomes = connection.run(work)
@@ -154,6 +170,7 @@ async def put_files(
     fields: Mapping[str, Any],
     *,
     connections: int,
+    parallel: int = 1,
     only_url: bool,
     bars: ProgressBars,
 ) -> list[Outcome]:
@@ -176,6 +193,7 @@ async def put_files(
                         kind=kind,
                         filename=file.filename,
                         only_url=only_url,
+                        parallel=parallel,
                         progress=progress,
                         **fields,
                     )

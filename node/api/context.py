@@ -7,6 +7,7 @@ from aiohttp import hdrs, web
 
 from coordinator.http.rate_limits import RateLimits
 from coordinator.http.web_access import WebAccess, came_through_proxy
+from coordinator.model.records import Caller, UploadRecord
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.view import View
 from coordinator.runtime.audit import AuditLog
@@ -55,4 +56,8 @@ class ApiServices:
         return is_own or not self.access.shared_url(request)
 
 
+# Puts a final upload together, and answers its creation; a process without content has none.
+Concatenate = Callable[[web.Request, Caller, UploadRecord], Awaitable[web.StreamResponse]]
+
 API = web.AppKey("api", ApiServices)
+CONCATENATE = web.AppKey[Concatenate]("concatenate")

@@ -9,13 +9,24 @@ from typing import Any, Final
 
 import uuid_utils
 from aiohttp import web
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
-from ca.errors import Gone, PayloadTooLarge, PreconditionFailed
+from ca.errors import (
+    ChecksumMismatch,
+    Conflict,
+    Gone,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    PreconditionFailed,
+    UploadLocked,
+)
 from coordinator.http.app import json_response, read_json
-from coordinator.model.records import Caller, FileRecord, UploadRecord
+from coordinator.model.records import Caller, FileRecord, UploadPart, UploadRecord
 from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import CreateFile, UpdateFile
+from coordinator.protocol.queries import GetParts, GetUpload
 from node.api import tus_creation
 from node.api.access import audited, authenticate
 from node.api.bodies.checks import check_filename, check_media_type, check_sha256, check_uuid, path_uuid
@@ -27,14 +38,14 @@ from node.api.bodies.files import (
     UploadInitialisation,
     file_body_fields,
 )
-from node.api.context import API
+from node.api.context import API, CONCATENATE
 from node.api.file_kinds import Act, FileKind, own_fields
 from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
 from node.api.spec.operation import Answer, Operation, parameters_of
 from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
-from node.http.tus_fields import versioned
+from node.http.tus_fields import PARTIAL_CONCAT, versioned
 
 CREATED: Final[Mapping[int, Answer]] = {
     201: Answer(
@@ -44,13 +55,18 @@ CREATED: Final[Mapping[int, Answer]] = {
             "Location": "The path of the new record; of a creation by tus the address of its upload.",
             "Tus-Resumable": "Of a creation by tus: the version of the protocol.",
             "Upload-Expires": "Of a creation by tus: when the upload is given up unless bytes come.",
+            "Upload-Concat": "Of a partial or a final upload: which it is.",
         },
     )
 }
 BY_TUS: Final = (
     "A tus client creates by a POST without a body, of which `Tus-Resumable`, `Upload-Length` and "
-    "`Upload-Metadata` say the same."
+    "`Upload-Metadata` say the same.\n\n"
+    "A file may come in parts at the same time (tus concatenation): each is a creation with `Upload-Concat: "
+    "partial`, and the last creation, with `Upload-Concat: final;` and their addresses, is answered when the "
+    "file is available. Where that answer is lost, the same request again has the same one."
 )
+_OF_FINAL: Final = (NotFound, Conflict, Gone, UploadLocked, ChecksumMismatch)
 _DESCRIPTIONS: Final[Mapping[Act, str]] = {
     "create": "File record, {metadata} and upload are made in one change. Needs write on the bucket.\n\n"
     + BY_TUS,
@@ -81,7 +97,7 @@ def _of_collection(kind: FileKind) -> tuple[Operation, ...]:
             body=kind.create_body,
             headers=tus_creation.HEADERS,
             answers=CREATED,
-            errors=(PayloadTooLarge, PreconditionFailed),
+            errors=(PayloadTooLarge, PreconditionFailed, *_OF_FINAL),
             changes=True,
         ),
         tus_creation.options_of(kind.names, kind.tag, kind.path),
@@ -155,7 +171,7 @@ def _described(kind: FileKind, act: Act) -> str:
     return kind.descriptions.get(act, every)
 
 
-async def _create(kind: FileKind, request: web.Request) -> web.Response:
+async def _create(kind: FileKind, request: web.Request) -> web.StreamResponse:
     """Answer 201 with the place that the bytes go to.
 
     File record, the row of its kind and upload are one change.
@@ -163,19 +179,54 @@ async def _create(kind: FileKind, request: web.Request) -> web.Response:
     caller = await authenticate(request)
     if tus_creation.is_by_tus(request):
         with versioned():
-            upload = await _created(kind, request, caller, tus_creation.body_of(request, kind.create_body))
-            return tus_creation.answer_to(upload, _initialisation(request, upload))
+            return await _create_by_tus(kind, request, caller)
     upload = await _created(kind, request, caller, await read_json(request, kind.create_body))
     location = f"{kind.path}/{upload.file_uuid}"
     return json_response(_initialisation(request, upload), status=201, headers={"Location": location})
 
 
+async def _create_by_tus(kind: FileKind, request: web.Request, caller: Caller) -> web.StreamResponse:
+    """The same for headers that say what the body would; a final upload is answered when it is available."""
+    parts = tus_creation.parts_of(request)
+    if parts is None:
+        upload = await _created(kind, request, caller, tus_creation.body_of(request, kind.create_body))
+        return tus_creation.answer_to(upload, _initialisation(request, upload))
+    if not parts:
+        command = tus_creation.partial_of(request, caller)
+        upload = await request.app[API].metadata.propose(command, UploadRecord)
+        return tus_creation.answer_to(upload, _initialisation(request, upload), concat=PARTIAL_CONCAT)
+    concatenate = request.app.get(CONCATENATE)
+    if concatenate is None:
+        raise InvalidRequest("Upload-Concat: a coordinator has no content; ask a node for a final upload.")
+    return await concatenate(request, caller, await _final(kind, request, caller, parts))
+
+
+async def _final(kind: FileKind, request: web.Request, caller: Caller, parts: list[str]) -> UploadRecord:
+    """The upload that is put together from these: a new one, unless the same was asked for before."""
+    metadata = request.app[API].metadata
+    body = tus_creation.body_of(request, kind.create_body, is_final=True)
+    file_uuid = tus_creation.final_uuid(caller.subject, kind.name, parts)
+    try:
+        return await metadata.read(GetUpload(caller=caller, file_uuid=file_uuid), UploadRecord)
+    except NotFound:
+        found = await metadata.read(GetParts(caller=caller, file_uuids=parts), list[UploadPart])
+    sized = replace(body, size_bytes=sum(part.size_bytes or 0 for part in found))
+    return await _created(kind, request, caller, sized, file_uuid=file_uuid, parts=parts)
+
+
 async def _created(
-    kind: FileKind, request: web.Request, caller: Caller, body: CreateFileBody
+    kind: FileKind,
+    request: web.Request,
+    caller: Caller,
+    body: CreateFileBody,
+    *,
+    file_uuid: str = "",
+    parts: list[str] | UnsetType = UNSET,
 ) -> UploadRecord:
     command = kind.create_command(
         caller=caller,
-        file_uuid=str(uuid_utils.uuid7()),
+        file_uuid=file_uuid or str(uuid_utils.uuid7()),
+        parts=parts,
         bucket_id=check_uuid(body.bucket_id, "bucket_id"),
         filename=check_filename(body.filename),
         content_type=check_media_type(body.content_type),
@@ -185,7 +236,7 @@ async def _created(
         **_given(kind, body, own_fields(kind.create_command, CreateFile)),
     )
     upload = await request.app[API].metadata.propose(command, UploadRecord)
-    assert upload.placement, "an upload without a node to take it"
+    assert upload.placement or parts, "an upload without a node to take it"
     return upload
 
 

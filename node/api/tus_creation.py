@@ -1,19 +1,26 @@
 """Creation of a file by tus: a POST on the collection of a kind without a body, whose headers say the rest.
 
-The metadata of the upload are the fields of the creation's body, and are held to the same.
+The metadata of the upload are the fields of the creation's body, and are held to the same. A partial upload
+is no file, and has none but its bucket. The id of a final one follows from its parts: who lost the answer to
+its creation asks again, and finds it.
 """
 
 import functools
+import hashlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import uuid_utils
 from aiohttp import web
 
 from ca.errors import InvalidRequest, UnsupportedMediaType
 from coordinator.http.app import json_response
 from coordinator.http.json_body import convert_fields
-from coordinator.model.records import UploadRecord
+from coordinator.model.bounds import PARTS_MAX
+from coordinator.model.records import DEFAULT_BUCKET_ID, Caller, UploadRecord
+from coordinator.protocol.commands import CreatePartial
+from node.api.bodies.checks import check_uuid
 from node.api.bodies.files import CreateFileBody, UploadInitialisation
 from node.api.spec.operation import Answer, Operation, Parameter
 from node.http.conditions import http_date
@@ -24,6 +31,7 @@ from node.http.tus_fields import (
     declared_length,
     offered,
     parse_metadata,
+    parts_field,
     require_version,
 )
 
@@ -34,7 +42,13 @@ HEADERS: Final = (
     Parameter(
         name="Upload-Metadata",
         description="Of a creation by tus: the fields of the body, each as `name BASE64`, between commas. "
-        "`filetype` stands for `content_type`.",
+        "`filetype` stands for `content_type`. Of a partial upload `bucket_id` alone counts.",
+    ),
+    Parameter(
+        name="Upload-Concat",
+        description="Of a creation by tus: `partial` for an upload that becomes a part of a file, `final;` "
+        f"and the addresses of up to {PARTS_MAX} of them, between spaces, for that file, which has no "
+        "`Upload-Length`.",
     ),
 )
 _ALIASES: Final = {"filetype": "content_type", "name": "filename", "type": "content_type"}
@@ -51,20 +65,25 @@ def is_by_tus(request: web.Request) -> bool:
     return not request.body_exists or request.content_type == PATCH_TYPE
 
 
-def body_of(request: web.Request, body_type: type[_Body]) -> _Body:
-    """What a creation by tus says, as the body that would say it.
-
-    Raises PreconditionFailed, UnsupportedMediaType, PayloadTooLarge, InvalidRequest naming header or field.
-    """
-    headers = request.headers
-    require_version(headers)
+def parts_of(request: web.Request) -> list[str] | None:
+    """What `parts_field` finds in a creation by tus. Raises PreconditionFailed, UnsupportedMediaType too."""
+    require_version(request.headers)
     if request.body_exists:
         raise UnsupportedMediaType(
             "Content-Type: bytes are not taken here, but at the Location of the answer."
         )
-    if "Upload-Concat" in headers:
-        raise InvalidRequest("Upload-Concat: concatenation is not offered.")
-    size_bytes = declared_length(headers)
+    return parts_field(request.headers)
+
+
+def body_of(request: web.Request, body_type: type[_Body], *, is_final: bool = False) -> _Body:
+    """What a creation by tus says, as the body that would say it. A final upload has no size yet.
+
+    Raises PayloadTooLarge, InvalidRequest naming header or field.
+    """
+    headers = request.headers
+    if is_final and ("Upload-Length" in headers or "Upload-Defer-Length" in headers):
+        raise InvalidRequest("Upload-Length: a final upload is as long as its parts are.")
+    size_bytes = None if is_final else declared_length(headers)
     fields = parse_metadata(headers)
     if "size_bytes" in fields:
         raise InvalidRequest("Upload-Metadata: size_bytes is what Upload-Length says.")
@@ -77,10 +96,39 @@ def body_of(request: web.Request, body_type: type[_Body]) -> _Body:
     return convert_fields(values | {"size_bytes": size_bytes}, body_type)
 
 
-def answer_to(upload: UploadRecord, initialisation: UploadInitialisation) -> web.Response:
-    """201 with the address of the upload; the body is that of a creation in JSON."""
+def partial_of(request: web.Request, caller: Caller) -> CreatePartial:
+    """The creation of a partial upload. Raises PayloadTooLarge, InvalidRequest naming header or field."""
+    fields = parse_metadata(request.headers)
+    return CreatePartial(
+        caller=caller,
+        file_uuid=str(uuid_utils.uuid7()),
+        bucket_id=check_uuid(fields.get("bucket_id") or DEFAULT_BUCKET_ID, "bucket_id"),
+        size_bytes=declared_length(request.headers),
+    )
+
+
+def final_uuid(subject: str, kind: str, parts: Sequence[str]) -> str:
+    """The id of the file of this kind that a user puts together from these parts: a UUIDv7 as any other.
+
+    It has the time of the first part, and 74 bits of a hash where others have random ones.
+    """
+    digest = hashlib.sha256("\0".join((subject, kind, *parts)).encode()).hexdigest()
+    variant = "89ab"[int(digest[0], 16) % 4]
+    return f"{parts[0][:13]}-7{digest[1:4]}-{variant}{digest[4:7]}-{digest[7:19]}"
+
+
+def answer_to(
+    upload: UploadRecord, initialisation: UploadInitialisation, *, concat: str = ""
+) -> web.Response:
+    """201 with the address of the upload; the body is that of a creation in JSON.
+
+    `concat`: the Upload-Concat of a partial or a final upload.
+    """
     headers = RESUMABLE | {"Location": initialisation.upload_url}
-    headers["Upload-Expires"] = http_date(upload.expires_at_ms)
+    if concat:
+        headers["Upload-Concat"] = concat
+    if upload.placement:
+        headers["Upload-Expires"] = http_date(upload.expires_at_ms)
     return json_response(initialisation, status=201, headers=headers)
 
 

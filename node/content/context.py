@@ -4,6 +4,8 @@ from typing import Protocol
 
 from aiohttp import web
 
+from coordinator.model.records import UploadRecord
+from node.content.shared_work import SharedWork
 from node.records.record_cache import RecordCache
 from node.uploads.context import UploadContext
 
@@ -13,6 +15,9 @@ class ContentContext(UploadContext, Protocol):
 
     @property
     def records(self) -> RecordCache: ...
+
+    @property
+    def concatenations(self) -> SharedWork[UploadRecord]: ...
 
 
 CONTENT = web.AppKey[ContentContext]("content")

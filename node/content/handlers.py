@@ -9,7 +9,7 @@ from aiohttp import hdrs, web
 
 from ca.errors import MethodNotAllowed, RateLimited, Unavailable, UploadLocked
 from coordinator.http.app import json_response
-from coordinator.model.records import Caller, UploadRecord
+from coordinator.model.records import PARTIAL, Caller, UploadRecord
 from coordinator.model.time_limits import bounded_s, moved, own_bounds
 from coordinator.protocol.queries import GetUpload
 from node.api.access import authenticate
@@ -35,9 +35,10 @@ PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"
 _Act = Callable[[UploadSession], Awaitable[web.StreamResponse]]
 _ActAlone = Callable[[web.Request, ContentContext, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
+PassOn = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
 
 
-class _Unreachable(Exception):
+class Unreachable(Exception):
     """The holder does not answer."""
 
 
@@ -86,10 +87,10 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
     Needs write.
     """
     seen_releases = request.app[CONTENT].locks.releases
-    services, caller, record = await _begin(request)
-    if holder := _elsewhere(services, record):
-        with suppress(_Unreachable):
-            return await _passed_on(request, holder)
+    services, caller, record = await begin(request)
+    if holder := elsewhere(services, record):
+        with suppress(Unreachable):
+            return await passed_on(request, holder)
         record = await begin_anew_if_lost(services, caller, record) or record
     else:
         record = await _settled(request, services, caller, record, seen_releases)
@@ -103,7 +104,7 @@ async def put_content(request: web.Request) -> web.StreamResponse:
     that its own success has made false. A form around the content (`multipart/*`,
     `application/x-www-form-urlencoded`) is refused. Needs write on the file.
     """
-    return await _write(request, put.put, put.require_content_itself)
+    return await _write(request, put.put, put.require_content)
 
 
 async def tus_options(request: web.Request) -> web.StreamResponse:
@@ -113,30 +114,30 @@ async def tus_options(request: web.Request) -> web.StreamResponse:
 
 async def tus_head(request: web.Request) -> web.StreamResponse:
     """Offset and length of the upload. An upload of which all bytes are durable is completed before it says
-    so: a client asks for no more then. Needs write on the file.
+    so: a client asks for no more then. A final upload has no offset before. Needs write on the file.
     """
     with versioned():
         seen_releases = request.app[CONTENT].locks.releases
-        services, caller, record = await _begin(request)
+        services, caller, record = await begin(request)
         if "Tus-Resumable" in request.headers:
             require_version(request.headers)
-        if holder := _elsewhere(services, record):
-            with suppress(_Unreachable):
-                return await _passed_on(request, holder)
+        if holder := elsewhere(services, record):
+            with suppress(Unreachable):
+                return await passed_on(request, holder)
             record = await begin_anew_if_lost(services, caller, record) or record
         else:
             record = await _settled(request, services, caller, record, seen_releases)
-        if record.placement and record.offset_bytes == record.size_bytes:
+        if record.placement and record.offset_bytes == record.size_bytes and record.kind != PARTIAL:
             return await _write(request, tus.end)
         return tus.head(record, record.offset_bytes)
 
 
 async def tus_patch(request: web.Request) -> web.StreamResponse:
     """The next bytes of the upload; those that complete it return when the file is available. Nothing of a
-    request is kept whose bytes do not match its checksum. Needs write on the file.
+    request is kept whose bytes do not match its checksum. A final upload takes none. Needs write on the file.
     """
     with versioned():
-        return await _write(request, tus.patch)
+        return await _write(request, tus.patch, tus.require_takes_bytes)
 
 
 async def tus_delete(request: web.Request) -> web.StreamResponse:
@@ -176,24 +177,24 @@ async def _write(
     answers here in place of that. `opens`: `act` needs the file.
     """
     seen_releases = request.app[CONTENT].locks.releases
-    services, caller, record = await _begin(request)
+    services, caller, record = await begin(request)
     require_before_body(request.headers)
     require(request, record)
     _require_tags(request, record)  # the other checks come first (RFC 9110, section 13.2.1)
-    if holder := _elsewhere(services, record):
+    if holder := elsewhere(services, record):
         with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too
             try:
-                return await _passed_on(request, holder)
-            except _Unreachable:
+                return await passed_on(request, holder)
+            except Unreachable:
                 if unreachable is not None:
                     return await unreachable(request, services, caller, record)
                 record = await take_over(services, caller, record)
-            if holder := _elsewhere(services, record):
+            if holder := elsewhere(services, record):
                 return await pass_on(request, holder)
     elif record.placement and services.disk.hangs():
         if unreachable is not None:
             return await unreachable(request, services, caller, record)
-        return await _hung(request, services, caller, record)
+        return await hung(request, services, caller, record)
     try:
         session_of = upload_session(
             request, services, caller, record, seen_releases=seen_releases, opens=opens
@@ -208,14 +209,18 @@ async def _write(
             return await pass_on(request, node_holding(services, error.successor))
 
 
-async def _hung(
-    request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord
+async def hung(
+    request: web.Request,
+    services: ContentContext,
+    caller: Caller,
+    record: UploadRecord,
+    onward: PassOn = pass_on,
 ) -> web.StreamResponse:
     """Let another node go on: the disk of this one, the holder, hangs. Raises Unavailable if none can."""
     with services.locks.writer(caller.subject, record.file_uuid):
         record = await take_over(services, caller, record)
-        if holder := _elsewhere(services, record):
-            return await pass_on(request, holder)
+        if holder := elsewhere(services, record):
+            return await onward(request, holder)
     raise Unavailable("The disk of the node that holds this upload hangs.", retry_after_s=2)
 
 
@@ -225,7 +230,8 @@ def _require_tags(request: web.Request, record: UploadRecord) -> None:
         require_content(request.headers, f'"{record.blob_sha256}"' if record.blob_sha256 else "")
 
 
-async def _begin(request: web.Request) -> tuple[ContentContext, Caller, UploadRecord]:
+async def begin(request: web.Request) -> tuple[ContentContext, Caller, UploadRecord]:
+    """Who asks for the upload that the path names, and how that stands. Raises what the log refuses."""
     services = request.app[CONTENT]
     caller = await authenticate(request)
     query = GetUpload(caller=caller, file_uuid=_file_uuid(request))
@@ -250,7 +256,7 @@ async def _settled(
         seen_releases = services.locks.releases
         query = GetUpload(caller=caller, file_uuid=record.file_uuid)
         record = await services.api.metadata.read(query, UploadRecord)
-    if not record.placement or not record.offset_bytes or _elsewhere(services, record):
+    if not record.placement or not record.offset_bytes or elsewhere(services, record):
         return record
     if services.locks.is_locked(record.file_uuid) or not await _has_lost(services, record):
         return record
@@ -271,15 +277,15 @@ async def _has_lost(services: ContentContext, record: UploadRecord) -> bool:
     return bool(done) and looking.exception() is None and looking.result()
 
 
-async def _passed_on(request: web.Request, holder: HolderAddress) -> web.StreamResponse:
-    """The holder's answer. Raises _Unreachable before anything of the request is used up."""
-    look = holder.is_reachable if PASSED_ON not in request.headers else None
+async def passed_on(request: web.Request, to: HolderAddress, onward: PassOn = pass_on) -> web.StreamResponse:
+    """The holder's answer. Raises Unreachable before anything of the request is used up."""
+    look = to.is_reachable if PASSED_ON not in request.headers else None
     if look is not None and not await look():
-        raise _Unreachable
-    return await pass_on(request, holder)
+        raise Unreachable
+    return await onward(request, to)
 
 
-def _elsewhere(services: ContentContext, record: UploadRecord) -> HolderAddress | None:
+def elsewhere(services: ContentContext, record: UploadRecord) -> HolderAddress | None:
     """The address of the holder, when that is another node or another worker of this one.
 
     None when it is this process, or when the upload has ended.

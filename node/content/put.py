@@ -11,9 +11,10 @@ from aiohttp import web
 
 from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from coordinator.http.app import json_response
-from coordinator.model.records import UploadRecord
+from coordinator.model.records import PARTIAL, UploadRecord
 from node.content.replay import is_repeated
 from node.content.responses import ContentStored, UploadOffset
+from node.content.tus import require_takes_bytes
 from node.content.upload_session import UploadSession
 from node.http.conditions import field_of
 from node.http.digests import md5_checksums, piece_checksums, piece_digest, whole_digest
@@ -33,6 +34,17 @@ async def put(session: UploadSession) -> web.StreamResponse:
     if match := _NOTHING_OF.fullmatch(header.strip(" \t")):
         return await _put_nothing(session, int(match[1]))
     return await _put_piece(session, parse_content_range(header))
+
+
+def require_content(request: web.Request, record: UploadRecord) -> None:
+    """Refuse what is not the content, as `require_content_itself`, and what goes to no file of its own.
+
+    Raises Conflict for a partial upload, Forbidden for a final one.
+    """
+    if record.kind == PARTIAL:
+        raise Conflict("A partial upload takes its bytes by PATCH (tus).")
+    require_takes_bytes(request, record)
+    require_content_itself(request, record)
 
 
 def require_content_itself(request: web.Request, record: UploadRecord) -> None:

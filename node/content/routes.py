@@ -24,7 +24,7 @@ from ca.errors import (
 )
 from node.api.routes import mounted
 from node.api.spec.operation import Answer, Operation, Parameter
-from node.content import handlers
+from node.content import final_uploads, handlers
 from node.content.responses import ContentStored, UploadOffset
 from node.http.tus_fields import EXTENSIONS, PATCH_TYPE
 
@@ -268,7 +268,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         tag=_TAG,
         method="POST",
         path=_CONTENT,
-        handler=handlers.tus_post,
+        handler=final_uploads.tus_post,
         summary="PATCH or DELETE where these do not get through (tus)",
         takes=PATCH_TYPE,
         headers=(

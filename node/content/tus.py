@@ -1,4 +1,4 @@
-"""tus 1.0.0 on an upload's address: core, checksum, creation-defer-length, expiration, termination.
+"""tus 1.0.0 on an upload's address: core and every extension but creation-with-upload.
 
 The protocol: https://tus.io/protocols/resumable-upload. Uploads are created by the endpoints of their kinds,
 by tus as well (`node/api/tus_creation.py`).
@@ -13,21 +13,33 @@ from msgspec.structs import replace
 
 from ca.errors import (
     Conflict,
+    Forbidden,
     InvalidRequest,
     OffsetMismatch,
     PayloadTooLarge,
     UnsupportedMediaType,
 )
-from coordinator.model.records import Caller, UploadRecord
+from coordinator.model.records import PARTIAL, Caller, UploadRecord
+from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import TerminateUpload
 from node.api.access import audited
+from node.api.bodies.files import UploadInitialisation
+from node.api.tus_creation import answer_to
 from node.content.context import ContentContext
 from node.content.replay import is_repeated
 from node.content.upload_session import UploadSession
 from node.http.conditions import field_of, http_date
 from node.http.digests import Checksum, piece_checksums, whole_digest
 from node.http.ranges import SIZE_BYTES_MAX
-from node.http.tus_fields import PATCH_TYPE, RESUMABLE, offered, require_version, size_field
+from node.http.tus_fields import (
+    PARTIAL_CONCAT,
+    PATCH_TYPE,
+    RESUMABLE,
+    final_concat,
+    offered,
+    require_version,
+    size_field,
+)
 from node.uploads.completion import complete_upload
 
 ALLOW = "DELETE, HEAD, OPTIONS, PATCH, POST, PUT"
@@ -52,8 +64,17 @@ async def options(_request: web.Request) -> web.StreamResponse:
 
 
 def head(record: UploadRecord, offset: int) -> web.StreamResponse:
-    """Where the upload stands: `offset` bytes are durable."""
+    """Where the upload stands: `offset` bytes are durable.
+
+    That of a final upload is told when it has ended (tus concatenation): nobody may send it any.
+    """
     headers = _progress(record, offset)
+    if record.kind == PARTIAL:
+        headers["Upload-Concat"] = PARTIAL_CONCAT
+    elif record.parts:
+        headers["Upload-Concat"] = final_concat(record.parts)
+        if record.placement:
+            del headers["Upload-Offset"]
     if record.size_bytes is None:
         headers["Upload-Defer-Length"] = "1"
     else:
@@ -69,12 +90,20 @@ async def end(session: UploadSession) -> web.StreamResponse:
     if not session.has_ended and session.holder.is_complete:
         with suppress(OffsetMismatch):
             await complete_upload(session.holder)
-            return head(_ended(session.record), session.record.size_bytes or 0)
+            return head(ended(session.record), session.record.size_bytes or 0)
     return head(session.record, session.record.offset_bytes)
+
+
+def require_takes_bytes(_request: web.Request, record: UploadRecord) -> None:
+    """Raises Forbidden for a final upload, whose bytes are those of its parts (tus concatenation)."""
+    if record.parts:
+        raise Forbidden("A final upload takes no bytes: its content is that of its parts.")
 
 
 async def patch(session: UploadSession) -> web.StreamResponse:
     """Take the next bytes; those that complete the content also make the file available.
+
+    A partial upload that is complete has all bytes durable, and stays as it is.
 
     Raises what `parse_patch` and `UploadSession` do; OffsetMismatch with the right offset; Conflict for an
     upload that has ended, unless this repeats the PATCH that completed it.
@@ -96,10 +125,27 @@ async def patch(session: UploadSession) -> web.StreamResponse:
         await session.holder.reserve(fields.offset + length_bytes)
     await session.receive(checksums=fields.checksums, whole_sha256=fields.whole_sha256)
     offset = session.file.offset
-    if session.holder.is_complete:
+    if session.holder.is_complete and session.record.kind == PARTIAL:
+        await session.holder.settle()
+    elif session.holder.is_complete:
         await complete_upload(session.holder, fields.whole_sha256, patch_offset=fields.offset)
-        return web.Response(status=204, headers=_progress(_ended(session.record), offset))
+        return web.Response(status=204, headers=_progress(ended(session.record), offset))
     return web.Response(status=204, headers=_progress(session.record, offset))
+
+
+def concatenated(request: web.Request, services: ContentContext, record: UploadRecord) -> web.Response:
+    """The answer to the creation of a final upload that has ended by now: 201, however often it comes."""
+    assert record.parts, "a final upload"
+    url = f"{services.api.holder_url(request, services.node_id)}{address(record.file_uuid)}"
+    body = UploadInitialisation(
+        file_uuid=record.file_uuid, upload_url=url, expires_at=rfc3339(0), status="available"
+    )
+    return answer_to(record, body, concat=final_concat(record.parts))
+
+
+def address(file_uuid: str) -> str:
+    """The path of an upload."""
+    return f"/api/v1/files/{file_uuid}/content"
 
 
 async def delete(session: UploadSession) -> web.StreamResponse:
@@ -150,9 +196,9 @@ def _check_room(size_bytes: int | None, offset: int, length_bytes: int | None) -
         raise PayloadTooLarge(f"The upload was declared with {limit_bytes} bytes.")
 
 
-def _ended(record: UploadRecord) -> UploadRecord:
+def ended(record: UploadRecord) -> UploadRecord:
     """The record of an upload that this request has completed: it was read before, and expires no more."""
-    return replace(record, expires_at_ms=0)
+    return replace(record, placement=[], expires_at_ms=0)
 
 
 def _progress(record: UploadRecord, offset: int) -> dict[str, str]:

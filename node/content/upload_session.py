@@ -43,6 +43,7 @@ from node.uploads.reserving import NO_ROOM
 from node.uploads.write_locks import UploadLock
 
 Check = Callable[[int], None]
+Connection = tuple[Callable[[], bool], Callable[[], None]]  # whether it stands, and how to end it
 _log = logging.getLogger(__name__)
 _TROUBLES = LastingTroubles(_log)
 
@@ -229,16 +230,18 @@ async def upload_session(
     *,
     seen_releases: int,
     opens: bool = True,
+    connection: Connection | None = None,
 ) -> AsyncIterator[UploadSession]:
     """Exclusive use of the upload, for the handlers of this package; without its file unless it `opens`.
 
-    `record` was read before anybody was kept out: it is read again if a request ended after
-    `seen_releases`, the count of `UploadLocks.releases` before that read. Raises UploadLocked while another
-    request writes, RateLimited when the caller writes too many uploads.
+    `connection`: in place of the request's own, for work that outlives it. `record` was read before anybody
+    was kept out: it is read again if a request ended after `seen_releases`, the count of
+    `UploadLocks.releases` before that read. Raises UploadLocked while another request writes, RateLimited
+    when the caller writes too many uploads.
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(services.locks.writer(caller.subject, record.file_uuid))
-        locking = services.locks.lock(record.file_uuid, *_connection_of(request))
+        locking = services.locks.lock(record.file_uuid, *(connection or _connection_of(request)))
         lock = await stack.enter_async_context(locking)
         if services.locks.releases != seen_releases:
             query = GetUpload(caller=caller, file_uuid=record.file_uuid)
@@ -300,7 +303,7 @@ async def _joined(first: Batch, rest: AsyncGenerator[Batch, None]) -> AsyncGener
             yield batch
 
 
-def _connection_of(request: web.Request) -> tuple[Callable[[], bool], Callable[[], None]]:
+def _connection_of(request: web.Request) -> Connection:
     """Whether the client's connection stands, and how to end it.
 
     One that has closed its side may be gone, or wait for its answer: who asks for the same upload goes first.

@@ -1,24 +1,30 @@
 """The header fields of tus 1.0.0: versions, sizes, metadata. Pure.
 
-The protocol: https://tus.io/protocols/resumable-upload. Neither concatenation nor creation-with-upload
-is spoken.
+The protocol: https://tus.io/protocols/resumable-upload. Creation-with-upload is not spoken.
 """
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
+from urllib.parse import urlsplit
 
 from ca.errors import FilestoreError, InvalidRequest, PayloadTooLarge, PreconditionFailed
+from coordinator.model.bounds import PARTS_MAX
 from node.http.conditions import field_of
 from node.http.digests import TUS_ALGORITHMS
 from node.http.ranges import SIZE_BYTES_MAX
 
 VERSION: Final = "1.0.0"
-EXTENSIONS: Final = "checksum,creation,creation-defer-length,expiration,termination"
+EXTENSIONS: Final = "checksum,concatenation,creation,creation-defer-length,expiration,termination"
 PATCH_TYPE: Final = "application/offset+octet-stream"
 RESUMABLE: Final = {"Tus-Resumable": VERSION}
+PARTIAL_CONCAT: Final = "partial"
+_FINAL: Final = "final;"
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_UPLOAD: Final = re.compile(rf"(?:/[\w.~%-]+)*/api/v1/files/({_UUID})/content", re.ASCII | re.IGNORECASE)
 _DIGITS_MAX: Final = 16  # SIZE_BYTES_MAX has as many
 
 
@@ -77,6 +83,33 @@ def declared_length(headers: Mapping[str, str]) -> int | None:
     return size_field(headers, "Upload-Length")
 
 
+def parts_field(headers: Mapping[str, str]) -> list[str] | None:
+    """The partial uploads that Upload-Concat has a final one put together from, in order.
+
+    It is [] for a partial upload itself, None for an upload that is neither. Only the path of an address
+    counts: any node may be named, or a proxy before it. Raises InvalidRequest naming the header.
+    """
+    field = field_of(headers, "Upload-Concat")
+    if field is None:
+        return None
+    if field == PARTIAL_CONCAT:
+        return []
+    addresses = field.removeprefix(_FINAL).split() if field.startswith(_FINAL) else []
+    if not 1 <= len(addresses) <= PARTS_MAX:
+        raise InvalidRequest(
+            f"Upload-Concat: must be partial, or final; with 1 to {PARTS_MAX} addresses of partial uploads."
+        )
+    parts = [_upload_at(address) for address in addresses]
+    if len(set(parts)) != len(parts):
+        raise InvalidRequest("Upload-Concat: names a partial upload more than once.")
+    return parts
+
+
+def final_concat(parts: Sequence[str]) -> str:
+    """The Upload-Concat of a final upload."""
+    return _FINAL + " ".join(f"/api/v1/files/{file_uuid}/content" for file_uuid in parts)
+
+
 def parse_metadata(headers: Mapping[str, str]) -> dict[str, str]:
     """The texts of Upload-Metadata by their keys: `key BASE64` pairs between commas, a value may be left out.
 
@@ -91,6 +124,16 @@ def parse_metadata(headers: Mapping[str, str]) -> dict[str, str]:
             raise InvalidRequest(f"Upload-Metadata: {key[:64]} appears more than once.")
         found[key] = _text(key, encoded)
     return found
+
+
+def _upload_at(address: str) -> str:
+    try:
+        found = _UPLOAD.fullmatch(urlsplit(address).path)
+    except ValueError:
+        found = None
+    if found is None:
+        raise InvalidRequest("Upload-Concat: expected addresses of uploads, as Location gave them.")
+    return found[1].lower()
 
 
 def _text(key: str, encoded: str) -> str:

@@ -77,11 +77,17 @@ def worker_holding(services: UploadContext, file_uuid: str) -> HolderAddress | N
 
 
 async def pass_on(
-    request: web.Request, holder: HolderAddress, *, pace: BodyPace | None = None
+    request: web.Request,
+    holder: HolderAddress,
+    *,
+    pace: BodyPace | None = None,
+    path: str = "",
+    answer_timeout_s: float = 0.0,
 ) -> web.StreamResponse:
     """The holder's answer to this request, whose body has to keep to `pace`, by default that of any client.
 
-    Raises Unavailable when the holder cannot be reached, ClientGone.
+    `path`: the one to ask there, where that is another; `answer_timeout_s`: how long it may take after the
+    last byte, where that is longer. Raises Unavailable when the holder cannot be reached, ClientGone.
     """
     if holder.mark in request.headers:
         raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
@@ -100,12 +106,10 @@ async def pass_on(
             _while_reachable(holder),
             holder.request(
                 request.method,
-                request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
+                path or request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
                 headers=headers,
                 body=body.chunks() if request.body_exists else None,
-                answer_timeout_s=STALL_TIMEOUT_S
-                if request.method in ("GET", "DELETE")
-                else _COMPLETION_TIMEOUT_S,
+                answer_timeout_s=max(answer_timeout_s, _answer_timeout_s(request)),
             ) as answer,
         ):
             body.answer = answer
@@ -117,6 +121,10 @@ async def pass_on(
         raise Unavailable(
             f"{holder.name}, which holds this upload, cannot be reached.", retry_after_s=2
         ) from failure
+
+
+def _answer_timeout_s(request: web.Request) -> float:
+    return STALL_TIMEOUT_S if request.method in ("GET", "DELETE") else _COMPLETION_TIMEOUT_S
 
 
 class _Body:

@@ -169,7 +169,8 @@ def test_what_a_kind_needs_is_needed_here_too(cluster: Cluster, kind: str) -> No
         ({"Upload-Metadata": "filename !"}, "invalid_request", "Upload-Metadata"),
         ({"Upload-Metadata": "filename eA==,filename eA=="}, "invalid_request", "Upload-Metadata"),
         ({"Upload-Metadata": "filename eA==,size_bytes NQ=="}, "invalid_request", "Upload-Metadata"),
-        ({"Upload-Concat": "partial"}, "invalid_request", "Upload-Concat"),
+        ({"Upload-Concat": "whole"}, "invalid_request", "Upload-Concat"),
+        ({"Upload-Concat": "final;"}, "invalid_request", "Upload-Concat"),
         ({"Upload-Concat": "final;/a /b"}, "invalid_request", "Upload-Concat"),
     ],
 )

@@ -201,6 +201,27 @@ def test_tus_js_client_creates_what_it_uploads(
     assert_available(four, file_uuid, sample, tmp_path / "copy")
 
 
+@pytest.mark.parametrize("parallel", [2, 5])
+def test_tus_js_client_uploads_in_parallel(
+    four: Cluster, sample: Sample, tus_js: Path, tmp_path: Path, parallel: int
+) -> None:
+    metadata = {"filename": f"lab {parallel}.gns3p", "project_id": f"tus-js in {parallel} parts"}
+    arguments = [
+        str(sample.path),
+        f"{four.nodes[1].url}{API}/project-files",
+        json.dumps(metadata),
+        str(parallel),
+    ]
+    done = run_client(["node", str(tus_js / "upload.js"), *arguments], environment(four))
+    assert done.returncode == 0, done.stderr.decode()
+    file_uuid = json.loads(done.stdout)["url"].split("/")[-2]
+    records = four.get("/project-files").json["project_files"]
+    assert [each["file_uuid"] for each in records if each["project_id"] == metadata["project_id"]] == [
+        file_uuid
+    ]
+    assert_available(four, file_uuid, sample, tmp_path / "copy")
+
+
 def test_curl_goes_on_where_its_upload_was_cut(
     four: Cluster, sample: Sample, address: tuple[str, str, Member], tmp_path: Path
 ) -> None:

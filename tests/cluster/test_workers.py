@@ -27,6 +27,7 @@ from node.membership.renewal import renew
 from node.peer.rate_budget import RATE_MAX
 from node.uploads.progress import SMALL_BYTES
 from tests.cluster.harness import Answer, Cluster
+from tests.cluster.part_steps import Parts, check_content
 from tests.cluster.worker_processes import (
     Ending,
     connect,
@@ -157,6 +158,15 @@ def test_upload_goes_on_whichever_worker_of_whichever_node_a_piece_reaches(crowd
             offset += len(piece)
             connection.close()
         assert crowd.get(f"/files/{file_uuid}", node=other).body == CONTENT
+
+
+def test_parts_are_put_together_whichever_workers_have_them(crowd: Cluster) -> None:
+    parts = Parts(crowd, [os.urandom(600_000) for _ in range(5)])
+    assert [parts.send(number, node=crowd.nodes[number % 2]) for number in range(5)] == [204] * 5
+    answers = [parts.finish(node=node) for node in crowd.nodes * 3]
+    assert [answer.status for answer in answers] == [201] * 6, answers
+    assert len({answer.json["file_uuid"] for answer in answers}) == 1
+    check_content(crowd, answers[0].json["file_uuid"], parts.content)
 
 
 def test_second_writer_is_refused_at_another_worker_and_goes_on_when_the_first_is_lost(

@@ -40,13 +40,17 @@ class Source(Protocol):
 
 
 class FileSource:
-    """A seekable file as it is now: `facts`. Raises FileChanged, before its end, if it was written to."""
+    """A seekable file as it is now: `facts`. Raises FileChanged, before its end, if it was written to.
 
-    def __init__(self, file: BinaryIO) -> None:
+    `span`: only these bytes of it, the first and the one after the last.
+    """
+
+    def __init__(self, file: BinaryIO, *, span: tuple[int, int] | None = None) -> None:
         self._file = file
         self.facts = os.fstat(file.fileno())
         self.failure: Exception | None = None
-        self._size = self.facts.st_size
+        self._start, stop = span or (0, self.facts.st_size)
+        self._size = stop - self._start
         self.size_bytes: int | None = self._size
         self._end, self._is_read = b"", False
         self._hash = hashlib.sha256()
@@ -82,11 +86,19 @@ class FileSource:
         await self._hash_to(self._size)
         return self._hash.hexdigest()
 
+    async def checked_sha256(self) -> str:
+        """The same, of a file that was not written to until then. Raises FileChanged."""
+        found = await self.sha256()
+        await asyncio.to_thread(self._require_unchanged)
+        return found
+
     def _read(self, offset: int, length: int) -> bytes:
         with self._reading:
-            part = os.pread(self._file.fileno(), length, offset)
+            part = os.pread(self._file.fileno(), length, self._start + offset)
             if len(part) != length:
-                raise FileChanged(f"The file became shorter than {self._size} bytes while it was read.")
+                raise FileChanged(
+                    f"The file became shorter than {self.facts.st_size} bytes while it was read."
+                )
             end = offset + len(part)
             if offset <= self._hashed_bytes < end:
                 self._hash.update(memoryview(part)[self._hashed_bytes - offset :])
@@ -95,12 +107,15 @@ class FileSource:
 
     def _read_end(self, offset: int, length: int) -> bytes:
         part = self._read(offset, length)
-        facts = os.fstat(self._file.fileno())
-        if (facts.st_size, facts.st_mtime_ns) != (self._size, self.facts.st_mtime_ns):
-            raise FileChanged("The file was written to while it was read; nothing of it is stored.")
-        if os.pread(self._file.fileno(), 1, self._size):  # such as those of /proc, whose size is 0
-            raise FileChanged(f"The file has more than the {self._size} bytes that it says it has.")
+        self._require_unchanged()
         return part
+
+    def _require_unchanged(self) -> None:
+        facts = os.fstat(self._file.fileno())
+        if (facts.st_size, facts.st_mtime_ns) != (self.facts.st_size, self.facts.st_mtime_ns):
+            raise FileChanged("The file was written to while it was read; nothing of it is stored.")
+        if os.pread(self._file.fileno(), 1, facts.st_size):  # such as those of /proc, whose size is 0
+            raise FileChanged(f"The file has more than the {facts.st_size} bytes that it says it has.")
 
     async def _hash_to(self, offset: int) -> None:
         while self._hashed_bytes < offset:

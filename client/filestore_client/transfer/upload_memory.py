@@ -26,6 +26,12 @@ class UnfinishedUpload(msgspec.Struct, frozen=True):
     upload_url: str
 
 
+class UnfinishedParts(msgspec.Struct, frozen=True):
+    """The parts of one file, each an upload of ours."""
+
+    parts: list[UnfinishedUpload]
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """The place of one upload's record."""
@@ -50,7 +56,14 @@ class Memory:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
-    def write(self, upload: UnfinishedUpload) -> None:
+    def read_parts(self) -> UnfinishedParts | None:
+        """The same of an upload in parts."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedParts)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def write(self, upload: UnfinishedUpload | UnfinishedParts) -> None:
         """Remember. A state directory that cannot be written costs only the resumption."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -22,6 +22,8 @@ from coordinator.protocol.commands import (
     AddTokenKey,
     CollectOverQuota,
     Command,
+    CreateFile,
+    CreatePartial,
     DeleteBucket,
     DeleteFile,
     ForgetInstance,
@@ -52,6 +54,7 @@ STATES_ARE_DISTINCT: Final = 5  # the time of a record's last change rises, and 
 FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
 LONG_SERVICE_TOKENS: Final = 6  # a token of a user with the role `service` may live for 400 days
 MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine
+UPLOADS_ARE_CONCATENATED: Final = 6  # there are partial uploads, and files are put together from them
 RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -65,8 +68,10 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     RevokeNode: INSTANCES_KNOWN,
     ForgetInstance: INSTANCES_KNOWN,
     AddTokenKey: KEYS_RETIRE,
+    CreatePartial: UPLOADS_ARE_CONCATENATED,
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
+    (CreateFile, "parts"): UPLOADS_ARE_CONCATENATED,
     (UpdateFile, "filename"): FILES_ARE_RENAMED,
     (UpdateFile, "content_type"): FILES_ARE_RENAMED,
     (UpdateFile, "retention_hours"): STATES_ARE_DISTINCT,
@@ -77,7 +82,10 @@ FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a co
 }
 _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these from there on; coordinators that know older rules alone do not have them.
-TABLES_SINCE: Final = {DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs", "replica_totals")}
+TABLES_SINCE: Final = {
+    DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs", "replica_totals"),
+    UPLOADS_ARE_CONCATENATED: ("concatenations",),
+}
 COLUMNS_SINCE: Final = {
     ("uploads", "reserved_bytes"): QUOTAS_RESERVED,
     ("buckets", "reserved_bytes"): QUOTAS_RESERVED,
@@ -87,6 +95,7 @@ COLUMNS_SINCE: Final = {
     ("nodes", "revoked"): INSTANCES_KNOWN,
     ("keys", "retires_at_ms"): KEYS_RETIRE,
     ("files", "patch_offset"): LAST_PATCH_IS_KNOWN,
+    ("uploads", "part_of"): UPLOADS_ARE_CONCATENATED,
 }
 
 

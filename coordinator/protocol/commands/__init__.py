@@ -88,6 +88,7 @@ from coordinator.protocol.commands.jobs import (
     StartRun,
     TriggerJob,
 )
+from coordinator.protocol.commands.parts import CreatePartial
 from coordinator.protocol.commands.root import (
     Command,
 )
@@ -119,6 +120,7 @@ __all__ = [
     "CreateBucket",
     "CreateFile",
     "CreateJoinToken",
+    "CreatePartial",
     "CreateProjectFile",
     "CreatePublicToken",
     "CreateVm",
@@ -196,6 +198,7 @@ AnyCommand = (
     | CreateProjectFile
     | CreateVm
     | CreateBackup
+    | CreatePartial
     | UpdateProjectFile
     | UpdateVm
     | UpdateBackup
@@ -249,6 +252,7 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     CreateProjectFile,
     CreateVm,
     CreateBackup,
+    CreatePartial,
     UpdateProjectFile,
     UpdateVm,
     UpdateBackup,

@@ -2,7 +2,7 @@
 
 from msgspec import UNSET, UnsetType
 
-from coordinator.model.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Text
+from coordinator.model.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Parts, Text
 from coordinator.model.records import Caller, Manifest
 from coordinator.protocol.commands.root import Command
 
@@ -10,7 +10,9 @@ from coordinator.protocol.commands.root import Command
 class CreateFile(Command, frozen=True, kw_only=True):
     """What the creation of every kind says: file record, metadata row and upload are one change.
 
-    Of the kind's own fields those that may be left out have a default. Replies with an UploadRecord.
+    Of the kind's own fields those that may be left out have a default. `parts`: it is put together from these
+    partial uploads of the caller, which are complete and go with its upload from then on; made again it
+    changes nothing. Replies with an UploadRecord.
     """
 
     caller: Caller
@@ -23,6 +25,7 @@ class CreateFile(Command, frozen=True, kw_only=True):
     retention_hours: Count | None
     # Stamped by the leader: the nodes that take the bytes, the first of them from the client.
     placement: NodeIds = []
+    parts: Parts | UnsetType = UNSET
 
 
 class CreateProjectFile(CreateFile, frozen=True, kw_only=True, tag="create_project_file"):

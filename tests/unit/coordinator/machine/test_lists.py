@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from coordinator import machine
 from coordinator.machine.execution import pages
-from coordinator.model.records import Caller
+from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
 from coordinator.protocol import commands, queries
 from coordinator.protocol.commands import Reply
 from tests.unit.state import ADMIN, State, complete, create, create_backup, create_vm
@@ -265,6 +265,12 @@ CHANGES: list[commands.AnyCommand] = [
     commands.TerminateUpload(caller=ALICE, file_uuid="f-child"),
     commands.DeleteFile(caller=ALICE, file_uuid="f-vm", kind="vm"),
     commands.DeleteFile(caller=ALICE, file_uuid="f-backup", kind=""),
+    commands.CreatePartial(
+        caller=ALICE, file_uuid="part", bucket_id=DEFAULT_BUCKET_ID, size_bytes=0, placement=["n1"]
+    ),
+    msgspec.structs.replace(create(ALICE, "f-whole", size_bytes=0), parts=["part"]),
+    msgspec.structs.replace(create(ALICE, "f-whole", size_bytes=0), parts=["part"]),
+    complete(ALICE, "f-whole", "bb", ["n1", "n2"], size_bytes=0),
 ]
 
 

@@ -162,7 +162,7 @@ def test_head_of_unknown_size_says_so() -> None:
 
 
 def test_extensions_are_those_of_the_interface() -> None:
-    expected = {"checksum", "creation", "creation-defer-length", "expiration", "termination"}
+    expected = {"checksum", "concatenation", "creation", "creation-defer-length", "expiration", "termination"}
     assert set(EXTENSIONS.split(",")) == expected
 
 

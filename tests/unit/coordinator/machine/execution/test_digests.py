@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.machine.execution.digests import COLUMNS_LEFT_OUT, tables_of
 from coordinator.machine.execution.rules import RULES
-from coordinator.model.records import Manifest
+from coordinator.model.records import DEFAULT_BUCKET_ID, Manifest
 from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store
@@ -57,6 +57,11 @@ def rich_state(path: Path) -> State:
     state.done(msgspec.structs.replace(whole, manifest=Manifest(archive="gns3")))
     state.done(create_vm(ADMIN, "f3"))
     state.done(create_backup(ADMIN, "f4"))
+    part = commands.CreatePartial(
+        caller=ADMIN, file_uuid="p1", bucket_id=DEFAULT_BUCKET_ID, size_bytes=0, placement=["n1"]
+    )
+    state.done(part)
+    state.done(msgspec.structs.replace(create(ADMIN, "f6", size_bytes=0), parts=["p1"]))
     state.done(create_bucket(ADMIN, "b1"))
     state.done(grant(ADMIN, "bucket:b1", "group:lab"))
     state.done(grant(ADMIN, "file:f2", "user:bob", expires_at_ms=state.at_ms + 1))

@@ -1,0 +1,202 @@
+"""One file over several connections: its parts are uploads of their own, put together at the end.
+
+That is tus concatenation. Each part goes on by itself after an interruption, and is sent as any upload; the
+last request, which names them all, is answered when the file is available. It carries the sha256 of the file
+as it was read here: content that did not arrive so never becomes available. Made again that request has the
+same answer, so that a lost one does no harm.
+"""
+
+import asyncio
+import base64
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, BinaryIO, Final
+
+from filestore_client.base.errors import Conflict, FileChanged, FilestoreError, Gone, NotFound
+from filestore_client.base.retry import TRY_AGAIN
+from filestore_client.base.transport import Transport
+from filestore_client.transfer.sources import FileSource
+from filestore_client.transfer.upload_memory import Memory, UnfinishedParts, UnfinishedUpload
+from filestore_client.transfer.uploading import (
+    COMPLETION_TIMEOUT_S,
+    SentBytes,
+    find_unfinished,
+    give_up,
+    upload,
+)
+
+PART_BYTES_MIN: Final = 8 << 20  # less is not worth a connection of its own
+PARTS_MAX: Final = 16
+METADATA_BYTES_MAX: Final = 6000  # the head of a request has 8 KiB for a field
+LIVELY_S: Final = 5.0  # a request that took so long has got further before it failed
+Span = tuple[int, int]  # of bytes: the first, and the one after the last
+
+
+@dataclass(frozen=True, slots=True)
+class PartedFile:
+    """A file to upload in parts. `path`: the collection; `fields`: of the new record."""
+
+    path: str
+    fields: Mapping[str, Any]
+    file: BinaryIO
+    whole: FileSource
+    spans: Sequence[Span]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How much of each part is sent."""
+
+    tell: SentBytes
+    done: dict[int, int] = field(default_factory=dict)
+
+    def of(self, number: int) -> SentBytes:
+        """What the upload of a part tells."""
+
+        def sent(done_bytes: int) -> None:
+            self.done[number] = done_bytes
+            self.tell(sum(self.done.values()))
+
+        return sent
+
+
+def spans_of(size_bytes: int, parallel: int, fields: Mapping[str, Any]) -> Sequence[Span]:
+    """The parts of a file; none where it is better sent as a whole, or its fields need a body."""
+    count = min(parallel, PARTS_MAX, size_bytes // PART_BYTES_MIN)
+    if count < 2 or len(_metadata(fields)) > METADATA_BYTES_MAX:
+        return ()
+    edges = [size_bytes * number // count for number in range(count + 1)]
+    return tuple(pairwise(edges))
+
+
+async def upload_parts(
+    transport: Transport,
+    wanted: PartedFile,
+    memory: Memory,
+    *,
+    resume: bool,
+    only_url: bool,
+    progress: SentBytes,
+) -> UnfinishedUpload:
+    """Send what the server lacks of all parts at once; the file that they are, which is available then.
+
+    Raises FilestoreError, OSError; FileChanged when the file was written to meanwhile, and its parts are
+    given up.
+    """
+    known = memory.read_parts() if resume else None
+    if known is not None and len(known.parts) == len(wanted.spans):
+        offsets = await _offsets(transport, known.parts)
+        if None not in offsets:
+            return await _sent(transport, wanted, known, offsets, memory, only_url, progress)
+        with suppress(NotFound, Gone, Conflict):  # they go when the file is available, which it may be
+            made = await _put_together(transport, wanted, known)
+            progress(wanted.spans[-1][1])
+            return made
+        memory.forget()
+    parts = [await _begun(transport, wanted, span) for span in wanted.spans]
+    known = UnfinishedParts(parts)
+    memory.write(known)
+    return await _sent(transport, wanted, known, [0] * len(parts), memory, only_url, progress)
+
+
+async def _sent(
+    transport: Transport,
+    wanted: PartedFile,
+    known: UnfinishedParts,
+    offsets: Sequence[int | None],
+    memory: Memory,
+    only_url: bool,
+    progress: SentBytes,
+) -> UnfinishedUpload:
+    """The file, once all parts are sent, and it is hashed beside that."""
+    told = _Progress(progress)
+
+    async def send(number: int, start: int, stop: int) -> None:
+        part, offset = known.parts[number], offsets[number] or 0
+        told.of(number)(offset)
+        if offset == stop - start:
+            return
+        own = transport.sibling()
+        base, separator, _ = part.upload_url.partition("/api/v1/")
+        if separator and not only_url:
+            own.prefer(base)
+        source = FileSource(wanted.file, span=(start, stop))
+        await upload(own, part.file_uuid, source, offset=offset, progress=told.of(number))
+
+    sending = [send(number, *span) for number, span in enumerate(wanted.spans)]
+    tasks = [asyncio.create_task(work) for work in (*sending, wanted.whole.checked_sha256())]
+    try:
+        await asyncio.gather(*tasks)
+        return await _put_together(transport, wanted, known)
+    except FileChanged:
+        memory.forget()
+        await _end(tasks)
+        for part in known.parts:
+            with suppress(FilestoreError):  # the server forgets them by itself as well
+                await give_up(transport, part.file_uuid)
+        raise
+    finally:
+        await _end(tasks)
+
+
+async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _offsets(transport: Transport, parts: Sequence[UnfinishedUpload]) -> list[int | None]:
+    """Where each part stands; None for one that is gone."""
+    found = await asyncio.gather(*(find_unfinished(transport, part.file_uuid) for part in parts))
+    return [None if state is None else state.offset for state in found]
+
+
+async def _begun(transport: Transport, wanted: PartedFile, span: Span) -> UnfinishedUpload:
+    """A new part. Twice does no harm: what nobody uploads to expires by itself."""
+    headers = {
+        "Tus-Resumable": "1.0.0",
+        "Upload-Concat": "partial",
+        "Upload-Length": str(span[1] - span[0]),
+        **_metadata_header({name: wanted.fields[name] for name in ("bucket_id",) if name in wanted.fields}),
+    }
+    return await transport.call("POST", wanted.path, UnfinishedUpload, headers=headers, repeats=True)
+
+
+async def _put_together(transport: Transport, wanted: PartedFile, known: UnfinishedParts) -> UnfinishedUpload:
+    """The file of these parts; asked again until it is available, or that is refused."""
+    addresses = " ".join(f"/api/v1/files/{part.file_uuid}/content" for part in known.parts)
+    fields = {"blob_sha256": await wanted.whole.sha256(), **wanted.fields}
+    headers = {
+        "Tus-Resumable": "1.0.0",
+        "Upload-Concat": f"final;{addresses}",
+        **_metadata_header(fields),
+    }
+    limits = transport.limits()
+    while True:
+        url, began_s = transport.url, time.monotonic()
+        try:
+            async with transport.exchange(
+                "POST", wanted.path, headers=headers, answer_timeout_s=COMPLETION_TIMEOUT_S
+            ) as response:
+                return transport.decode(await response.read(), UnfinishedUpload, wanted.path)
+        except TRY_AGAIN as error:
+            if time.monotonic() - began_s >= LIVELY_S:
+                limits.progressed()
+            transport.turn_away(url)
+            await limits.pause(error)
+
+
+def _metadata_header(fields: Mapping[str, Any]) -> dict[str, str]:
+    return {"Upload-Metadata": _metadata(fields)} if fields else {}
+
+
+def _metadata(fields: Mapping[str, Any]) -> str:
+    """The fields of a record as Upload-Metadata has them; flags are `true` and `false`."""
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()
+    }
+    pairs = (f"{name} {base64.b64encode(text.encode()).decode('ascii')}" for name, text in texts.items())
+    return ",".join(pairs)

@@ -1,0 +1,154 @@
+"""Partial uploads, and the final ones that are put together from them (tus concatenation).
+
+A partial upload has a row in `files`, with a kind that is none: no list shows it, nothing but its owner's
+requests on its upload finds it, and no quota forgets it. When all of its bytes are durable it stays as it is.
+A file that is created from such uploads takes them, in that change, and what they have reserved of a quota is
+the file's: `uploads.part_of` names it. From then on they go with its upload, when that is complete as when it
+ends otherwise, so that it can always be gone on with.
+"""
+
+import json
+from typing import Any
+
+from msgspec import Struct, UnsetType
+
+from ca.errors import Conflict, Gone, InvalidRequest, NotFound, PayloadTooLarge
+from coordinator.machine import files, uploads
+from coordinator.machine.execution import quotas
+from coordinator.machine.execution.access import User, require_user
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.bounds import COUNT_MAX
+from coordinator.model.records import PARTIAL, UploadPart, UploadRecord
+from coordinator.protocol.commands import CreateFile, CreatePartial
+from coordinator.protocol.queries import GetParts, GetUpload
+
+
+class _Part(Struct, frozen=True):
+    """The row of a partial upload."""
+
+    bucket_id: str
+    size_bytes: int | None
+    placement: str
+    offset_bytes: int
+    prefix_sha256: str
+    expires_at_ms: int
+    reserved_bytes: int | None
+    part_of: str | None
+
+
+class Taken(Struct, frozen=True):
+    """The parts that a new file takes, by their uploads; none for one that is uploaded as a whole."""
+
+    parts: dict[str, _Part]
+
+    def reserved_in(self, bucket_id: str) -> int:
+        """The bytes that they have reserved of the quota of a bucket."""
+        return sum(part.reserved_bytes or 0 for part in self.parts.values() if part.bucket_id == bucket_id)
+
+    def join(self, change: Change, command: CreateFile) -> None:
+        """They are parts of the file from now on, which reserves for itself."""
+        if not self.parts:
+            return
+        change.db.execute(
+            "INSERT INTO concatenations (sequence, parts) VALUES (?, ?)",
+            (change.log_index, json.dumps(list(self.parts))),
+        )
+        for file_uuid, part in self.parts.items():
+            quotas.add_reserved(change.db, part.bucket_id, -(part.reserved_bytes or 0))
+            change.db.execute(
+                "UPDATE uploads SET part_of = ?, reserved_bytes = 0, expires_at_ms = ? WHERE file_uuid = ?",
+                (command.file_uuid, change.at_ms + uploads.UPLOAD_LIFE_MS, file_uuid),
+            )
+
+
+def create(change: Change, command: CreatePartial) -> UploadRecord:
+    """Begin a partial upload in a bucket that the caller may create files in."""
+    user = require_user(change.users, command.caller)
+    new = files.NewFile(
+        file_uuid=command.file_uuid,
+        kind=PARTIAL,
+        bucket_id=command.bucket_id,
+        filename="",
+        content_type="",
+        size_bytes=command.size_bytes,
+        expected_sha256="",
+        retention_hours=None,
+    )
+    files.check_new(change, user, new)
+    files.insert(change, user, new)
+    return uploads.begin(change, new, command.placement)
+
+
+def get(question: Question, query: GetParts) -> list[UploadPart]:
+    """How each of these partial uploads stands. Only the caller's own are found."""
+    user = require_user(question.users, query.caller)
+    parts = ((file_uuid, _find(question, user, file_uuid)) for file_uuid in query.file_uuids)
+    return [
+        UploadPart(
+            file_uuid=file_uuid,
+            size_bytes=part.size_bytes,
+            placement=json.loads(part.placement),
+            offset_bytes=part.offset_bytes,
+            prefix_sha256=part.prefix_sha256,
+        )
+        for file_uuid, part in parts
+    ]
+
+
+def made_before(change: Change, command: CreateFile) -> UploadRecord | None:
+    """The upload of the file that was made by the same command before; None where there is none."""
+    if isinstance(command.parts, UnsetType):
+        return None
+    known = change.db.execute("SELECT 1 FROM files WHERE file_uuid = ?", (command.file_uuid,)).fetchone()
+    if known is None:
+        return None
+    upload = uploads.get(change, GetUpload(caller=command.caller, file_uuid=command.file_uuid))
+    if upload.parts != command.parts:
+        raise InvalidRequest("file_uuid: a file with this id exists.")
+    return upload
+
+
+def require(change: Change, user: User, command: CreateFile) -> Taken:
+    """The parts that a file is to be put together from.
+
+    Raises NotFound for one that is none of the user's, Gone for one that has expired, Conflict for one that
+    is not complete, or a part of another file, and where all have another size than the file is to have.
+    """
+    if isinstance(command.parts, UnsetType):
+        return Taken({})
+    found = {file_uuid: _find(change, user, file_uuid) for file_uuid in command.parts}
+    if len(found) != len(command.parts):
+        raise InvalidRequest("Upload-Concat: names a partial upload more than once.")
+    for file_uuid, part in found.items():
+        _require_free(change, file_uuid, part)
+    size_bytes = sum(part.offset_bytes for part in found.values())
+    if size_bytes > COUNT_MAX:
+        raise PayloadTooLarge(f"The partial uploads have {size_bytes} bytes together.")
+    if size_bytes != command.size_bytes:
+        raise Conflict(f"The partial uploads have {size_bytes} bytes together by now.")
+    return Taken(found)
+
+
+def _find(scope: Change | Question, user: User, file_uuid: str) -> _Part:
+    """Raises NotFound."""
+    row: tuple[Any, ...] | None = scope.db.execute(
+        "SELECT f.bucket_id, f.size_bytes, u.placement, u.offset_bytes, u.prefix_sha256, u.expires_at_ms,"
+        " u.reserved_bytes, u.part_of FROM files f JOIN uploads u ON u.file_uuid = f.file_uuid"
+        " WHERE f.file_uuid = ? AND f.kind = ? AND f.owner_id = ?",
+        (file_uuid, PARTIAL, user.user_id),
+    ).fetchone()
+    if row is None:
+        raise NotFound(f"Upload-Concat: you have no partial upload {file_uuid}.")
+    return _Part(*row)
+
+
+def _require_free(change: Change, file_uuid: str, part: _Part) -> None:
+    if part.part_of:
+        raise Conflict(f"Upload-Concat: {file_uuid} is a part of {part.part_of} already.")
+    if part.expires_at_ms <= change.at_ms:
+        raise Gone(f"Upload-Concat: {file_uuid} has expired.")
+    if part.offset_bytes != part.size_bytes:
+        raise Conflict(
+            f"Upload-Concat: {file_uuid} is not complete: it stands at {part.offset_bytes} of"
+            f" {'an unknown number of' if part.size_bytes is None else part.size_bytes} bytes."
+        )

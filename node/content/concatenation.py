@@ -1,0 +1,191 @@
+"""A final upload on the node that holds it: its bytes are read from its parts, in order, and written as any.
+
+Each part lies, durable and complete, on the nodes of its own placement. What is read of it is hashed, and is
+right when it has the sha256 that the log knows of the part; else it is dropped, and comes from another node.
+So the final upload has a chain, progress in the log and a quorum like an upload of a client: whoever goes on
+with it, after a lost connection or on another node, begins where the log says that it stands.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, closing
+from dataclasses import dataclass, field
+from typing import Final
+
+from ca.errors import ChecksumMismatch, Conflict, FilestoreError, Unavailable
+from coordinator.http.request_body import Batch
+from coordinator.model.records import UploadPart
+from coordinator.model.time_limits import PATIENCE_S, moved
+from coordinator.protocol.queries import GetParts
+from node.content.upload_session import UploadSession
+from node.peer.client import PeerFailed, pieces
+from node.staging.opening import STEP_BYTES
+from node.staging.upload_store import UploadStore
+from node.uploads.holder import EMPTY_SHA256
+
+READ_BYTES: Final = 1 << 20
+SOURCE_S: Final = PATIENCE_S / 2  # for the next bytes of one node: after it the client waits for another
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A part that is read. `used`: the nodes that bytes came from; `found` hashes them all."""
+
+    part: UploadPart
+    used: set[str] = field(default_factory=set)
+    found: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    def check(self, _received_bytes: int) -> None:
+        """Raises ChecksumMismatch when it is not what the log knows of the part."""
+        if self.part.prefix_sha256 not in ("", self.found.hexdigest()):
+            raise ChecksumMismatch(f"Other bytes came of the part {self.part.file_uuid} than it has.")
+
+
+async def gather(session: UploadSession) -> None:
+    """Bring the bytes of all parts into the upload, from where it stands; durable on the write quorum.
+
+    Raises Conflict when a part has lost bytes, which its owner can send again; Unavailable when no node gives
+    the bytes of one; what `UploadSession.receive` raises.
+    """
+    record, holder = session.record, session.holder
+    assert record.parts, "an upload that is put together from parts"
+    assert record.size_bytes is not None, "the log knows the sizes of the parts"
+    if holder.is_complete:
+        return
+    await holder.stand_at(session.file.offset)  # settles what came of an earlier request
+    await session.require_room(record.size_bytes)
+    query = GetParts(caller=session.caller, file_uuids=record.parts)
+    parts = await session.services.api.metadata.read(query, list[UploadPart])
+    for part in parts:
+        if not part.is_complete:
+            raise Conflict(f"The part {part.file_uuid} has lost bytes: send them again, from its offset on.")
+    start = 0
+    for part in parts:
+        stop = start + part.offset_bytes
+        if session.file.offset < stop:
+            await _take(session, part, start)
+        start = stop
+
+
+async def _take(session: UploadSession, part: UploadPart, start: int) -> None:
+    """The rest of a part, which begins at `start` of the content."""
+    began_at, refused = session.file.offset, set[str]()
+    while sources := [name for name in _sources(session, part) if name not in refused]:
+        reading = _Reading(part)
+        await _hash_own(session, start, session.file.offset, reading)
+        coming = _pieces(session, reading, sources, session.file.offset - start)
+        try:
+            await session.receive(batches=_batches(session, reading, coming), check=reading.check)
+            return
+        except ChecksumMismatch:
+            facts = {"file_uuid": part.file_uuid, "peers": sorted(reading.used)}
+            _log.error("a part of an upload has other bytes than are acknowledged", extra=facts)
+            refused |= reading.used
+    if began_at > start:  # what was here of it may be what is wrong
+        await session.holder.roll_back(0, EMPTY_SHA256)
+    raise Unavailable(f"No node has the bytes of the part {part.file_uuid} as they came.", retry_after_s=2)
+
+
+def _sources(session: UploadSession, part: UploadPart) -> Sequence[str]:
+    """This node, which may have the part, then those that it is placed on, silent ones last."""
+    own_id, silent = session.services.node_id, session.services.peers.silent
+    others = [name for name in part.placement if name != own_id]
+    return [own_id, *sorted(others, key=lambda name: name in silent)]
+
+
+async def _batches(
+    session: UploadSession, reading: _Reading, coming: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[Batch, None]:
+    """What comes of a part, hashed; keeps the log informed while it does."""
+    disk = session.services.disk
+    session.lock.receiving = False  # no client has to send: whoever wants the upload waits for the end
+    async with aclosing(coming):
+        async for piece in coming:
+            await disk.run(reading.found.update, piece)
+            yield [piece]
+            moved()  # this disk has taken it
+            await session.holder.keep_up()
+
+
+async def _pieces(
+    session: UploadSession, reading: _Reading, sources: Sequence[str], position: int
+) -> AsyncGenerator[bytes, None]:
+    """The bytes of a part from `position` on: where one source fails, the next one goes on.
+
+    Raises Unavailable when all have failed.
+    """
+    part = reading.part
+    for source in sources:
+        is_own = source == session.services.node_id
+        coming = _own_pieces(session, part, position) if is_own else _of_peer(session, part, source, position)
+        try:
+            async with aclosing(coming):
+                async for piece in coming:
+                    reading.used.add(source)
+                    position += len(piece)
+                    yield piece
+            if position == part.offset_bytes:
+                return
+            reason = "ended early"
+        except (PeerFailed, FilestoreError, OSError) as error:
+            reason = str(error)
+        facts = {"file_uuid": part.file_uuid, "peer": source, "reason": reason}
+        (_log.debug if is_own else _log.warning)("a part of an upload does not come", extra=facts)
+    raise Unavailable(f"No node gives the bytes of the part {part.file_uuid} now.", retry_after_s=2)
+
+
+async def _own_pieces(session: UploadSession, part: UploadPart, start: int) -> AsyncGenerator[bytes, None]:
+    """Raises NotFound when they are not here, Internal, OSError."""
+    disk, stop = session.services.disk, part.offset_bytes
+    with closing(await disk.open(session.services.uploads.open_prefix, part.file_uuid, stop)) as prefix:
+        while start < stop:
+            piece = await disk.run(os.pread, prefix.fileno(), min(READ_BYTES, stop - start), start)
+            if not piece:
+                return
+            start += len(piece)
+            yield piece
+
+
+async def _of_peer(
+    session: UploadSession, part: UploadPart, node_id: str, start: int
+) -> AsyncGenerator[bytes, None]:
+    """Raises PeerFailed."""
+    services, stop = session.services, part.offset_bytes
+    received = services.metrics.replica_bytes.labels("received")
+    path = f"/uploads/{part.file_uuid}?start={start}&stop={stop}"
+    asking = services.peers.request(node_id, "GET", path, answer_timeout_s=SOURCE_S)
+    async with asking as answer:
+        if answer.status != 200:
+            raise PeerFailed(node_id, f"answered {answer.status}")
+        async for piece in pieces(node_id, answer):
+            if start + len(piece) > stop:
+                raise PeerFailed(node_id, "sent too much")
+            start += len(piece)
+            received.inc(len(piece))
+            yield piece
+
+
+async def _hash_own(session: UploadSession, start: int, stop: int, reading: _Reading) -> None:
+    """What an earlier request has brought of the part, from `start` to `stop` of the content."""
+    services = session.services
+    while start < stop:
+        until = min(stop, start + STEP_BYTES)
+        args = (services.uploads, session.record.file_uuid, start, until, reading)
+        await services.disk.run_long(_hash_span, *args)
+        moved()
+        start = until
+
+
+def _hash_span(uploads: UploadStore, file_uuid: str, start: int, stop: int, reading: _Reading) -> None:
+    """Blocks. Raises NotFound when they are not here, Unavailable when the disk does not give them."""
+    with closing(uploads.open_prefix(file_uuid, stop)) as prefix:
+        while start < stop:
+            piece = os.pread(prefix.fileno(), min(READ_BYTES, stop - start), start)
+            if not piece:
+                raise Unavailable("The upload went back.")
+            reading.found.update(piece)
+            start += len(piece)
