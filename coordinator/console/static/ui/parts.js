@@ -104,7 +104,8 @@ export function Action({ run, children, tone = "", label, disabled, size: how = 
   async function click() {
     setIsBusy(true);
     try {
-      onDone?.(await run());
+      const done = await run();
+      onDone?.(done);
     } catch (error) {
       if (error) notify(`${error.message} ${error.advice || ""}`, "bad");
     } finally {
