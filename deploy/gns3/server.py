@@ -149,14 +149,18 @@ class Gns3Server:
         return sorted(found, key=lambda project: (project.name, project.project_id))
 
     async def nodes(self, project_id: str) -> list[LabNode]:
-        """The nodes of a project."""
+        """The nodes of a project. Of one that is being opened the answer comes when that is done."""
         return await self._call("GET", f"/projects/{project_id}/nodes", list[LabNode])
 
     async def export(self, project_id: str) -> AsyncGenerator[bytes, None]:
         """A project as a portable archive, without images and snapshots.
 
+        One that is just being opened would be exported, and saved, without the nodes that it has not yet. The
+        list of its nodes is answered when it has all of them.
+
         Raises ProjectRuns; Unavailable when it is broken off.
         """
+        await self.nodes(project_id)
         path = f"/projects/{project_id}/export"
         params = {"compression": self.compression} if self.is_v3 else {}
         async with self._exchange("GET", path, timeout_s=LONG_TIMEOUT_S, params=params) as response:

@@ -59,20 +59,19 @@ def run_with_server(
             async with Gns3Server(address, deadline_s=connection.deadline_s) as reached:
                 return await work(reached, client)
 
-    try:
-        return connection.run(session)
-    except asyncio.CancelledError:
-        raise click.Abort from None
+    return connection.run(session)
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within it SIGTERM cancels the task that runs."""
+    """Within it SIGTERM cancels the task that runs. Raises click.Abort once it is cancelled."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         yield
+    except asyncio.CancelledError:
+        raise click.Abort from None
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
 
