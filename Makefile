@@ -11,6 +11,7 @@
 #   make contract   requests made from the OpenAPI document, and its answers held against it
 #   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads
 #   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c, restic; nginx
+#   make gns3    labs of real GNS3 servers are backed up and come back; gns3-server is installed into .gns3-server
 #   make prometheus   a real Prometheus of Debian scrapes every process; promtool checks metrics and rules
 #   make vendor  fetch the console's libraries anew, at the versions and digests of vendoring/parts.json (needs npm)
 #   make browser the web console, /docs and public links in Debian's Chromium, which is installed where that can be done
@@ -45,7 +46,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test long check fix matrix sim mutants chaos healing clients browser prometheus contract bench man vendor constraints clean
+.PHONY: run install test long check fix matrix sim mutants chaos healing clients gns3 browser prometheus contract bench man vendor constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -100,6 +101,9 @@ healing: $(INSTALLED)
 clients: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/clients
 
+gns3: $(INSTALLED)
+	$(BIN)/python -m pytest -m long tests/gns3
+
 browser: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/browser
 
@@ -124,5 +128,5 @@ constraints: $(INSTALLED)
 		--no-annotate --no-emit-package filestore-client --all-extras pyproject.toml -o constraints.txt
 
 clean:
-	rm -rf $(VENV) .filestore .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man
+	rm -rf $(VENV) .filestore .gns3-server .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

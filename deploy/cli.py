@@ -28,6 +28,7 @@ SECTIONS: Final = {  # what people look for; the modules lie below deploy.comman
         "bucket": "buckets",
         "serve": "serve",
     },
+    "Labs": {"gns3": "gns3.group"},
     "Access": {
         "login": "account",
         "logout": "account",

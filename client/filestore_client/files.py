@@ -59,6 +59,10 @@ def _silent(_done_bytes: int, _total_bytes: int | None) -> None:
     """Nobody wants to know."""
 
 
+def _unnoted(_file_uuid: str) -> None:
+    """Nobody keeps a note of it."""
+
+
 class KindFiles(Generic[R]):
     """The records of one kind of file."""
 
@@ -132,6 +136,8 @@ class Files:
         only_url: bool = False,
         parallel: int = 1,
         progress: Progress = _silent,
+        created: Callable[[str], None] = _unnoted,
+        identity: str = "",
         **fields: object,
     ) -> FileRecord:
         """Upload a file by its path, an open file, bytes, or an iterator of bytes; its record, available.
@@ -141,7 +147,9 @@ class Files:
         upload of the same file ended, unless `resume` is false. `only_url`: the bytes go through the client's
         nodes, not to the one that the cluster names. `parallel`: how many connections bring a path that is
         large enough, in as many parts; the cluster needs room for it twice for a moment. The checksum is
-        compared at the end.
+        compared at the end. Of what is no path, `created` is told the file_uuid before the first byte goes
+        out, and `identity` says what content it is: with one, a stream too goes on where an earlier upload of
+        the same content ended.
 
         Raises FilestoreError, OSError; FileChanged when the file was written to meanwhile.
         """
@@ -162,7 +170,11 @@ class Files:
         name = filename or Path(str(getattr(content, "name", ""))).name or "stdin"
         kind = kind or "backup"
         wanted = new_record_fields(kind, name, b"", fields)
-        return await self._send_stream(kind, wanted, source, only_url=only_url, progress=progress)
+        if identity and resume:
+            return await self._send_identified(identity, kind, wanted, source, only_url, progress, created)
+        return await self._send_stream(
+            kind, wanted, source, only_url=only_url, progress=progress, created=created
+        )
 
     async def upload_remembered(
         self,
@@ -324,19 +336,53 @@ class Files:
         *,
         only_url: bool = False,
         progress: Progress = _silent,
+        created: Callable[[str], None] = _unnoted,
     ) -> FileRecord:
         """Upload what can be read once. What breaks off for good is given up: nobody can go on with it."""
         transport = self._transport.sibling()  # it goes over to the node that holds the upload
-        created = await _create(transport, kind, wanted, source)
+        begun = await _create(transport, kind, wanted, source)
+        created(begun.file_uuid)
         try:
-            await _send(transport, created, source, 0, only_url=only_url, progress=progress)
+            await _send(transport, begun, source, 0, only_url=only_url, progress=progress)
         except Unavailable:  # nor would anybody hear of it; the server forgets it by itself
             raise
         except BaseException:
             with suppress(FilestoreError):
-                await give_up(transport, created.file_uuid)
+                await give_up(transport, begun.file_uuid)
             raise
-        return await _compared(transport, kind, created, source)
+        return await _compared(transport, kind, begun, source)
+
+    async def _send_identified(
+        self,
+        identity: str,
+        kind: Kind,
+        wanted: Mapping[str, Any],
+        source: Source,
+        only_url: bool,
+        progress: Progress,
+        created: Callable[[str], None],
+    ) -> FileRecord:
+        """Upload what can be read again from its beginning, and go on where an earlier upload of it ended."""
+        transport = self._transport.sibling()
+        memory = Memory.of_identity(transport.cluster, identity, {"kind": kind, **wanted})
+        begun, offset, is_whole = await _resumed(transport, memory)
+        if begun is None:
+            begun = await _create(transport, kind, wanted, source)
+            memory.write(begun)
+        created(begun.file_uuid)
+        try:
+            if is_whole:  # nothing is left to send, and nothing was read that could be compared
+                record: FileRecord = await KindFiles(transport, KINDS[kind]).get(begun.file_uuid)
+            else:
+                await _send(transport, begun, source, offset, only_url=only_url, progress=progress)
+                record = await _compared(transport, kind, begun, source)
+        except (ChecksumMismatch, FileChanged):
+            memory.forget()
+            with suppress(FilestoreError):
+                await give_up(transport, begun.file_uuid)
+            raise
+        memory.forget()
+        return record
 
     async def _read(self, file_uuid: str, start: int, stop: int | None) -> AsyncIterator[bytes]:
         content = await self.stat(file_uuid)

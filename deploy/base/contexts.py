@@ -65,13 +65,13 @@ def read_contexts() -> Contexts:
 def write_contexts(contexts: Contexts) -> None:
     """Replace them, in one rename. Raises OSError."""
     make_directory(directory())
-    lines = [f"current = {_quoted(contexts.current)}", ""] if contexts.current else []
+    lines = [f"current = {quoted(contexts.current)}", ""] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         lines += [
-            f"[contexts.{_quoted(name)}]",
-            f"urls = [{', '.join(map(_quoted, context.urls))}]",
-            f"ca = {_quoted(context.ca)}",
-            f"token_file = {_quoted(context.token_file)}",
+            f"[contexts.{quoted(name)}]",
+            f"urls = [{', '.join(map(quoted, context.urls))}]",
+            f"ca = {quoted(context.ca)}",
+            f"token_file = {quoted(context.token_file)}",
             "",
         ]
     write_durable(directory() / "config.toml", "\n".join(lines).encode("utf-8"), mode=0o600)
@@ -105,6 +105,6 @@ def forget_context(name: str) -> None:
             Path(path).unlink(missing_ok=True)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A basic string of TOML, which is written as one of JSON."""
     return msgspec.json.encode(text).decode("utf-8").replace("\x7f", "\\u007f")

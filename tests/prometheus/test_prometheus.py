@@ -24,8 +24,9 @@ def test_rules_are_clean(promtool: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alert_about_changes_of_leader_counts_them(promtool: str, tmp_path: Path) -> None:
-    text = (Path(__file__).parent / "leader_changes.yml").read_text("utf-8")
+@pytest.mark.parametrize("cases", ["leader_changes", "lab_backups"])
+def test_alerts_fire_when_they_should(promtool: str, tmp_path: Path, cases: str) -> None:
+    text = (Path(__file__).parent / f"{cases}.yml").read_text("utf-8")
     (tmp_path / "test.yml").write_text(text.replace("RULES", str(OURS / "alerts.yml")), "utf-8")
     done = run(promtool, "test", "rules", str(tmp_path / "test.yml"))
     assert done.returncode == 0, done.stdout + done.stderr

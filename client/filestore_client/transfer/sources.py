@@ -160,15 +160,20 @@ class StreamSource:
         self._piece = b""
 
     async def prepare(self, offset: int) -> int:
-        """See Source. A server that fell back behind the held piece cannot be served any more."""
-        end = self._start + len(self._piece)
-        if not self._start <= offset <= end:
+        """See Source. A server that fell back behind the held piece cannot be served any more.
+
+        What lies before the offset, sent by an earlier upload of the same content, is read and hashed first.
+        """
+        if offset < self._start:
             raise InvalidRequest(f"The server fell back to offset {offset}; a stream cannot be read again.")
-        if offset == end and self.size_bytes is None:
-            self._piece, self._start = await self._next_piece(), end
+        while offset >= self._start + len(self._piece) and self.size_bytes is None:
+            self._start += len(self._piece)
+            self._piece = await self._next_piece()
             self._hash.update(self._piece)
             if len(self._piece) < STREAM_PIECE_BYTES:
-                self.size_bytes = end + len(self._piece)
+                self.size_bytes = self._start + len(self._piece)
+        if offset > self._start + len(self._piece):
+            raise InvalidRequest(f"The server holds {offset} bytes, the stream has {self.size_bytes}.")
         return self._start + len(self._piece) - offset
 
     async def read(self, offset: int, length: int) -> bytes:

@@ -1,8 +1,8 @@
 """What is remembered of unfinished uploads of files, so that the same upload goes on after an interruption.
 
 One small file per upload in ${XDG_STATE_HOME:-~/.local/state}/filestore/uploads, named by a digest of the
-cluster's root, the file's absolute path, size, inode and times of change, and what was asked for. It holds no
-secret.
+cluster's root, the file's absolute path, size, inode and times of change, and what was asked for; of a stream
+by the name that its content was given. It holds no secret.
 """
 
 import hashlib
@@ -47,6 +47,12 @@ class Memory:
         # The time of the inode's change too: `cp -p` and `touch` set the other one back.
         version = (facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)
         key = (cluster, os.fsencode(file.absolute()), version, sorted(fields.items()))
+        return Memory(_directory() / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json")
+
+    @staticmethod
+    def of_identity(cluster: str, identity: str, fields: Mapping[str, object]) -> "Memory":
+        """For content that is known by a name of its own, wherever it is read from."""
+        key = (cluster, identity, sorted(fields.items()))
         return Memory(_directory() / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json")
 
     def read(self) -> UnfinishedUpload | None:

@@ -9,7 +9,7 @@ import pytest
 from deploy.cli import SECTIONS, cli
 
 COLUMNS = 80
-COMMAND_ROW = re.compile(r"^  ([a-z][a-z-]*) +(\S.*)$", re.MULTILINE)
+COMMAND_ROW = re.compile(r"^  ([a-z][a-z0-9-]*) +(\S.*)$", re.MULTILINE)
 
 
 def commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:

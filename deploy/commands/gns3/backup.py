@@ -1,0 +1,227 @@
+"""`filestore gns3 backup` and `watch`: projects into the store, once or as time goes by."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from ca.errors import Conflict
+from deploy.base.connection import Connection, connection_options
+from deploy.base.failures import FAILURES, Failure, exit_code_of, line_of
+from deploy.base.options import Duration
+from deploy.base.output import json_option, print_json, size
+from deploy.base.terminal import ProgressBars, printable_name
+from deploy.commands.gns3.connecting import (
+    bucket_id_of,
+    bucket_option,
+    chosen_projects,
+    run_with_server,
+    server_option,
+)
+from deploy.gns3 import journal
+from deploy.gns3.backup import BackupResult, BackupRun, BackupWishes
+from deploy.gns3.metrics import metrics_text, write_metrics
+from deploy.gns3.records import LabProject
+from deploy.gns3.server import Gns3Server
+from deploy.gns3.watch import Watch
+from filestore_client import AsyncClient
+
+Runs = Callable[[Sequence[LabProject], Sequence[LabProject]], Awaitable[object]]
+
+metrics_option = click.option(
+    "--metrics",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Write what was done there, for the text file collector of node_exporter.",
+)
+images_option = click.option(
+    "--with-images", is_flag=True, help="Store the images that projects name too, each once by its MD5."
+)
+
+
+@click.command()
+@click.argument("projects", metavar="PROJECT...", nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="Every project of the server that you may see.")
+@images_option
+@click.option("--on-close", is_flag=True, help="Then stay, and back up each of them whenever it is closed.")
+@click.option(
+    "--wait-stopped",
+    "wait_s",
+    type=Duration(),
+    default=0,
+    metavar="DURATION",
+    help="Wait so long for projects that run, and back up each when it has stopped.",
+)
+@server_option
+@bucket_option
+@metrics_option
+@json_option
+@connection_options
+def backup(
+    connection: Connection,
+    projects: tuple[str, ...],
+    is_all: bool,
+    with_images: bool,
+    on_close: bool,
+    wait_s: int,
+    server: str,
+    bucket: str,
+    metrics: Path | None,
+    as_json: bool,
+) -> int:
+    """Back up projects of a GNS3 server.
+
+    PROJECT is a name or an id. A project that has not changed since its last backup is not stored again.
+
+    A project that runs cannot be exported: it is told, and the others go on; the exit code is 5 then. After
+    an interruption the same command goes on with the projects that are not backed up yet.
+    """
+    if is_all == bool(projects):
+        raise click.UsageError("Name the projects, or give --all.")
+
+    async def work(reached: Gns3Server, client: AsyncClient) -> int:
+        wishes = BackupWishes(
+            bucket_id=await bucket_id_of(client, bucket), with_images=with_images, wait_s=float(wait_s)
+        )
+        present = await reached.projects()
+        chosen = present if is_all else chosen_projects(present, projects)
+        runs = partial(_run, reached, client, wishes=wishes, metrics=metrics, as_json=as_json)
+        results = await runs(chosen, present)
+        if on_close:
+            only = None if is_all else frozenset(each.project_id for each in chosen)
+            await _watch(reached, runs, every_s=None, only=only)
+        return _exit_code(results)
+
+    return run_with_server(connection, server, work)
+
+
+@click.command()
+@click.option(
+    "--every",
+    "every_s",
+    type=Duration(least_s=60),
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="Back up all projects so often, beginning now.",
+)
+@images_option
+@server_option
+@bucket_option
+@metrics_option
+@json_option
+@connection_options
+def watch(
+    connection: Connection,
+    every_s: int,
+    with_images: bool,
+    server: str,
+    bucket: str,
+    metrics: Path | None,
+    as_json: bool,
+) -> None:
+    """Back up all projects daily, and each when it is closed.
+
+    It runs until SIGTERM or SIGINT. What fails is told, and tried again the next time.
+    """
+
+    async def work(reached: Gns3Server, client: AsyncClient) -> None:
+        wishes = BackupWishes(bucket_id=await bucket_id_of(client, bucket), with_images=with_images)
+        runs = partial(_run, reached, client, wishes=wishes, metrics=metrics, as_json=as_json)
+        await _watch(reached, runs, every_s=float(every_s), only=None)
+
+    run_with_server(connection, server, work)
+
+
+async def _watch(
+    reached: Gns3Server, runs: Runs, *, every_s: float | None, only: frozenset[str] | None
+) -> None:
+    """Back up as time goes by, until it is cancelled. A run that cannot begin is told only."""
+
+    async def back_up(project_ids: frozenset[str] | None) -> None:
+        try:
+            present = await reached.projects()
+            chosen = [each for each in present if project_ids is None or each.project_id in project_ids]
+            await runs(chosen, present)
+        except FAILURES as error:
+            _tell_failure(error)
+
+    click.echo(f"GNS3 server {reached.name} is watched.", err=True)
+    await Watch(reached, back_up, every_s=every_s, only=only, tell=_tell_failure).run()
+
+
+async def _run(
+    reached: Gns3Server,
+    client: AsyncClient,
+    chosen: Sequence[LabProject],
+    present: Sequence[LabProject],
+    *,
+    wishes: BackupWishes,
+    metrics: Path | None,
+    as_json: bool,
+) -> list[BackupResult]:
+    """One run: every project is told when it is through, and all together at the end."""
+    with journal.opened(reached.name, client.transport.cluster) as remembered, ProgressBars() as bars:
+        remembered.seen([each.project_id for each in present], at=time.time())
+        run = BackupRun(
+            reached, client, remembered, wishes, bar=bars.bar, tell=partial(_tell, as_json=as_json)
+        )
+        results = await run.run(chosen)
+        oldest_good_at = remembered.oldest_good_at()
+    if metrics is not None:
+        text = metrics_text(reached.name, results, ended_at=time.time(), oldest_good_at=oldest_good_at)
+        write_metrics(metrics, reached.name, text)
+    if not as_json:
+        click.echo(_summary(results))
+    return results
+
+
+def _tell(result: BackupResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "project_id": result.project.project_id,
+                "name": result.project.name,
+                "status": result.status,
+                "file_uuid": result.file_uuid,
+                "size_bytes": result.size_bytes,
+                "images": result.images,
+                "errors": [line_of(error) for error in result.errors],
+            }
+        )
+        return
+    name = printable_name(result.project.name)
+    if result.status == "stored":
+        click.echo(f"{result.file_uuid}  {name}  {size(result.size_bytes)}")
+    elif result.status == "unchanged":
+        click.echo(f"{result.file_uuid}  {name}  unchanged")
+    if result.images:
+        click.echo(f"{name}: {result.images} images stored")
+    for error in result.errors:
+        said = "is running, and was left out" if result.status == "running" else line_of(error)
+        click.echo(f"filestore: {name}: {said}", err=True)
+
+
+def _tell_failure(error: Failure) -> None:
+    click.echo(f"filestore: {line_of(error)}", err=True)
+
+
+def _summary(results: Sequence[BackupResult]) -> str:
+    counts = {
+        status: sum(each.status == status for each in results)
+        for status in ("stored", "unchanged", "running", "failed")
+    }
+    stored_bytes = sum(each.size_bytes for each in results)
+    told = [f"{counts['stored']} stored ({size(stored_bytes)})", f"{counts['unchanged']} unchanged"]
+    told += [f"{counts[status]} {status}" for status in ("running", "failed") if counts[status]]
+    return f"{len(results)} projects: {', '.join(told)}."
+
+
+def _exit_code(results: Sequence[BackupResult]) -> int:
+    """That of the first failure; a project that runs counts only when nothing else failed."""
+    failed = [error for each in results if each.status != "running" for error in each.errors]
+    if failed:
+        return exit_code_of(failed[0])
+    return exit_code_of(Conflict("")) if any(each.status == "running" for each in results) else 0

@@ -1,0 +1,96 @@
+"""What the commands of `filestore gns3` share: which server, and a run with it and the store."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from ca.errors import NotFound
+from deploy.base.connection import Connection, read_text
+from deploy.base.lookup import find_bucket
+from deploy.base.terminal import printable_name
+from deploy.gns3.logins import read_logins
+from deploy.gns3.records import LabProject
+from deploy.gns3.server import Gns3Server, ServerAddress
+from filestore_client import AsyncClient
+
+T = TypeVar("T")
+
+server_option = click.option(
+    "--server",
+    default="",
+    metavar="NAME",
+    help="A GNS3 server that you are signed in to.  [default: the only one]",
+)
+bucket_option = click.option(
+    "--bucket", default="", help="Store in this bucket, by its name or its id.  [default: the default bucket]"
+)
+
+
+def address_of(name: str) -> ServerAddress:
+    """A server with its secrets; "" is the only one. Raises NotFound, InvalidRequest."""
+    found, login = read_logins().find(name)
+    return ServerAddress(
+        name=found,
+        url=login.url,
+        user=login.user,
+        password=_read(login.password_file, "the password"),
+        compute_user=login.compute_user,
+        compute_password=_read(login.compute_password_file, "the password of the compute"),
+        root_pem=_read(login.ca, "the CA certificate"),
+    )
+
+
+def run_with_server(
+    connection: Connection, server: str, work: Callable[[Gns3Server, AsyncClient], Awaitable[T]]
+) -> T:
+    """Run one piece of work with a server and the store.
+
+    SIGTERM ends it as Ctrl-C does: what is begun is undone.
+    """
+    address = address_of(server)
+
+    async def session(client: AsyncClient) -> T:
+        with ended_by_sigterm():
+            async with Gns3Server(address, deadline_s=connection.deadline_s) as reached:
+                return await work(reached, client)
+
+    return connection.run(session)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within it SIGTERM cancels the task that runs. Raises click.Abort once it is cancelled."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise click.Abort from None
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def bucket_id_of(client: AsyncClient, bucket: str) -> str:
+    """The id of a bucket by its name or id; "" for none."""
+    return (await find_bucket(client, bucket)).bucket_id if bucket else ""
+
+
+def chosen_projects(projects: list[LabProject], named: tuple[str, ...]) -> list[LabProject]:
+    """Those of these names or ids; several of one name are all meant. Raises NotFound."""
+    chosen: dict[str, LabProject] = {}
+    for wanted in named:
+        found = [each for each in projects if wanted in (each.project_id, each.name)]
+        if not found:
+            raise NotFound(f"The GNS3 server has no project {printable_name(wanted)!r} that you may see.")
+        chosen |= {each.project_id: each for each in found}
+    return list(chosen.values())
+
+
+def _read(path: str, what: str) -> str:
+    return read_text(Path(path), what) if path else ""

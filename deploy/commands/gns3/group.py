@@ -1,0 +1,134 @@
+"""`filestore gns3`: login, logout, and the group that has the others."""
+
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+import uvloop
+
+from ca.errors import InvalidRequest
+from deploy.base.connection import read_text
+from deploy.base.option_names import names_options
+from deploy.base.output import json_option, print_records
+from deploy.commands.gns3.backup import backup, watch
+from deploy.commands.gns3.images import images
+from deploy.commands.gns3.listing import ls
+from deploy.commands.gns3.prune import prune
+from deploy.commands.gns3.restore import restore, verify
+from deploy.gns3.logins import ServerLogin, forget_login, read_logins, save_login
+from deploy.gns3.server import Gns3Server, ServerAddress
+
+
+@click.group()
+def gns3() -> None:
+    """Back up labs of GNS3 servers, and bring them back."""
+
+
+@gns3.command()
+@click.argument("url")
+@click.option("--name", help="What the server is called here.  [default: the host of URL]")
+@click.option(
+    "--user", default="admin", show_default=True, help="Who asks; for backups the role Auditor is enough."
+)
+@click.option(
+    "--password-file", help="A file that holds the password; - reads standard input.  [default: asked for]"
+)
+@click.option(
+    "--compute-user",
+    default="",
+    metavar="NAME",
+    help="Who may read its images: compute_username in [Server] of the server's configuration.",
+)
+@click.option(
+    "--compute-password-file", type=click.Path(path_type=Path), help="A file that holds its compute_password."
+)
+@click.option(
+    "--ca",
+    type=click.Path(path_type=Path),
+    help="Whom to trust for https.  [default: the system's authorities]",
+)
+@names_options
+def login(
+    url: str,
+    name: str | None,
+    user: str,
+    password_file: str | None,
+    compute_user: str,
+    compute_password_file: Path | None,
+    ca: Path | None,
+) -> None:
+    """Sign in to a GNS3 server, once.
+
+    URL is such as http://10.0.0.9:3080. Passwords are kept in files that only you can read, since GNS3's
+    tokens end after a day; `filestore gns3 logout` removes them.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+        raise InvalidRequest(f"url: {url!r} is no URL of a GNS3 server: http://HOST:3080 is wanted.")
+    if bool(compute_user) != (compute_password_file is not None):
+        raise click.UsageError("--compute-user and --compute-password-file go together.")
+    password = _password(password_file)
+    compute_password = read_text(compute_password_file, "the password") if compute_password_file else ""
+    ca_pem = read_text(ca, "the CA certificate") if ca is not None else ""
+    server = name or (parts.hostname or "").replace(":", "-").strip("-")
+    address = ServerAddress(
+        name=server,
+        url=url.rstrip("/"),
+        user=user,
+        password=password,
+        compute_user=compute_user,
+        compute_password=compute_password,
+        root_pem=ca_pem,
+    )
+
+    async def work() -> tuple[str, int]:
+        async with Gns3Server(address, deadline_s=0) as reached:
+            return reached.version, len(await reached.projects())
+
+    version, count = uvloop.run(work())
+    kept = ServerLogin(url=address.url, user=user, compute_user=compute_user)
+    save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
+    if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+        click.echo(f"filestore: warning: the password goes to {parts.hostname} in clear text", err=True)
+    click.echo(f"Signed in as {user} to {server}, GNS3 {version} with {count} projects that you may see.")
+
+
+@gns3.command()
+@click.argument("name")
+def logout(name: str) -> None:
+    """Forget a GNS3 server, and the passwords for it."""
+    forget_login(name)
+    click.echo(f"{name} is forgotten.")
+
+
+@gns3.command()
+@json_option
+def servers(as_json: bool) -> None:
+    """List the GNS3 servers that are known here."""
+    rows = [
+        {"name": name, "url": each.url, "user": each.user, "compute_user": each.compute_user}
+        for name, each in sorted(read_logins().servers.items())
+    ]
+    columns = {
+        "name": lambda row: row["name"],
+        "url": lambda row: row["url"],
+        "user": lambda row: row["user"],
+        "images": lambda row: "can be read" if row["compute_user"] else "",
+    }
+    print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` makes one known.")
+
+
+for _command in (ls, backup, images, restore, verify, prune, watch):
+    gns3.add_command(_command)
+
+
+def _password(password_file: str | None) -> str:
+    """From a file, standard input, or who sits at the terminal. Raises InvalidRequest, click.UsageError."""
+    if password_file not in (None, "-"):
+        return read_text(Path(str(password_file)), "the password")
+    if password_file == "-":  # noqa: S105
+        return sys.stdin.readline().rstrip("\n")
+    if sys.stdin.isatty():
+        return str(click.prompt("Password", hide_input=True, err=True))
+    raise click.UsageError("--password-file: is wanted where nobody can be asked.")

@@ -1,0 +1,78 @@
+"""`filestore gns3 ls`: projects and images of a server, and what the store has of them."""
+
+import click
+
+from deploy.base.connection import Connection, connection_options
+from deploy.base.output import json_option, moment, print_records, size
+from deploy.commands.gns3.connecting import run_with_server, server_option
+from deploy.gns3.listing import ListedImage, ListedProject, list_project
+from deploy.gns3.server import Gns3Server
+from deploy.gns3.stored import stored_images
+from filestore_client import AsyncClient
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["projects", "images"]), default="projects")
+@click.option(
+    "--exact", is_flag=True, help="Read every export to its end, so that a changed disk is noticed too."
+)
+@server_option
+@json_option
+@connection_options
+def ls(connection: Connection, what: str, exact: bool, server: str, as_json: bool) -> None:
+    """List projects or images, and what the store has of them.
+
+    WHAT is projects or images. Whether a project has changed since its last backup is told by its topology;
+    a changed disk is only noticed with --exact, which takes as long as exporting everything.
+    """
+
+    async def work(reached: Gns3Server, client: AsyncClient) -> tuple[list[ListedProject], list[ListedImage]]:
+        stored = await stored_images(client)
+        if what == "images":
+            return [], [
+                ListedImage(
+                    filename=image.filename,
+                    image_type=image.image_type,
+                    size_bytes=image.image_size,
+                    md5=image.checksum,
+                    file_uuid=stored[image.checksum].file_uuid if image.checksum in stored else "",
+                )
+                for image in await reached.images()
+            ]
+        projects = await reached.projects()
+        return [await list_project(reached, client, each, set(stored), exact=exact) for each in projects], []
+
+    projects, images = run_with_server(connection, server, work)
+    if what == "images":
+        print_records(
+            images,
+            {
+                "name": lambda image: image.filename,
+                "type": lambda image: image.image_type,
+                "size": lambda image: size(image.size_bytes),
+                "stored": lambda image: bool(image.file_uuid),
+                "md5": lambda image: image.md5,
+            },
+            as_json=as_json,
+            empty="No images but those that come with GNS3.",
+        )
+        return
+    print_records(
+        projects,
+        {
+            "name": lambda project: project.name,
+            "status": lambda project: project.status,
+            "backups": lambda project: project.backups,
+            "last": lambda project: moment(project.last_backup),
+            "changed": lambda project: project.changed,
+            "images": _images_told,
+        },
+        as_json=as_json,
+        empty="No projects that you may see.",
+    )
+
+
+def _images_told(project: ListedProject) -> str:
+    if project.images_missing:
+        return f"{project.images_missing} of {project.images_stored + project.images_missing} missing"
+    return f"{project.images_stored} stored" if project.images_stored else ""

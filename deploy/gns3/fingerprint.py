@@ -1,0 +1,153 @@
+"""What is inside of an exported project, told by its zip's directory while the export passes by. No I/O.
+
+Two exports of an unchanged project differ in their bytes, but only in the time of one entry. Names, CRC-32
+and sizes of the entries do not: a digest of them is the fingerprint. GNS3 makes a copy of the topology each
+time a project is opened (`NAME.gns3.backup`), which is no part of it.
+"""
+
+import hashlib
+import io
+import re
+import struct
+import zipfile
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+TAIL_BYTES_MAX: Final = 32 << 20  # kept of an export; the directory of 250,000 files
+HEAD_BYTES_MAX: Final = 8 << 20  # looked at for the end of the first entry
+TOPOLOGY: Final = "project.gns3"
+_TAG: Final = re.compile(r"gns3-1:([0-9a-f]{8}):([0-9a-f]{40})")
+_LOCAL: Final = struct.Struct("<4s5H3L2H")
+_LOCAL_MAGIC: Final = b"PK\x03\x04"
+_DESCRIPTOR: Final = struct.Struct("<4s3L")
+_DESCRIPTOR_MAGIC: Final = b"PK\x07\x08"
+
+
+class ExportDamaged(Exception):
+    """An export that is not whole, or no project at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What tells whether two exports hold the same: of the topology alone, and of all entries."""
+
+    topology_crc32: int
+    digest: str
+
+    @property
+    def tag(self) -> str:
+        """As it stands in the `version_tag` of a backup."""
+        return f"gns3-1:{self.topology_crc32:08x}:{self.digest}"
+
+    @staticmethod
+    def of_tag(tag: str) -> "Fingerprint | None":
+        """What a `version_tag` says, None for one that is not of a backup."""
+        match = _TAG.fullmatch(tag)
+        return Fingerprint(int(match[1], 16), match[2]) if match else None
+
+
+class ExportScan:
+    """Sees the parts of an export in order, and keeps what its end needs."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+
+    def feed(self, part: bytes) -> None:
+        """The next bytes."""
+        self.size_bytes += len(part)
+        self._tail.append(part)
+        self._tail_bytes += len(part)
+        while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES_MAX:
+            self._tail_bytes -= len(self._tail.popleft())
+
+    def finish(self) -> Fingerprint:
+        """The fingerprint, once all bytes were seen. Raises ExportDamaged for what is not whole."""
+        return fingerprint_of_tail(b"".join(self._tail), self.size_bytes)
+
+
+def fingerprint_of_tail(tail: bytes, size_bytes: int) -> Fingerprint:
+    """The fingerprint of a zip of `size_bytes` that ends in `tail`. Raises ExportDamaged."""
+    try:
+        with zipfile.ZipFile(_Tail(tail, size_bytes)) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
+        raise ExportDamaged(f"it has no directory at its end: {error}") from error
+    if not entries or min(entry.header_offset for entry in entries) != 0:
+        raise ExportDamaged("bytes are missing within it")
+    topology = next((entry for entry in entries if entry.filename == TOPOLOGY), None)
+    if topology is None:
+        raise ExportDamaged(f"it has no {TOPOLOGY}")
+    lines = sorted(
+        f"{entry.CRC:08x} {entry.file_size} {entry.filename}\n"
+        for entry in entries
+        if not _is_made_by_opening(entry.filename)
+    )
+    return Fingerprint(topology.CRC, _digest(lines))
+
+
+def topology_crc32_of_head(head: bytes) -> int | None:
+    """The CRC-32 of the topology, which GNS3 writes first, by the first bytes of an export.
+
+    None when they do not tell. It stands behind the entry, in a descriptor that is known by its magic and by
+    the length that it states; a wrong guess costs only that the export is looked at to its end.
+    """
+    if len(head) < _LOCAL.size or not head.startswith(_LOCAL_MAGIC):
+        return None
+    *_, name_bytes, extra_bytes = _LOCAL.unpack_from(head)
+    if head[_LOCAL.size : _LOCAL.size + name_bytes] != TOPOLOGY.encode():
+        return None
+    start = _LOCAL.size + name_bytes + extra_bytes
+    at = head.find(_DESCRIPTOR_MAGIC, start)
+    while at >= 0 and at + _DESCRIPTOR.size <= len(head):
+        _, crc32, compressed_bytes, _ = _DESCRIPTOR.unpack_from(head, at)
+        if compressed_bytes == at - start:
+            return int(crc32)
+        at = head.find(_DESCRIPTOR_MAGIC, at + 1)
+    return None
+
+
+def _is_made_by_opening(name: str) -> bool:
+    return "/" not in name and name.endswith((".gns3.backup", ".gns3.tmp"))
+
+
+def _digest(lines: Iterable[str]) -> str:
+    found = hashlib.sha256()
+    for line in lines:
+        found.update(line.encode("utf-8", "surrogateescape"))
+    return found.hexdigest()[:40]
+
+
+class _Tail(io.RawIOBase):
+    """The end of a file, at the place where it stands in the file. Reading before it is an OSError."""
+
+    def __init__(self, tail: bytes, size_bytes: int) -> None:
+        super().__init__()
+        self._tail, self._size_bytes, self._at = tail, size_bytes, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
+        if base + offset < 0:
+            raise OSError("before the beginning")
+        self._at = base + offset
+        return self._at
+
+    def read(self, length: int = -1) -> bytes:
+        at = self._at - (self._size_bytes - len(self._tail))
+        if at < 0:
+            raise OSError("its directory is too large to be kept")
+        part = self._tail[at:] if length < 0 else self._tail[at : at + length]
+        self._at += len(part)
+        return part

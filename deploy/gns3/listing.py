@@ -1,0 +1,80 @@
+"""What there is on a server, and what the store has of it."""
+
+from contextlib import aclosing
+from typing import Literal
+
+from msgspec import Struct
+
+from deploy.gns3.backup import is_unchanged
+from deploy.gns3.fingerprint import HEAD_BYTES_MAX, topology_crc32_of_head
+from deploy.gns3.records import LabProject, is_built_in
+from deploy.gns3.server import Gns3Server, ProjectRuns
+from deploy.gns3.stored import StoredBackup, backups_of
+from filestore_client import AsyncClient
+
+Changed = Literal["yes", "no", "topology no", "running", ""]
+
+
+class ListedProject(Struct, frozen=True, kw_only=True):
+    """A project and its newest backup. `changed` is "" without one."""
+
+    project_id: str
+    name: str
+    status: str
+    backups: int
+    last_backup: str
+    file_uuid: str
+    changed: Changed
+    images_stored: int
+    images_missing: int
+
+
+class ListedImage(Struct, frozen=True, kw_only=True):
+    """An image of a server, and the file of the store that has its content."""
+
+    filename: str
+    image_type: str
+    size_bytes: int
+    md5: str
+    file_uuid: str
+
+
+async def list_project(
+    server: Gns3Server, client: AsyncClient, project: LabProject, md5s: set[str], *, exact: bool
+) -> ListedProject:
+    """One row. `exact` reads the whole export; else only its beginning, which tells of the topology."""
+    backups = await backups_of(client, project.project_id)
+    newest = backups[-1] if backups else None
+    stored = missing = 0
+    if newest is not None:
+        manifest = await client.files.manifest(newest.file.file_uuid)
+        named = [image for image in manifest.images if image.md5 and not is_built_in(image.filename)]
+        stored = sum(image.md5 in md5s for image in named)
+        missing = len(named) - stored
+    return ListedProject(
+        project_id=project.project_id,
+        name=project.name,
+        status=project.status,
+        backups=len(backups),
+        last_backup=newest.file.created_at if newest is not None else "",
+        file_uuid=newest.file.file_uuid if newest is not None else "",
+        changed="" if newest is None else await _changed(server, project, newest, exact=exact),
+        images_stored=stored,
+        images_missing=missing,
+    )
+
+
+async def _changed(server: Gns3Server, project: LabProject, newest: StoredBackup, *, exact: bool) -> Changed:
+    try:
+        if exact:
+            return "no" if await is_unchanged(server, project, newest) else "yes"
+        head = b""
+        async with aclosing(server.export(project.project_id)) as parts:
+            async for part in parts:
+                head += part
+                topology_crc32 = topology_crc32_of_head(head)
+                if topology_crc32 is not None or len(head) > HEAD_BYTES_MAX:
+                    break
+    except ProjectRuns:
+        return "running"
+    return "topology no" if topology_crc32_of_head(head) == newest.fingerprint.topology_crc32 else "yes"

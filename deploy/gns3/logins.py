@@ -1,0 +1,114 @@
+"""GNS3 servers that this user has signed in to: `gns3.toml` in the platform's folder for configuration.
+
+    [servers.lab]
+    url = "http://10.0.0.9:3080"
+    user = "backup"
+    password_file = ".../filestore/lab.gns3-password"   # mode 0600
+
+Passwords lie in files of their own, which only this user can read.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ca.errors import InvalidRequest, NotFound
+from ca.secretfiles import make_directory, write_durable, write_secret
+from deploy.base.contexts import directory, quoted
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_FIELDS_IN_FILES: Final = ("password_file", "compute_password_file", "ca")
+
+
+class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """One server. `compute_user` is who may read its images; `ca` is whom to trust, "" for the system's."""
+
+    url: str
+    user: str = ""
+    password_file: str = ""
+    compute_user: str = ""
+    compute_password_file: str = ""
+    ca: str = ""
+
+
+class ServerLogins(msgspec.Struct, frozen=True):
+    """All of them by name."""
+
+    servers: dict[str, ServerLogin] = {}
+
+    def find(self, name: str) -> tuple[str, ServerLogin]:
+        """The server of this name; "" is the only one. Raises NotFound, InvalidRequest."""
+        known = ", ".join(sorted(self.servers)) or "none"
+        if not name and len(self.servers) > 1:
+            raise InvalidRequest(f"--server: several GNS3 servers are known, name one of them: {known}.")
+        found = name or next(iter(self.servers), "")
+        if found not in self.servers:
+            told = f"named {found!r}" if found else "at all"
+            raise NotFound(f"No GNS3 server {told} is known here ({known}): `filestore gns3 login URL`.")
+        return found, self.servers[found]
+
+
+def read_logins() -> ServerLogins:
+    """What is there; nothing when there is no file. Raises InvalidRequest for one that cannot be used."""
+    path = _file()
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), ServerLogins)
+    except FileNotFoundError:
+        return ServerLogins()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InvalidRequest(f"Cannot use {path}: {error}") from error
+
+
+def save_login(
+    name: str, login: ServerLogin, *, password: str, compute_password: str, ca_pem: str
+) -> ServerLogin:
+    """Keep a server, or replace the one of this name. Raises InvalidRequest for a bad name, OSError.
+
+    What is a secret goes into a file of its own; the files that `login` names are set here.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(f"--name: {name!r} is none: letters, digits, '.', '_' and '-' are.")
+    make_directory(directory())
+    kept: dict[str, str] = {}
+    for field, ending, text in (
+        ("password_file", "gns3-password", password),
+        ("compute_password_file", "gns3-compute-password", compute_password),
+        ("ca", "gns3-ca.pem", ca_pem),
+    ):
+        path = directory() / f"{name}.{ending}"
+        kept[field] = str(path) if text else ""
+        if text:
+            write_secret(path, text.encode("utf-8") + b"\n")
+        else:
+            path.unlink(missing_ok=True)
+    saved = msgspec.structs.replace(login, **kept)
+    _write(read_logins().servers | {name: saved})
+    return saved
+
+
+def forget_login(name: str) -> None:
+    """Remove a server and its secrets. Raises NotFound, InvalidRequest, OSError."""
+    known = read_logins()
+    _, login = known.find(name)
+    _write({other: each for other, each in known.servers.items() if other != name})
+    for field in _FIELDS_IN_FILES:
+        path = getattr(login, field)
+        if path and Path(path).parent == directory():  # what lies elsewhere is not ours
+            Path(path).unlink(missing_ok=True)
+
+
+def _write(servers: dict[str, ServerLogin]) -> None:
+    lines: list[str] = []
+    for name, login in sorted(servers.items()):
+        lines.append(f"[servers.{quoted(name)}]")
+        given = {field: getattr(login, field) for field in login.__struct_fields__}
+        lines += [f"{field} = {quoted(value)}" for field, value in given.items() if value]
+        lines.append("")
+    write_durable(_file(), "\n".join(lines).encode("utf-8"), mode=0o600)
+
+
+def _file() -> Path:
+    return directory() / "gns3.toml"

@@ -1,0 +1,98 @@
+"""What a GNS3 server tells of itself, as types: projects, nodes, images. Other fields are left out."""
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+EMULATORS: Final = {"qemu": "qemu", "ios": "dynamips", "iou": "iou"}  # what runs each type of image
+FOLDERS: Final = {"qemu": "QEMU", "ios": "IOS", "iou": "IOU"}  # below the server's folder for images
+# They come with every server.
+_BUILT_IN: Final = re.compile(r"empty\d+[GT]\.qcow2|OVMF(_CODE|_VARS)?(_4M)?\.fd|config\.img")
+_ALWAYS_RUNNING: Final = (
+    "cloud",
+    "nat",
+    "ethernet_hub",
+    "ethernet_switch",
+    "frame_relay_switch",
+    "atm_switch",
+)
+
+
+def is_built_in(filename: str) -> bool:
+    """Whether every server has an image of this name by itself."""
+    return _BUILT_IN.fullmatch(filename) is not None
+
+
+class LabProject(Struct, frozen=True, kw_only=True):
+    """A project of a server. `status` is `opened` or `closed`."""
+
+    project_id: str
+    name: str
+    status: str = ""
+
+
+class LabNode(Struct, frozen=True, kw_only=True):
+    """A node of an opened project."""
+
+    node_id: str
+    name: str
+    node_type: str
+    status: str = "stopped"
+
+    @property
+    def keeps_project_running(self) -> bool:
+        """Whether its project cannot be exported: switches and clouds are always on and do not count."""
+        return self.status != "stopped" and self.node_type not in _ALWAYS_RUNNING
+
+
+class ServerImage(Struct, frozen=True, kw_only=True):
+    """An image in the folders of a server. `image_type`: qemu, ios or iou."""
+
+    filename: str
+    image_type: str
+    image_size: int
+    checksum: str
+
+
+class ControllerImage(Struct, frozen=True, kw_only=True):
+    """The same as a server tells it; one that cannot be read has no checksum."""
+
+    filename: str
+    image_type: str | None = None
+    image_size: int | None = None
+    checksum: str | None = None
+
+
+class ComputeImage(Struct, frozen=True, kw_only=True):
+    """An image as a compute lists it, which is how servers of version 2 do."""
+
+    filename: str
+    filesize: int = 0
+    md5sum: str | None = None
+
+
+class ServerVersion(Struct, frozen=True, kw_only=True):
+    """What answers at a URL."""
+
+    version: str
+
+
+class AccessToken(Struct, frozen=True, kw_only=True):
+    """Proof of who asks, for a day."""
+
+    access_token: str
+
+
+class Notification(Struct, frozen=True, kw_only=True):
+    """Something that happened on a server, such as `project.closed`, and to what."""
+
+    action: str
+    event: dict[str, object] = {}
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """The body of an error."""
+
+    message: object = ""
+    detail: object = ""

@@ -1,0 +1,1 @@
+"""Backups of real GNS3 servers: `make gns3`."""

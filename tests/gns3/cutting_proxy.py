@@ -1,0 +1,77 @@
+"""Stands between a command and a GNS3 server, and cuts exports: the connection, or only what comes."""
+
+import http.client
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tests.gns3.lab_server import LabServer
+
+READ_BYTES: Final = 16 << 10
+HOP: Final = {"transfer-encoding", "connection", "content-length", "keep-alive"}
+
+
+class CuttingProxy:
+    """So many bytes of an export pass. `politely`: the rest is left out as if there were none."""
+
+    def __init__(self, server: LabServer, *, cut_after: int, politely: bool, cuts: int = 1000) -> None:
+        self.server, self.cut_after, self.politely, self.cuts_left = server, cut_after, politely, cuts
+
+    @contextmanager
+    def listening(self) -> Iterator[str]:
+        """Its URL."""
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                proxy.pass_on(self)
+
+            def do_POST(self) -> None:
+                proxy.pass_on(self)
+
+            def log_message(self, *_: object) -> None:
+                """Nobody reads it."""
+
+        listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        listening.daemon_threads = True
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}"
+        finally:
+            listening.shutdown()
+            thread.join()
+            listening.server_close()
+
+    def pass_on(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        """One request and its answer, which ends with the connection."""
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", "0")))
+        onward = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
+        try:
+            headers = {name: value for name, value in handler.headers.items() if name.lower() not in HOP}
+            onward.request(handler.command, handler.path, body=body, headers=headers)
+            response = onward.getresponse()
+            left = -1
+            if "/export" in handler.path and self.cuts_left > 0:
+                self.cuts_left -= 1
+                left = self.cut_after
+            handler.protocol_version = "HTTP/1.1" if left >= 0 and not self.politely else "HTTP/1.0"
+            handler.send_response(response.status)
+            for name, value in response.getheaders():
+                if name.lower() not in HOP:
+                    handler.send_header(name, value)
+            if handler.protocol_version == "HTTP/1.1":  # more is announced than comes
+                handler.send_header("Content-Length", str(1 << 40))
+            handler.send_header("Connection", "close")
+            handler.end_headers()
+            while left and (part := response.read(READ_BYTES)):
+                sent = part if left < 0 else part[:left]
+                handler.wfile.write(sent)
+                left = left if left < 0 else left - len(sent)
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            handler.close_connection = True
+            onward.close()

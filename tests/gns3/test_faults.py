@@ -1,0 +1,235 @@
+"""What breaks in the middle ends in a clear sentence, and nothing is half done."""
+
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deploy.dev.processes import wait_until
+from tests.cluster.harness import Cluster
+from tests.cluster.small_disks import move_to_small_disks, small_disk
+from tests.gns3.cutting_proxy import CuttingProxy
+from tests.gns3.installed import gns3server
+from tests.gns3.lab_server import LabServer
+from tests.gns3.operator import Operator
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+MIB: Final = 1 << 20
+LARGE_BYTES: Final = 200 * MIB
+TMP: Final = "project-files/qemu/1/hda_disk.qcow2"
+
+
+def large(server: LabServer, size_bytes: int = LARGE_BYTES) -> tuple[str, str]:
+    """A project that takes a while to export; its name and its id."""
+    name = f"large {secrets.token_hex(3)}"
+    return name, server.make_project(name, {TMP: os.urandom(size_bytes)})
+
+
+def uploaded_bytes(operator: Operator, project_id: str) -> int:
+    """How far the unfinished upload of a project is."""
+    for file in operator.project_files(project_id=project_id):
+        if file["status"] != "available":
+            path = f"/files/{file['file_uuid']}/content"
+            answer = operator.store.request("HEAD", path, headers={"Tus-Resumable": "1.0.0"})
+            return int(answer.headers.get("upload-offset", "0"))
+    return 0
+
+
+def in_the_middle(operator: Operator, project_id: str) -> Callable[[], bool]:
+    return lambda: uploaded_bytes(operator, project_id) > 8 * MIB
+
+
+def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out.decode(), err.decode()
+
+
+def statuses(operator: Operator, project_id: str) -> list[str]:
+    return [file["status"] for file in operator.project_files(project_id=project_id)]
+
+
+@pytest.fixture
+def mortal(operator: Operator, tmp_path: Path) -> Iterator[LabServer]:
+    """A server for one test, called `mortal`."""
+    with LabServer(gns3server(), tmp_path / "mortal") as started:
+        operator.login("mortal", started)
+        yield started
+        operator.do("logout", "mortal")
+
+
+def test_server_that_is_killed_and_comes_back_costs_a_second_export(
+    operator: Operator, mortal: LabServer
+) -> None:
+    name, project_id = large(mortal)
+    running = operator.start("backup", name, "--server", "mortal")
+    wait_until(in_the_middle(operator, project_id), what="half a backup", timeout_s=60)
+    mortal.kill()
+    mortal.start()
+    code, out, err = ended(running)
+    assert code == 0, (out, err)
+    assert statuses(operator, project_id) == ["available"]
+    restored = operator.json("restore", name, "--to", "mortal")[0]
+    assert mortal.files_of(restored["project_id"]) == mortal.files_of(project_id)
+
+
+def test_server_that_stays_away_is_told(operator: Operator, mortal: LabServer) -> None:
+    name, project_id = large(mortal)
+    other = "other " + name
+    mortal.make_project(other)
+    running = operator.start("backup", name, other, "--server", "mortal", "--deadline", "3")
+    wait_until(in_the_middle(operator, project_id), what="half a backup", timeout_s=60)
+    mortal.kill()
+    code, _, err = ended(running)
+    assert code == 6
+    assert "GNS3 server mortal" in err
+    assert "Connection refused" in err
+    assert statuses(operator, project_id) == []
+    mortal.start()
+    assert operator.backup(name, other, "--server", "mortal") == {name: "stored", other: "stored"}
+
+
+def test_node_that_is_killed_in_the_middle_costs_nothing(operator: Operator, old: LabServer) -> None:
+    name, project_id = large(old)
+    running = operator.start("backup", name, "--server", "old")
+    wait_until(in_the_middle(operator, project_id), what="half a backup", timeout_s=60)
+    node = operator.store.nodes[0]
+    operator.store.kill(node)
+    try:
+        code, out, err = ended(running)
+    finally:
+        operator.store.restart(node)
+        operator.store.wait_healthy()
+    assert code == 0, (out, err)
+    assert operator.backup(name, "--server", "old") == {name: "unchanged"}
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["kill", "term", "int"]
+)
+def test_command_that_is_ended_in_the_middle_leaves_nothing_half(
+    operator: Operator, old: LabServer, number: signal.Signals
+) -> None:
+    name, project_id = large(old)
+    running = operator.start("backup", name, "--server", "old")
+    wait_until(in_the_middle(operator, project_id), what="half a backup", timeout_s=60)
+    running.send_signal(number)
+    code, _, err = ended(running)
+    if number != signal.SIGKILL:
+        assert (code, err.strip()) == (130, "interrupted")
+        assert statuses(operator, project_id) == []
+    assert "available" not in statuses(operator, project_id)
+    assert operator.backup(name, "--server", "old") == {name: "stored"}
+    assert statuses(operator, project_id) == ["available"]
+
+
+def test_token_that_ends_in_the_middle_of_an_export_is_renewed(operator: Operator, tmp_path: Path) -> None:
+    with LabServer(gns3server(), tmp_path / "brief", token_minutes=1) as brief:
+        operator.login("brief", brief)
+        name, project_id = large(brief)
+        other = "other " + name
+        brief.make_project(other)
+        running = operator.start("backup", name, other, "--server", "brief", "--json")
+        wait_until(in_the_middle(operator, project_id), what="half a backup", timeout_s=60)
+        brief.send(signal.SIGSTOP)
+        time.sleep(61)  # a minute is the shortest life that a token can have
+        brief.send(signal.SIGCONT)
+        code, out, err = ended(running)
+        assert code == 0, (out, err)
+        assert out.count('"stored"') == 2
+        operator.do("logout", "brief")
+
+
+def test_password_that_is_not_taken_is_told(operator: Operator, old: LabServer, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong\n")
+    code, _, err = operator.run("login", old.url, "--name", "wrong", "--password-file", str(wrong))
+    assert code == 3
+    assert "does not take this password of 'admin'" in err
+    assert "wrong" not in operator.do("servers").split()
+
+
+@pytest.mark.parametrize("politely", [False, True], ids=["cut", "short"])
+def test_truncated_export_is_not_stored(operator: Operator, old: LabServer, politely: bool) -> None:
+    name, project_id = large(old, 20 * MIB)
+    proxy = CuttingProxy(old, cut_after=12 * MIB, politely=politely)
+    with proxy.listening() as url:
+        operator.do("login", url, "--name", "cut", "--password-file", str(old.password_file))
+        code, _, err = operator.run("backup", name, "--server", "cut", "--deadline", "5")
+        operator.do("logout", "cut")
+    assert code == 6
+    assert "broke the export off 2 times" in err
+    assert statuses(operator, project_id) == []
+
+
+def test_export_that_is_cut_once_is_begun_again(operator: Operator, old: LabServer) -> None:
+    name, project_id = large(old, 20 * MIB)
+    proxy = CuttingProxy(old, cut_after=12 * MIB, politely=False, cuts=1)
+    with proxy.listening() as url:
+        operator.do("login", url, "--name", "cut", "--password-file", str(old.password_file))
+        assert operator.backup(name, "--server", "cut") == {name: "stored"}
+        operator.do("logout", "cut")
+    assert statuses(operator, project_id) == ["available"]
+
+
+def test_bucket_without_room_is_told_and_small_projects_still_fit(operator: Operator, old: LabServer) -> None:
+    (name, project_id), small = large(old, 20 * MIB), f"small {secrets.token_hex(3)}"
+    old.make_project(small)
+    bucket = f"full-{secrets.token_hex(3)}"
+    body = {"name": bucket, "quota_bytes": 12 * MIB}
+    assert operator.store.post("/buckets", body).status == 201
+    code, out, err = operator.run("backup", name, small, "--server", "old", "--bucket", bucket)
+    assert code == 1
+    assert f"{name}: payload_too_large" in err
+    assert statuses(operator, project_id) == []
+    assert small in out
+
+
+def test_server_without_room_has_nothing_of_it(operator: Operator, old: LabServer, mortal: LabServer) -> None:
+    name, _ = large(old, 60 * MIB)
+    operator.do("backup", name, "--server", "old")
+    with small_disk(
+        mortal.projects_path, 90 * MIB, 10_000
+    ):  # the archive has room, and what it unpacks has not
+        code, _, err = operator.run("restore", name, "--to", "mortal")
+        assert code == 6
+        assert "No space left on device" in err
+        assert mortal.projects() == {}
+        assert [path.name for path in mortal.projects_path.iterdir()] == []
+
+
+def test_server_that_is_killed_during_a_restore_has_nothing_of_it(
+    operator: Operator, old: LabServer, mortal: LabServer
+) -> None:
+    name, _ = large(old)
+    operator.do("backup", name, "--server", "old")
+    running = operator.start("restore", name, "--to", "mortal", "--deadline", "3")
+    unpacking = lambda: any(mortal.projects_path.glob("tmp*/project.zip"))  # noqa: E731
+    wait_until(unpacking, what="an upload", timeout_s=60)
+    mortal.kill()
+    code, _, err = ended(running)
+    assert code == 6
+    assert "GNS3 server mortal" in err
+    mortal.start()
+    assert mortal.projects() == {}
+    assert operator.json("restore", name, "--to", "mortal")[0]["name"] == name
+
+
+def test_full_store_is_told_and_keeps_nothing(old: LabServer, tmp_path: Path) -> None:
+    (tmp_path / "aside").mkdir()
+    with ExitStack() as disks, Cluster(tmp_path / "cluster") as small:
+        move_to_small_disks(small, small.nodes, disks, aside=tmp_path / "aside", size_bytes=100 * MIB)
+        operator = Operator(small, tmp_path / "operator")
+        operator.login("old", old)
+        name, project_id = large(old)
+        code, _, err = operator.run("backup", name, "--server", "old", "--deadline", "10")
+        assert code == 6
+        assert f"{name}: insufficient_storage" in err
+        assert statuses(operator, project_id) == []

@@ -1,0 +1,68 @@
+"""docs/gns3.md does what it says: its blocks run in their order, against two servers and a store."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import Cluster
+from tests.gns3.installed import gns3server
+from tests.gns3.lab_server import LabServer
+from tests.gns3.test_images import MIB, qcow2
+from tests.test_docs import environment, run_shell
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GUIDE = (ROOT / "docs" / "gns3.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"(?:<!-- test: (?P<group>[\w ]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
+UNITS = ROOT / "deploy" / "gns3" / "units"
+
+
+def test_guide_works_as_it_stands(store: Cluster, tmp_path: Path) -> None:
+    blocks = [(match["group"], match["text"]) for match in BLOCK.finditer(GUIDE)]
+    assert {group for group, _ in blocks} == {"guide"}
+    with (
+        LabServer(gns3server(), tmp_path / "old") as old,
+        LabServer(gns3server(), tmp_path / "new") as new,
+    ):
+        old.upload_image("router.qcow2", qcow2(MIB))
+        old.make_project("ospf lab", {"project-files/qemu/1/disk": os.urandom(3 * MIB)})
+        other_id = old.make_project("switching")
+        old.add_qemu(other_id, "vm1", hda_disk_image="router.qcow2")
+        old.close(other_id)
+        work = tmp_path / "work"
+        work.mkdir()
+        for name, server in (("lab", old), ("new", new)):
+            (work / f"{name}.password").write_text(server.password_file.read_text())
+            (work / f"{name}.compute-password").write_text(server.compute_password_file.read_text())
+        script = "\n".join(text for _, text in blocks)
+        script = script.replace("http://10.0.0.9:3080", old.url).replace("http://10.0.0.10:3080", new.url)
+        assert "10.0.0." not in script
+        found = environment() | store.command_environment(
+            XDG_CONFIG_HOME=str(work / "config"), XDG_STATE_HOME=str(work / "state")
+        )
+        output = run_shell(script, work, found | {"PATH": environment()["PATH"]})
+        assert "2 projects: 2 stored" in output
+        assert "2 projects: 0 stored (0 bytes), 2 unchanged" in output
+        assert 'filestore_gns3_projects{server="lab",status="unchanged"} 2.0' in output
+        assert "restored and opened" in output
+        restored = new.projects()
+        assert set(restored) == {"ospf lab", "ospf lab, again"}
+        assert restored["ospf lab, again"]["status"] == "opened"
+        assert new.files_of(restored["ospf lab"]["project_id"])["project-files/qemu/1/disk"]
+
+
+def test_units_run_commands_that_there_are(tmp_path: Path) -> None:
+    commands = [
+        line.partition("=")[2]
+        for path in sorted(UNITS.glob("*.service"))
+        for line in path.read_text().splitlines()
+        if line.startswith("ExecStart=")
+    ]
+    assert len(commands) == 3
+    for command in commands:
+        said = run_shell(f"{command} --help", tmp_path, environment())
+        options = set(re.findall(r"--[a-z-]+", command))
+        assert options <= set(re.findall(r"--[a-z-]+", said)), command

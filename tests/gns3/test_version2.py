@@ -1,0 +1,60 @@
+"""A server of GNS3 2.2: the same commands, and its labs on one of 3.0."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gns3.installed import VERSION_2, gns3server
+from tests.gns3.lab_server import LabServer, LabServer2
+from tests.gns3.operator import Operator
+from tests.gns3.test_images import MIB, an_image, qcow2
+from tests.gns3.test_restore import with_image
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def two(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer2]:
+    """A server of GNS3 2.2, called `two`."""
+    with LabServer2(gns3server(VERSION_2), tmp_path_factory.mktemp("two")) as started:
+        said = operator.do(
+            "login", started.url, "--name", "two", "--password-file", str(started.password_file)
+        )
+        assert f"GNS3 {VERSION_2}" in said
+        yield started
+
+
+def test_lab_of_2_2_is_backed_up_and_comes_back_on_both(
+    operator: Operator, two: LabServer2, new: LabServer
+) -> None:
+    name, image = f"two {secrets.token_hex(3)}", an_image()
+    md5 = two.upload_image(image, qcow2(3 * MIB))
+    project_id = with_image(two, name, image)
+    two.write(project_id, "project-files/x", os.urandom(MIB))
+    assert operator.backup(name, "--server", "two", "--with-images") == {name: "stored"}
+    assert operator.backup(name, "--server", "two") == {name: "unchanged"}
+    assert operator.store.get(f"/vms?md5={md5}").json["count"] == 1
+    for place, server in (("two", two), ("new", new)):
+        restored = operator.json("restore", project_id, "--to", place)[0]
+        files = server.files_of(restored["project_id"])
+        assert files["project-files/x"] == two.files_of(project_id)["project-files/x"]
+        assert server.images()[image] == md5
+
+
+def test_images_go_to_a_server_of_2_2(operator: Operator, two: LabServer2, old: LabServer) -> None:
+    name = an_image()
+    md5 = old.upload_image(name, qcow2(MIB))
+    operator.do("images", "push", name, "--server", "old")
+    operator.do("images", "pull", name, "--server", "two")
+    assert two.images()[name] == md5
+
+
+def test_running_lab_of_2_2_is_told(operator: Operator, two: LabServer2, tmp_path: Path) -> None:
+    name = f"runs {secrets.token_hex(3)}"
+    project_id = two.make_project(name)
+    two.start_nodes(project_id)
+    assert operator.backup(name, "--server", "two", codes=[5]) == {name: "running"}
+    two.close(project_id)

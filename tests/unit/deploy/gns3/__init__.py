@@ -1,0 +1,1 @@
+"""Tests of deploy/gns3 without a server."""

@@ -1,0 +1,124 @@
+"""What is kept on this machine: logins, the journal of runs, and the file for node_exporter."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from ca.errors import Conflict, InvalidRequest, NotFound
+from deploy.gns3 import journal
+from deploy.gns3.backup import BackupResult
+from deploy.gns3.logins import ServerLogin, forget_login, read_logins, save_login
+from deploy.gns3.metrics import metrics_text, write_metrics
+from deploy.gns3.records import LabProject
+from deploy.gns3.stored import end_of, label_of
+
+CLUSTER = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def login(name: str, **fields: str) -> ServerLogin:
+    return save_login(
+        name,
+        ServerLogin(url="http://10.0.0.9:3080", user="backup", compute_user=fields.get("compute_user", "")),
+        password="pass word",
+        compute_password=fields.get("compute_password", ""),
+        ca_pem="",
+    )
+
+
+def test_passwords_lie_in_files_of_their_own_that_only_the_user_reads(tmp_path: Path) -> None:
+    saved = login("lab", compute_user="gns3", compute_password="other")
+    assert read_logins().find("") == ("lab", saved)
+    config = tmp_path / "config" / "filestore" / "gns3.toml"
+    assert "pass word" not in config.read_text()
+    for path in (config, Path(saved.password_file), Path(saved.compute_password_file)):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    login("lab")
+    assert not Path(saved.compute_password_file).exists()
+    forget_login("lab")
+    assert not Path(saved.password_file).exists()
+    assert read_logins().servers == {}
+
+
+def test_server_is_named_where_several_are_known() -> None:
+    with pytest.raises(NotFound, match="gns3 login"):
+        read_logins().find("")
+    login("a")
+    login("b")
+    with pytest.raises(InvalidRequest, match="a, b"):
+        read_logins().find("")
+    with pytest.raises(NotFound, match="'c'"):
+        read_logins().find("c")
+    with pytest.raises(InvalidRequest):
+        login("../x")
+
+
+def test_journal_is_of_one_run_at_a_time_and_remembers() -> None:
+    with journal.opened("lab", CLUSTER) as first:
+        first.seen(["p1", "p2"], at=100.0)
+        first.good("p1", at=150.0)
+        first.begun("f1")
+        first.begun("f2")
+        first.ended("f1")
+        with pytest.raises(Conflict, match="lab"), journal.opened("lab", CLUSTER):
+            pass
+    with journal.opened("lab", CLUSTER) as second:
+        assert second.unfinished == ["f2"]
+        assert second.oldest_good_at() == 100.0  # p2 was never backed up
+        second.good("p2", at=160.0)
+        assert second.oldest_good_at() == 150.0
+        second.seen(["p2"], at=170.0)
+        assert second.oldest_good_at() == 160.0
+        second.seen([], at=180.0)
+        assert second.oldest_good_at() is None
+
+
+def test_journal_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
+    with journal.opened("lab", CLUSTER) as first:
+        first.begun("f1")
+    (found,) = (tmp_path / "state").rglob("*.json")
+    found.write_bytes(b"{")
+    with journal.opened("lab", CLUSTER) as second:
+        assert second.unfinished == []
+
+
+def test_metrics_count_projects_and_name_none(tmp_path: Path) -> None:
+    project = LabProject(project_id="p", name="secret lab")
+    results = [
+        BackupResult(project, "stored", "f", 700),
+        BackupResult(project, "unchanged"),
+        BackupResult(project, "running", errors=(Conflict("runs"),)),
+        BackupResult(project, "stored", "f", 30, errors=(NotFound("image"),)),
+    ]
+    text = metrics_text('la"b', results, ended_at=1000.5, oldest_good_at=900.0)
+    write_metrics(tmp_path, "lab", text)
+    lines = (tmp_path / "filestore_gns3_lab.prom").read_text().splitlines()
+    for line in (
+        'filestore_gns3_projects{server="la\\"b",status="stored"} 2.0',
+        'filestore_gns3_projects{server="la\\"b",status="failed"} 0.0',
+        'filestore_gns3_stored_bytes{server="la\\"b"} 730.0',
+        'filestore_gns3_failed_images{server="la\\"b"} 1.0',
+        'filestore_gns3_oldest_good_backup_timestamp_seconds{server="la\\"b"} 900.0',
+        'filestore_gns3_last_run_timestamp_seconds{server="la\\"b"} 1000.5',
+    ):
+        assert line in lines
+    assert "secret" not in "\n".join(lines)
+
+
+def test_names_become_labels() -> None:
+    assert label_of("a/b\\c\n") == "a_b_c_"
+    assert len(label_of("x" * 500)) == 200
+    assert label_of("") == "project"
+
+
+def test_day_means_until_its_end() -> None:
+    assert end_of("2026-11-20T12:00:00+00:00").isoformat() == "2026-11-20T12:00:00+00:00"
+    assert (end_of("2026-11-21") - end_of("2026-11-20")).total_seconds() == pytest.approx(86400, abs=7200)
+    with pytest.raises(InvalidRequest, match="yesterday"):
+        end_of("yesterday")
