@@ -24,7 +24,7 @@ from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.http.app import new_application, serve
 from coordinator.http.listener import CannotListen, Places
-from coordinator.member.driver import Driver
+from coordinator.member.driver import LOG_THREAD, Driver
 from coordinator.member.member import configured
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
@@ -55,12 +55,15 @@ from coordinator.rpc.raft_transport import Transport
 from coordinator.rpc.roster import read_known
 from coordinator.rpc.server import PeerPort
 from coordinator.rpc.state_view import StateView
-from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.rpc.tls_contexts import MemberContexts, use_certificate
 from coordinator.rpc.view import View
 from coordinator.rpc.websocket import end
+from coordinator.runtime import logs
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.runtime.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
+from coordinator.runtime.lifetime import on_hangup, quieten_collector, raise_descriptor_limit, stop_signal
+from coordinator.runtime.logs import ReadLevel
 from coordinator.runtime.metrics import CoordinatorMetrics, Metrics, timed_sync
+from coordinator.runtime.service_manager import ServiceManager, keep_informed
 from coordinator.service import Service
 from coordinator.statuses import Statuses
 from coordinator.storage.raft_log import LogDamaged, LogFailed
@@ -97,14 +100,17 @@ async def run_coordinator(
     *,
     http: tuple[str, int] | None = None,
     down_after_s: float | None = None,
+    read_level: ReadLevel = logs.usual_level,
 ) -> None:
     """Run until SIGTERM or SIGINT, or until this coordinator was removed from the cluster.
 
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
-    host; `down_after_s` goes before that of coordinator.json. Raises NotInitialised, InvalidRequest for a
+    host; `down_after_s` goes before that of coordinator.json. SIGHUP: it uses the certificate that lies on
+    disk now, and the level of its log that `read_level` tells. Raises NotInitialised, InvalidRequest for a
     schedule of no job, UnsafeSecretFile, WrongClusterKey, KeyDamaged, CannotListen, LogDamaged, StateLost,
     StateUnreadable, StateDiverged, TooOld, or what made it impossible to go on.
     """
+    logs.setup("coordinator", read_level())
     raise_descriptor_limit()
     files = CoordinatorFiles(data)
     config = files.read_config()
@@ -116,7 +122,7 @@ async def run_coordinator(
     metrics = Metrics("coordinator")
     ledger = await _opened(files, config, timed_sync(metrics.registry))
     try:
-        await _run(files, config, metrics, ledger, application, http)
+        await _run(files, config, metrics, ledger, application, http, read_level)
     except BaseExceptionGroup as group:
         if (reason := _reason(group)) is not None:
             if isinstance(reason, StateDamaged):
@@ -148,6 +154,7 @@ async def _run(
     ledger: Ledger,
     application: ApplicationFactory,
     http: tuple[str, int] | None,
+    read_level: ReadLevel,
 ) -> None:
     identity = config.identity
     contexts = MemberContexts(files.credential(), identity, takes_expired=True)
@@ -194,8 +201,9 @@ async def _run(
             group.create_task(member.quotas.run(), name="quotas"),
             group.create_task(member.job_runs.run(), name="background jobs"),
             group.create_task(_renew(files, config, member, contexts), name="renewal"),
+            group.create_task(member.keep_manager_informed(), name="word to the service manager"),
         ]
-        await _serve(shell, application, peer_port, contexts, member, http, on_open=transport.open)
+        await _serve(shell, application, peer_port, contexts, member, http, read_level, transport.open)
         for task in owned:
             task.cancel()
 
@@ -222,6 +230,7 @@ class _Member:
         self.removed = removed
         self.view = StateView(ledger.store)
         self.clocks = MemberClocks()
+        self.manager = ServiceManager()
         self.authority = SigningAuthority(
             ledger.store,
             files.read_cluster_key(),
@@ -333,6 +342,18 @@ class _Member:
         """`ready`, or `disk_full` while this coordinator takes no changes; it serves reads in both cases."""
         return "ready" if self.driver.has_room else "disk_full"
 
+    async def keep_manager_informed(self) -> None:
+        """Tell the service manager that this process lives, and how it is."""
+        driver = self.driver
+        await keep_informed(
+            self.manager, thread_name=LOG_THREAD, take_job=driver.log_answers, status=self._condition
+        )
+
+    async def _condition(self) -> str:
+        driver, room = self.driver, "" if self.driver.has_room else ", its disk is full"
+        role = "Leads" if driver.is_leader else f"Follows {driver.leader}" if driver.leader else "No leader"
+        return f"{role}{room}"
+
     def _applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
         self.digests.deliver(entries, replies)
         if any(entry.kind is EntryKind.MEMBERSHIP for entry in entries) and self.is_removed():
@@ -350,9 +371,13 @@ async def _serve(
     contexts: MemberContexts,
     member: _Member,
     http: tuple[str, int] | None,
-    *,
+    read_level: ReadLevel,
     on_open: Callable[[], None],
 ) -> None:
+    def reload() -> None:
+        use_certificate(contexts)
+        logs.reread_level(read_level)
+
     own = shell.config.own
     peers = new_application(peer_port.routes(), component="peer")
     api = application(shell)
@@ -377,7 +402,8 @@ async def _serve(
             listeners.push_async_callback(listener.close, DRAIN_S)
         on_open()
         quieten_collector()
-        with stop_signal() as stop:
+        with stop_signal() as stop, on_hangup(reload, member.manager):
+            member.manager.ready()
             _log.info(
                 "coordinator %s listens on %s, ports %d and %d",
                 own.coordinator_id,
@@ -388,6 +414,7 @@ async def _serve(
             await _first_of(stop, member.removed)
         if member.removed.is_set():
             _log.warning("this coordinator was removed from the cluster: it ends, and its data can go")
+        member.manager.stopping()
         _log.info("stopping")
         await member.operations.hand_over()
     _log.info("stopped")

@@ -1,7 +1,9 @@
 """The TLS contexts of a member process, made anew when its certificate is."""
 
+import logging
 import ssl
 
+from ca.errors import FilestoreError
 from ca.identity import Identity
 from ca.tls import (
     Credential,
@@ -10,6 +12,8 @@ from ca.tls import (
     peer_server_context,
     server_context,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class MemberContexts:
@@ -45,3 +49,13 @@ class MemberContexts:
     def _client_context(self) -> ssl.SSLContext:
         self.credential.require(self._identity)
         return peer_client_context(self.credential.path, self.credential.root_pem)
+
+
+def use_certificate(contexts: MemberContexts) -> None:
+    """Use the certificate that lies on disk; one that cannot be used changes nothing."""
+    try:
+        contexts.reload()
+    except (FilestoreError, OSError, ValueError) as error:
+        _log.error("the certificate on disk cannot be used", extra={"reason": str(error)})
+    else:
+        _log.info("using the certificate on disk")

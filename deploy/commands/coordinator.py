@@ -8,6 +8,7 @@ from click.core import ParameterSource
 
 from ca.certificates import root_digest
 from deploy.base.addresses import METAVAR, member_of, record_at
+from deploy.base.config_file import level_reader, process_options
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option
 from deploy.commands.coordinator_data import (
@@ -133,16 +134,21 @@ def _given(*names: str) -> list[str]:
     metavar="SECONDS",
     help="Silence after which a node counts as down, as `down_after_s` of coordinator.json.",
 )
-def run(data: Path, http: str | None, down_after: float | None) -> None:
-    """Run a coordinator until SIGTERM or SIGINT."""
-    from coordinator.runtime import logs
+@process_options
+def run(data: Path, http: str | None, down_after: float | None, log_level: str) -> None:  # noqa: ARG001
+    """Run a coordinator until SIGTERM or SIGINT.
+
+    SIGHUP makes it use the certificate that lies on disk, and the log level of the file of --config.
+    """
     from coordinator.server import run_coordinator
     from deploy.coordinator_api import application
     from node.server import loopback_listener
 
-    logs.setup("coordinator")
     plain = None if http is None else loopback_listener(http)
-    uvloop.run(run_coordinator(data, application, http=plain, down_after_s=down_after))
+    serving = run_coordinator(
+        data, application, http=plain, down_after_s=down_after, read_level=level_reader()
+    )
+    uvloop.run(serving)
 
 
 for _command in (

@@ -8,6 +8,7 @@ import click
 import uvloop
 
 from deploy.base.addresses import plain_address
+from deploy.base.config_file import level_reader, process_options
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option
@@ -143,14 +144,15 @@ def reconnect(data: Path, coordinator_url: str) -> None:
     envvar="FILESTORE_WORKERS",
     help="How many processes serve clients; one for each core is a good number.",
 )
-def run(data: Path, http: str | None, workers: int) -> None:
+@process_options
+def run(data: Path, http: str | None, workers: int, log_level: str) -> None:  # noqa: ARG001  # read again
     """Run a node until SIGTERM or SIGINT.
 
-    SIGHUP makes it use the certificate that lies on disk.
+    SIGHUP makes it use the certificate that lies on disk, and the log level of the file of --config.
     """
     from node.server import run_node
 
-    uvloop.run(run_node(data, http=http, workers=workers))
+    uvloop.run(run_node(data, http=http, workers=workers, read_level=level_reader()))
 
 
 for _command in (list_nodes, show_node, drain, undrain, revoke, forget_instance, remove, move, rejoin):
