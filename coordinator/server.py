@@ -26,7 +26,7 @@ from coordinator.http.app import new_application, serve
 from coordinator.http.listener import CannotListen, Places
 from coordinator.http.web_access import WebAccess, understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
-from coordinator.member.driver import Driver
+from coordinator.member.driver import LOG_THREAD, Driver
 from coordinator.member.member import configured
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
@@ -60,9 +60,12 @@ from coordinator.rpc.state_view import StateView
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.view import View
 from coordinator.rpc.websocket import end
+from coordinator.runtime import logs
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.runtime.lifetime import on_hangup, quieten_collector, raise_descriptor_limit, stop_signal
+from coordinator.runtime.logs import ReadLevel
 from coordinator.runtime.metrics import CoordinatorMetrics, Metrics, timed_sync
+from coordinator.runtime.service_manager import ServiceManager, keep_informed
 from coordinator.service import Service
 from coordinator.statuses import Statuses
 from coordinator.storage.raft_log import LogDamaged, LogFailed
@@ -102,16 +105,17 @@ async def run_coordinator(
     http: tuple[str, int] | None = None,
     down_after_s: float | None = None,
     web: WebOptions = NO_WEB_OPTIONS,
+    read_level: ReadLevel = logs.usual_level,
 ) -> None:
     """Run until SIGTERM or SIGINT, or until this coordinator was removed from the cluster.
 
-    SIGHUP: it uses the certificates that lie on disk now.
-
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
-    host; `down_after_s` goes before that of coordinator.json. Raises NotInitialised, InvalidRequest for a
+    host; `down_after_s` goes before that of coordinator.json. SIGHUP: it uses the certificates that lie on
+    disk now, and the level of its log that `read_level` tells. Raises NotInitialised, InvalidRequest for a
     schedule of no job, UnsafeSecretFile, WrongClusterKey, KeyDamaged, CannotListen, LogDamaged, StateLost,
     StateUnreadable, StateDiverged, TooOld, or what made it impossible to go on.
     """
+    logs.setup("coordinator", read_level())
     raise_descriptor_limit()
     access = understood(web)
     files = CoordinatorFiles(data)
@@ -124,7 +128,7 @@ async def run_coordinator(
     metrics = Metrics("coordinator")
     ledger = await _opened(files, config, timed_sync(metrics.registry))
     try:
-        await _run(files, config, metrics, ledger, application, http, access)
+        await _run(files, config, metrics, ledger, application, http, access, read_level)
     except BaseExceptionGroup as group:
         if (reason := _reason(group)) is not None:
             if isinstance(reason, StateDamaged):
@@ -157,6 +161,7 @@ async def _run(
     application: ApplicationFactory,
     http: tuple[str, int] | None,
     access: WebAccess,
+    read_level: ReadLevel,
 ) -> None:
     identity = config.identity
     contexts = MemberContexts(files.credential(), identity, takes_expired=True, web=access.certificate)
@@ -203,8 +208,9 @@ async def _run(
             group.create_task(member.quotas.run(), name="quotas"),
             group.create_task(member.job_runs.run(), name="background jobs"),
             group.create_task(_renew(files, config, member, contexts), name="renewal"),
+            group.create_task(member.keep_manager_informed(), name="word to the service manager"),
         ]
-        await _serve(shell, application, peer_port, contexts, member, http, on_open=transport.open)
+        await _serve(shell, application, peer_port, contexts, member, http, read_level, transport.open)
         for task in owned:
             task.cancel()
 
@@ -233,6 +239,7 @@ class _Member:
         self.removed = removed
         self.view = StateView(ledger.store)
         self.clocks = MemberClocks()
+        self.manager = ServiceManager()
         self.authority = SigningAuthority(
             ledger.store,
             files.read_cluster_key(),
@@ -354,6 +361,18 @@ class _Member:
         """`ready`, or `disk_full` while this coordinator takes no changes; it serves reads in both cases."""
         return "ready" if self.driver.has_room else "disk_full"
 
+    async def keep_manager_informed(self) -> None:
+        """Tell the service manager that this process lives, and how it is."""
+        driver = self.driver
+        await keep_informed(
+            self.manager, thread_name=LOG_THREAD, take_job=driver.log_answers, status=self._condition
+        )
+
+    async def _condition(self) -> str:
+        driver, room = self.driver, "" if self.driver.has_room else ", its disk is full"
+        role = "Leads" if driver.is_leader else f"Follows {driver.leader}" if driver.leader else "No leader"
+        return f"{role}{room}"
+
     def _applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
         self.digests.deliver(entries, replies)
         if any(entry.kind is EntryKind.MEMBERSHIP for entry in entries) and self.is_removed():
@@ -371,9 +390,13 @@ async def _serve(
     contexts: MemberContexts,
     member: _Member,
     http: tuple[str, int] | None,
-    *,
+    read_level: ReadLevel,
     on_open: Callable[[], None],
 ) -> None:
+    def reload() -> None:
+        contexts.use_what_lies_on_disk()
+        logs.reread_level(read_level)
+
     own = shell.config.own
     peers = new_application(peer_port.routes(), component="peer")
     api = application(shell)
@@ -398,7 +421,8 @@ async def _serve(
             listeners.push_async_callback(listener.close, DRAIN_S)
         on_open()
         quieten_collector()
-        with stop_signal() as stop, on_hangup(contexts.use_what_lies_on_disk):
+        with stop_signal() as stop, on_hangup(reload, member.manager):
+            member.manager.ready()
             _log.info(
                 "coordinator %s listens on %s, ports %d and %d",
                 own.coordinator_id,
@@ -409,6 +433,7 @@ async def _serve(
             await _first_of(stop, member.removed)
         if member.removed.is_set():
             _log.warning("this coordinator was removed from the cluster: it ends, and its data can go")
+        member.manager.stopping()
         _log.info("stopping")
         await member.operations.hand_over()
     _log.info("stopped")

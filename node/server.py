@@ -34,14 +34,16 @@ from coordinator.rpc.view import View
 from coordinator.runtime import logs
 from coordinator.runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
 from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal
+from coordinator.runtime.logs import ReadLevel
 from coordinator.runtime.metrics import Metrics
+from coordinator.runtime.service_manager import ServiceManager, keep_informed
 from node.api.context import ApiServices
 from node.base.config import NodeConfig, NodeFiles
 from node.base.instance import Start, begin
 from node.base.metrics import NodeMetrics
 from node.custody.context import CustodyContext
 from node.custody.custody import Custody
-from node.diskio.executor import DiskWorkers
+from node.diskio.executor import DISK_THREAD, DiskWorkers
 from node.listeners import Ports
 from node.membership.disk_monitor import DiskWatch
 from node.membership.renewal import keep_renewed
@@ -95,37 +97,44 @@ class OpenNode:
 
 
 async def run_node(
-    data: Path, *, http: str | None = None, workers: int = 1, web: WebOptions = NO_WEB_OPTIONS
+    data: Path,
+    *,
+    http: str | None = None,
+    workers: int = 1,
+    web: WebOptions = NO_WEB_OPTIONS,
+    read_level: ReadLevel = logs.usual_level,
 ) -> None:
     """Run until SIGTERM or SIGINT.
 
     Raises NotJoined, DataInUse, UnsafeSecretFile, or what made it impossible to go on. `http` is
     `127.0.0.1:PORT`: an extra plain listener for a proxy on this host. `workers`: how many processes share
     the ports for clients; this one is the first of them. SIGHUP: all use the certificates that lie on disk
-    now.
+    now, and the level of the log that `read_level` tells.
     """
-    logs.setup("node")
+    logs.setup("node", read_level())
+    manager = ServiceManager()
     raise_descriptor_limit()
     keep_large_buffers()
     plain = None if http is None else loopback_listener(http)
     understood(web)
     files = NodeFiles(data)
-    await _until_disk_takes_bytes(files)
+    await _until_disk_takes_bytes(files, manager)
     config = files.read_config()
     read_secret(files.credential_path)
     with files.locked() as lock_fd, files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
         start = await asyncio.to_thread(begin, files.instance, config.id, lock_fd)
         siblings = Siblings(0, workers, files.run)
-        await _run(files, config, siblings, plain, lock=lock, start=start, web=web)
+        await _run(files, config, siblings, plain, manager, read_level, lock=lock, start=start, web=web)
     _log.info("stopped")
 
 
-async def _until_disk_takes_bytes(files: NodeFiles) -> None:
+async def _until_disk_takes_bytes(files: NodeFiles, manager: ServiceManager) -> None:
     """A process that ended instead would be started again and again, and tell nobody more."""
     logged = ""
     while trouble := await asyncio.to_thread(_trouble, files, is_waiting=bool(logged)):
         if trouble != logged:
             _log.error("the disk is not writable: the node starts when it is", extra={"reason": trouble})
+            manager.show(f"Waits for its disk, which is not writable: {trouble}")
         logged = trouble
         await asyncio.sleep(DISK_RETRY_S)
 
@@ -142,6 +151,8 @@ async def _run(
     config: NodeConfig,
     siblings: Siblings,
     plain: tuple[str, int] | None,
+    manager: ServiceManager,
+    read_level: ReadLevel,
     *,
     lock: int,
     start: Start,
@@ -171,16 +182,20 @@ async def _run(
         processes = WorkerProcesses(siblings.workers, options, lock=lock, registry=metrics.registry)
         async with asyncio.TaskGroup() as group:
             works = [*node.works(), *_works_of_the_first(config, contexts, node, processes, start)]
+            works.append(("word to the service manager", _keep_informed(manager, node.services)))
             owned = [group.create_task(work, name=name) for name, work in works]
 
             def reload() -> None:
                 contexts.use_what_lies_on_disk()
+                processes.set_log_level(logs.reread_level(read_level))
                 processes.reload()
 
-            with stop_signal() as stop, on_hangup(reload):
+            with stop_signal() as stop, on_hangup(reload, manager):
                 facts = {"node": config.id, "api_port": config.api_port, "peer_port": peer_port}
                 _log.info("node ready", extra=facts)
+                manager.ready()
                 await stop.wait()
+                manager.stopping()
                 _log.info("stopping")
                 await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
                 await ports.drain_local()
@@ -208,6 +223,18 @@ def _works_of_the_first(
     if node.services.siblings.workers > 1:
         yield "numbers of the workers", node.numbers.run(processes.replace)
         yield "worker processes", processes.run()
+
+
+async def _keep_informed(manager: ServiceManager, services: NodeServices) -> None:
+    async def condition() -> str:
+        try:
+            is_full = await services.api.readiness() == "disk_full"
+        except FilestoreError as error:
+            return error.details
+        return "Its disk is full" if is_full else "Serves"
+
+    disk = services.disk
+    await keep_informed(manager, thread_name=DISK_THREAD, take_job=disk.answers, status=condition)
 
 
 def loopback_listener(text: str) -> tuple[str, int]:

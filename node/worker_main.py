@@ -31,7 +31,7 @@ from node.listeners import Ports
 from node.peerapi.losses import keep_reporting
 from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node
 from node.workers.siblings import Siblings
-from node.workers.supervisor import DRAIN, DRAINED, RELOAD
+from node.workers.supervisor import DRAIN, DRAINED, LOG_LEVEL, RELOAD
 
 ORPHAN_DRAIN_S = 5.0  # worker 0 is gone: whoever starts the node again waits for this
 
@@ -59,6 +59,8 @@ class SupervisorOrders:
                     self.drain.set()
                 elif line == RELOAD:
                     self._contexts.use_what_lies_on_disk()
+                elif line.startswith(LOG_LEVEL):
+                    logs.set_level(line.removeprefix(LOG_LEVEL).decode("ascii").strip())
         finally:
             transport.close()
             self.gone.set()
@@ -124,10 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--http")
     parser.add_argument("--web", type=partial(msgspec.json.decode, type=WebOptions), default=NO_WEB_OPTIONS)
+    parser.add_argument("--log-level", choices=logs.LEVELS, default=logs.usual_level())
     options = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal: worker 0 hears them and tells us
         signal.signal(number, signal.SIG_IGN)
-    logs.setup(f"node-worker-{options.worker}")
+    logs.setup(f"node-worker-{options.worker}", options.log_level)
     raise_descriptor_limit()
     keep_large_buffers()
     siblings = Siblings(options.worker, options.workers, NodeFiles(options.data).run)

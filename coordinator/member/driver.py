@@ -51,6 +51,7 @@ COMPACTED_BYTES_MIN = 64 << 20  # a log below this is not compacted: two segment
 ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
 APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back
 FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
+LOG_THREAD = "log"
 SILENT_AFTER_S = 1.0  # a write that takes longer: longer than the shortest election timeout
 _T = TypeVar("_T")
 Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
@@ -98,7 +99,7 @@ class Driver:
             self._taken, self._member.snapshot_gone, lambda: self._member.is_fetched_from, self._fail
         )
         self.making = Making(config.id, snapshots, hooks)
-        self._log_thread = Worker("log")
+        self._log_thread = Worker(LOG_THREAD)
         self._state_thread = Worker("state")
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # of the next tick
@@ -155,6 +156,10 @@ class Driver:
     async def reread(self) -> None:
         """What the database is asked next is read from its file, not from memory: only there damage shows."""
         await self._on_state(self._store.drop_cache)
+
+    async def log_answers(self) -> None:
+        """Returns when the thread of the log has done what was asked of it before."""
+        await self._log_thread.run(_nothing)
 
     def status(self) -> Status:
         """This member as it sees itself."""
@@ -465,6 +470,10 @@ class Driver:
             forgotten = self._log.forget(self._member.compactable(durable_index))
             await self._log_thread.run(self._log.discard, forgotten)
         await self.making.tidy()
+
+
+def _nothing() -> None:
+    """A job that shows that its thread takes jobs."""
 
 
 def _call_soon(

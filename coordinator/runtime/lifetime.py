@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ca.errors import Unavailable
+from coordinator.runtime.service_manager import ServiceManager
 
 DESCRIPTORS_ENOUGH: Final = 1 << 20  # what an unlimited process is taken to have
 DESCRIPTORS_FEW: Final = 4096  # below it fewer uploads, blobs and connections are kept than were planned for
@@ -78,10 +79,16 @@ def stop_signal() -> Iterator[asyncio.Event]:
 
 
 @contextlib.contextmanager
-def on_hangup(react: Callable[[], None]) -> Iterator[None]:
-    """SIGHUP calls `react` instead of ending the process. As `stop_signal`."""
+def on_hangup(react: Callable[[], None], manager: ServiceManager) -> Iterator[None]:
+    """SIGHUP calls `react`, of which the manager is told, instead of ending the process. As `stop_signal`."""
+
+    def reload() -> None:
+        manager.reloading()
+        react()
+        manager.ready()
+
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, react)
+    loop.add_signal_handler(signal.SIGHUP, reload)
     try:
         yield
     finally:

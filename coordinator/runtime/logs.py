@@ -13,23 +13,29 @@ import re
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final, TextIO
 
+from ca.errors import FilestoreError
 from coordinator.model.timestamps import rfc3339
 
 # One write of more than 4 KiB to a pipe that other processes write to as well could be torn apart.
 LINES_WAITING_MAX: Final = 6
+LEVELS: Final = ("debug", "info", "warning", "error")
 TEXT_CHARS_MAX: Final = 8192  # a traceback or a text of a user beyond this is cut
 PATH_CHARS_MAX: Final = 256
 PATH_SEGMENT_CHARS_MAX: Final = 40  # a UUID has 36; what is longer may be a secret that someone put there
 # The request that this task works for, "" for none. Tasks that it starts inherit it; calls carry it along.
 REQUEST_ID: Final[ContextVar[str]] = ContextVar("request_id", default="")
 
+ReadLevel = Callable[[], str]  # one of LEVELS; raises FilestoreError
+
 _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _LEVEL_NAMES: Final = {logging.DEBUG: "debug", logging.INFO: "info"}  # of answers
 _PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what JSON in ASCII shows as it is
+_log = logging.getLogger(__name__)
 _requests = logging.getLogger("filestore.http.requests")
 _calls = logging.getLogger("filestore.rpc.calls")
 
@@ -145,8 +151,32 @@ def setup(component: str, level: str = "info") -> None:
     """
     root = logging.getLogger()
     root.handlers[:] = [LogLines(component)]
-    root.setLevel(level.upper())
     logging.captureWarnings(True)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Log from now on what is of that level, one of LEVELS, or graver."""
+    logging.getLogger().setLevel(level.upper())
+
+
+def usual_level() -> str:
+    """What is logged where nothing else is said."""
+    return "info"
+
+
+def reread_level(read_level: ReadLevel) -> str:
+    """Log by the level that is told now, and what that is; one that cannot be read changes nothing."""
+    try:
+        set_level(read_level())
+    except FilestoreError as error:
+        _log.error("the level of the log cannot be read", extra={"reason": error.details})
+    return current_level()
+
+
+def current_level() -> str:
+    """What this process logs by now."""
+    return logging.getLevelName(logging.getLogger().level).lower()
 
 
 def log_request(

@@ -9,6 +9,7 @@ from click.core import ParameterSource
 from ca.certificates import root_digest
 from coordinator.http.web_options import WebOptions
 from deploy.base.addresses import METAVAR, member_of, record_at
+from deploy.base.config_file import level_reader, process_options
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option, web_options
 from deploy.commands.coordinator_data import (
@@ -135,19 +136,27 @@ def _given(*names: str) -> list[str]:
     help="Silence after which a node counts as down, as `down_after_s` of coordinator.json.",
 )
 @web_options
-def run(data: Path, http: str | None, down_after: float | None, web: WebOptions) -> None:
+@process_options
+def run(
+    data: Path,
+    http: str | None,
+    down_after: float | None,
+    log_level: str,  # noqa: ARG001  # read again
+    web: WebOptions,
+) -> None:
     """Run a coordinator until SIGTERM or SIGINT.
 
-    SIGHUP makes it use the certificates that lie on disk.
+    SIGHUP makes it use the certificates that lie on disk, and the log level of the file of --config.
     """
-    from coordinator.runtime import logs
     from coordinator.server import run_coordinator
     from deploy.coordinator_api import application
     from node.server import loopback_listener
 
-    logs.setup("coordinator")
     plain = None if http is None else loopback_listener(http)
-    uvloop.run(run_coordinator(data, application, http=plain, down_after_s=down_after, web=web))
+    serving = run_coordinator(
+        data, application, http=plain, down_after_s=down_after, web=web, read_level=level_reader()
+    )
+    uvloop.run(serving)
 
 
 for _command in (

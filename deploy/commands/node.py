@@ -9,6 +9,7 @@ import uvloop
 
 from coordinator.http.web_options import WebOptions
 from deploy.base.addresses import plain_address
+from deploy.base.config_file import level_reader, process_options
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option, web_options
@@ -150,14 +151,21 @@ def reconnect(data: Path, coordinator_url: str) -> None:
     help="How many processes serve clients; one for each core is a good number.",
 )
 @web_options
-def run(data: Path, http: str | None, workers: int, web: WebOptions) -> None:
+@process_options
+def run(
+    data: Path,
+    http: str | None,
+    workers: int,
+    log_level: str,  # noqa: ARG001  # read again
+    web: WebOptions,
+) -> None:
     """Run a node until SIGTERM or SIGINT.
 
-    SIGHUP makes it use the certificates that lie on disk.
+    SIGHUP makes it use the certificates that lie on disk, and the log level of the file of --config.
     """
     from node.server import run_node
 
-    uvloop.run(run_node(data, http=http, workers=workers, web=web))
+    uvloop.run(run_node(data, http=http, workers=workers, web=web, read_level=level_reader()))
 
 
 for _command in (list_nodes, show_node, drain, undrain, revoke, forget_instance, remove, move, rejoin):

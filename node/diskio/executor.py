@@ -17,6 +17,7 @@ from node.diskio.thread_pools import started_pool
 
 # Reads and uploads that may wait for the disk at once; more only queue up behind the same disk.
 DISK_THREADS = 24
+DISK_THREAD = "disk"  # how their names begin
 LONG_JOBS_MAX = 3  # that read a file of any size, to hash an upload anew: the other threads are for all else
 
 
@@ -44,7 +45,7 @@ class DiskWorkers:
 
     def __init__(self) -> None:
         """Raises Unavailable when the threads cannot be started: now, and never later."""
-        self._pool = started_pool(DISK_THREADS, "disk")
+        self._pool = started_pool(DISK_THREADS, DISK_THREAD)
         self._long = asyncio.Semaphore(LONG_JOBS_MAX)
         self._lock = threading.Lock()
         self._waiting = 0
@@ -57,6 +58,10 @@ class DiskWorkers:
         When the caller is cancelled, the job ends first and its result is lost; see `open`.
         """
         return await _ended(asyncio.wrap_future(self.begin(job, *args, **kwargs)))
+
+    async def answers(self) -> None:
+        """Returns when one of the threads has taken a job."""
+        await self.run(_nothing)
 
     async def run_long(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """The same for a job that may take minutes: LONG_JOBS_MAX of them have a thread, in their order.
@@ -161,6 +166,10 @@ async def write_overlapped(
         finally:
             if latest is not None:
                 await _outlast(latest)
+
+
+def _nothing() -> None:
+    """A job that shows that a thread takes jobs."""
 
 
 class _Line(Generic[_T]):

@@ -1,9 +1,9 @@
 """The worker processes of a node, as worker 0 keeps them.
 
 Each is a child with `node/worker_main.py` as its program. It hears by its standard input what to do: a line
-`reload` (the certificate on disk is new), a line `drain` (take no more requests, let those that run end, say
-`drained` on standard output), and the end of the input (worker 0 wants no more of it, or is gone): end. One
-that ends unasked is started again, after a pause that grows.
+`reload` (the certificate on disk is new), a line `log-level LEVEL`, a line `drain` (take no more requests,
+let those that run end, say `drained` on standard output), and the end of the input (worker 0 wants no more of
+it, or is gone): end. One that ends unasked is started again, after a pause that grows.
 
 All hold one lock of the data directory, which the kernel frees with the last of them: a node that is started
 again after worker 0 was killed waits until none of its children works on the files any more.
@@ -18,8 +18,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
+from coordinator.runtime import logs
+
 DRAIN: Final = b"drain\n"
 RELOAD: Final = b"reload\n"
+LOG_LEVEL: Final = b"log-level "
 DRAINED: Final = b"drained\n"
 PAUSE_S_MIN: Final = 0.2  # before a worker is started again
 PAUSE_S_MAX: Final = 10.0
@@ -41,6 +44,7 @@ class WorkerProcesses:
         self._lock = lock
         self._running: dict[int, _Worker] = {}
         self._ending = asyncio.Event()
+        self._log_level = logs.current_level()
         self._restarts = Counter(
             "filestore_worker_restarts", "Worker processes that ended and were replaced.", registry=registry
         )
@@ -55,6 +59,12 @@ class WorkerProcesses:
         """Let them use the certificate that lies on disk now."""
         for worker in self._running.values():
             worker.send(RELOAD)
+
+    def set_log_level(self, level: str) -> None:
+        """Let them log by another level, and those that are started later too."""
+        self._log_level = level
+        for worker in self._running.values():
+            worker.send(LOG_LEVEL + level.encode("ascii") + b"\n")
 
     def replace(self, number: int) -> None:
         """Kill one that hangs; another takes its place."""
@@ -98,6 +108,8 @@ class WorkerProcesses:
             "node.worker_main",
             "--worker",
             str(number),
+            "--log-level",
+            self._log_level,
             *self._arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

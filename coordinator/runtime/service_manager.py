@@ -1,0 +1,132 @@
+"""What systemd is told of this process, by the protocol of sd_notify(3).
+
+It is told when the process serves, reloads and stops, and in a sentence how it is. Where it watches the
+process (`WatchdogSec=` of the unit), it is told again and again that the process lives. That is so while the
+event loop turns and a thread that waits for the disk takes jobs. A thread that the kernel holds for a device
+takes none, which is no fault of this process: it cannot be killed either, and started again it would wait as
+long.
+
+Without `NOTIFY_SOCKET` in the environment nothing is told to anybody.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+BEAT_S: Final = 5.0  # between two sentences; more often where the watchdog is impatient
+BEATS_PER_WATCHDOG: Final = 4  # one that is late, and one that is lost, do no harm
+STATUS_CHARS_MAX: Final = 200
+CHANGE_TIMEOUT_S: Final = 1.0  # for a change that must not be lost; another beat follows one that is
+
+_log = logging.getLogger(__name__)
+
+
+class ServiceManager:
+    """Tells systemd about this process, if it asked to be told."""
+
+    def __init__(self) -> None:
+        address = os.environ.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._watchdog_s = _watchdog_s()
+        self._status = ""
+
+    @property
+    def beat_s(self) -> float:
+        """How often to tell that the process lives, and how it is."""
+        if self._watchdog_s is None:
+            return BEAT_S
+        return min(BEAT_S, self._watchdog_s / BEATS_PER_WATCHDOG)
+
+    def ready(self) -> None:
+        """The process serves; after `reloading`, it does so by what it has read."""
+        self._tell("READY=1", timeout_s=CHANGE_TIMEOUT_S)
+
+    def reloading(self) -> None:
+        """The process reads again what may change while it runs; `ready` follows."""
+        now = f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
+        self._tell("RELOADING=1", now, timeout_s=CHANGE_TIMEOUT_S)
+
+    def stopping(self) -> None:
+        """The process takes no more requests and ends soon."""
+        self._status = "Stopping"
+        self._tell("STOPPING=1", f"STATUS={self._status}", timeout_s=CHANGE_TIMEOUT_S)
+
+    def alive(self) -> None:
+        """The process lives: the watchdog begins to wait anew."""
+        self._tell("WATCHDOG=1")
+
+    def show(self, status: str) -> None:
+        """How the process is, for `systemctl status`; told when it has changed."""
+        line = " ".join(status.split())[:STATUS_CHARS_MAX]
+        if line != self._status and self._tell(f"STATUS={line}"):
+            self._status = line
+
+    def _tell(self, *facts: str, timeout_s: float = 0.0) -> bool:
+        """Send a datagram of some assignments; whether it went. A manager that takes none stops nothing."""
+        if not self._address:
+            return True
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+                sending.settimeout(timeout_s)
+                sending.connect(self._address)
+                sending.sendall("\n".join(facts).encode())
+        except OSError as error:
+            _log.warning("the service manager cannot be told", extra={"reason": error.strerror or str(error)})
+            return False
+        return True
+
+
+async def keep_informed(
+    manager: ServiceManager,
+    *,
+    thread_name: str,
+    take_job: Callable[[], Coroutine[Any, Any, object]],
+    status: Callable[[], Awaitable[str]],
+) -> None:
+    """Tell the manager that this process lives, and how it is, until cancelled.
+
+    `take_job` returns when a thread of that name, or one whose name begins so, has done a job that does
+    nothing. `status` raises nothing.
+    """
+    asked: asyncio.Task[object] | None = None
+    try:
+        while True:
+            manager.show(await status())
+            asked = asked or asyncio.create_task(take_job(), name="job for the watchdog")
+            await asyncio.wait({asked}, timeout=manager.beat_s / 2)
+            if asked.done():
+                asked.result()
+                asked = None
+                manager.alive()
+            elif waits_for_device(thread_name):
+                manager.alive()
+            await asyncio.sleep(manager.beat_s / 2)
+    finally:
+        if asked is not None:
+            asked.cancel()
+
+
+def waits_for_device(thread_name: str) -> bool:
+    """Whether the kernel lets no signal reach a thread whose name begins so: it waits for a device."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(thread_name) and thread.native_id is not None:
+            with suppress(OSError, IndexError):
+                text = Path(f"/proc/self/task/{thread.native_id}/stat").read_text("ascii", errors="replace")
+                if text.rpartition(") ")[2][0] == "D":
+                    return True
+    return False
+
+
+def _watchdog_s() -> float | None:
+    """After how many seconds of silence this process is ended; None for never."""
+    text, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not text.isdecimal() or int(text) == 0 or (pid and pid != str(os.getpid())):
+        return None
+    return int(text) / 1_000_000
