@@ -6,11 +6,9 @@ It serves the peer port and the client port.
 import asyncio
 import contextlib
 import logging
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -22,8 +20,9 @@ from ca.tls import UnusableCredential
 from coordinator.admin.authority import SigningAuthority
 from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
+from coordinator.end_reason import reason_of
 from coordinator.http.app import new_application, serve
-from coordinator.http.listener import CannotListen, Places
+from coordinator.http.listener import Places
 from coordinator.http.web_access import WebAccess, understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.member.driver import LOG_THREAD, Driver
@@ -35,13 +34,12 @@ from coordinator.member.rebuilding import note_damage, rebuild
 from coordinator.member.rules_upgrade import Upgrades
 from coordinator.member.snapshot_fetch import Fetcher
 from coordinator.member.state_checks import check_state
-from coordinator.member.state_digests import Digests, StateDiverged, check_not_diverged
+from coordinator.member.state_digests import Digests, check_not_diverged
 from coordinator.member_metrics import MemberMetrics
 from coordinator.model.jobs import check_schedules
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import JobRuns
 from coordinator.reconcile.job_steps import job_works
@@ -50,7 +48,7 @@ from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.quotas import QuotaKeeper
 from coordinator.rpc.call_metrics import ServedCalls
 from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.instances import Displaced, KnownInstances, count_start
+from coordinator.rpc.instances import KnownInstances, count_start
 from coordinator.rpc.node_client import NodeOrders
 from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.raft_transport import Transport
@@ -68,10 +66,7 @@ from coordinator.runtime.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.runtime.service_manager import ServiceManager, keep_informed
 from coordinator.service import Service
 from coordinator.statuses import Statuses
-from coordinator.storage.raft_log import LogDamaged, LogFailed
-from coordinator.storage.reopening import StateLost
-from coordinator.storage.state_damage import StateDamaged, damage_in, unreadable_in
-from coordinator.storage.state_store import TooOld
+from coordinator.storage.state_damage import StateDamaged
 from coordinator.user_tokens import UserTokens
 
 DRAIN_S = 10.0
@@ -79,7 +74,6 @@ PEER_DRAIN_S = 1.0  # members ask another coordinator at once; their connections
 RENEWAL_CHECK_S = 60.0
 
 _log = logging.getLogger(__name__)
-_Error = TypeVar("_Error", bound=BaseException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +124,7 @@ async def run_coordinator(
     try:
         await _run(files, config, metrics, ledger, application, http, access, read_level)
     except BaseExceptionGroup as group:
-        if (reason := _reason(group)) is not None:
+        if (reason := reason_of(group)) is not None:
             if isinstance(reason, StateDamaged):
                 reason = await asyncio.to_thread(note_damage, files, reason)
             raise reason from group
@@ -451,38 +445,6 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 async def _until(event: asyncio.Event) -> None:
     await event.wait()
-
-
-def _reason(group: BaseExceptionGroup) -> Exception | None:
-    """What an operator can do something about, if that ended the process."""
-    for kind in (StateDiverged, TooOld, CannotListen, Displaced, LogDamaged, LogFailed):
-        if (found := _first(group, kind)) is not None:
-            return found
-    error = _first(group, StateDamaged) or _first(group, sqlite3.Error)
-    if error is not None and (trouble := damage_in(error) or unreadable_in(error)) is not None:
-        return trouble
-    if (lost := _first(group, AcknowledgedLost)) is not None:
-        return StateLost(
-            f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."
-            " Set this member up again with `filestore coordinator rebuild`, under a new name."
-        )
-    if (contradicted := _first(group, CommittedContradicted)) is not None:
-        return StateLost(
-            f"The leader lacks what was committed ({contradicted}): those that elected it have lost changes"
-            " that were acknowledged. They are here: copy this directory before anything else, and see"
-            " FilestoreCoordinatorDiverged in the runbook."
-        )
-    return None
-
-
-def _first(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:
-    """One exception of this kind in a group, however deep."""
-    for error in group.exceptions:
-        if isinstance(error, kind):
-            return error
-        if isinstance(error, BaseExceptionGroup) and (found := _first(error, kind)) is not None:
-            return found
-    return None
 
 
 async def _renew(

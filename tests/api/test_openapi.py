@@ -45,8 +45,9 @@ def operations_of(document: Document) -> Iterable[tuple[str, str, dict[str, Any]
 
 
 def routes_of(app: web.Application) -> set[tuple[str, str]]:
-    """Method and path of every route; a HEAD that only repeats a GET is none of its own."""
-    found = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    """Method and path of every route of the API; a HEAD that only repeats a GET is none of its own."""
+    every = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    found = {(method, path) for method, path in every if path != "/" and not path.startswith("/console")}
     return {(method, path) for method, path in found if method != "HEAD" or ("GET", path) not in found}
 
 
