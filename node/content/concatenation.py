@@ -54,8 +54,8 @@ async def gather(session: UploadSession) -> None:
     record, holder = session.record, session.holder
     assert record.parts, "an upload that is put together from parts"
     assert record.size_bytes is not None, "the log knows the sizes of the parts"
-    if holder.is_complete:
-        return
+    if session.file.finished is not None:
+        return  # all was found right before that
     await holder.stand_at(session.file.offset)  # settles what came of an earlier request
     await session.require_room(record.size_bytes)
     query = GetParts(caller=session.caller, file_uuids=record.parts)
@@ -63,11 +63,13 @@ async def gather(session: UploadSession) -> None:
     for part in parts:
         if not part.is_complete:
             raise Conflict(f"The part {part.file_uuid} has lost bytes: send them again, from its offset on.")
-    start = 0
+    start, resumed_at = 0, session.file.offset
     for part in parts:
         stop = start + part.offset_bytes
         if session.file.offset < stop:
             await _take(session, part, start)
+        elif start < stop == resumed_at:  # whoever brought its end may not have looked at it any more
+            await _check_own(session, part, start)
         start = stop
 
 
@@ -88,6 +90,17 @@ async def _take(session: UploadSession, part: UploadPart, start: int) -> None:
     if began_at > start:  # what was here of it may be what is wrong
         await session.holder.roll_back(0, EMPTY_SHA256)
     raise Unavailable(f"No node has the bytes of the part {part.file_uuid} as they came.", retry_after_s=2)
+
+
+async def _check_own(session: UploadSession, part: UploadPart, start: int) -> None:
+    """Begin anew unless what an earlier request has brought of a part, all of it, is right."""
+    reading = _Reading(part)
+    await _hash_own(session, start, session.file.offset, reading)
+    try:
+        reading.check(part.offset_bytes)
+    except ChecksumMismatch as error:
+        await session.holder.roll_back(0, EMPTY_SHA256)
+        raise Unavailable("Other bytes came of a part than it has: ask again.", retry_after_s=1) from error
 
 
 def _sources(session: UploadSession, part: UploadPart) -> Sequence[str]:

@@ -9,7 +9,7 @@ from aiohttp import hdrs, web
 
 from ca.errors import MethodNotAllowed, RateLimited, Unavailable, UploadLocked
 from coordinator.http.app import json_response
-from coordinator.model.records import PARTIAL, Caller, UploadRecord
+from coordinator.model.records import Caller, UploadRecord
 from coordinator.model.time_limits import bounded_s, moved, own_bounds
 from coordinator.protocol.queries import GetUpload
 from node.api.access import authenticate
@@ -127,7 +127,7 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
             record = await begin_anew_if_lost(services, caller, record) or record
         else:
             record = await _settled(request, services, caller, record, seen_releases)
-        if record.placement and record.offset_bytes == record.size_bytes and record.kind != PARTIAL:
+        if tus.lacks_completion_only(record):
             return await _write(request, tus.end)
         return tus.head(record, record.offset_bytes)
 

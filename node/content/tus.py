@@ -82,6 +82,15 @@ def head(record: UploadRecord, offset: int) -> web.StreamResponse:
     return web.Response(status=200, headers=headers | {"Cache-Control": "no-store"})
 
 
+def lacks_completion_only(record: UploadRecord) -> bool:
+    """Whether all bytes of an upload are durable, of which a client takes that for the end.
+
+    So it does of no partial upload, which ends otherwise, nor of a final one, which it does not send.
+    """
+    is_whole = bool(record.placement) and record.offset_bytes == record.size_bytes
+    return is_whole and record.kind != PARTIAL and not record.parts
+
+
 async def end(session: UploadSession) -> web.StreamResponse:
     """Complete an upload that lacks nothing else, and tell where it stands then.
 

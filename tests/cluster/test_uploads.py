@@ -232,7 +232,8 @@ def test_options_tells_what_is_spoken_without_a_credential(cluster: Cluster) -> 
     upload = Upload(cluster)
     answer = cluster.request("OPTIONS", f"/files/{upload.file_uuid}/content", token=None)
     assert (answer.status, answer.headers["tus-version"]) == (204, "1.0.0")
-    assert answer.headers["tus-extension"] == "checksum,creation,creation-defer-length,expiration,termination"
+    extensions = "checksum,concatenation,creation,creation-defer-length,expiration,termination"
+    assert answer.headers["tus-extension"] == extensions
 
 
 def test_terminated_upload_is_gone_everywhere(cluster: Cluster) -> None:
