@@ -207,7 +207,7 @@ class Page:
                 await asyncio.sleep(POLL_S)
 
     async def shape(self, width: int, height: int = 900, *, theme: str = "light") -> None:
-        """A window of this size, and what the system says of colours; nothing moves, so all is final at once."""
+        """A window of this size, and what the system says of colours. Nothing moves: all is final at once."""
         await self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
