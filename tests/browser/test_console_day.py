@@ -216,10 +216,13 @@ async def test_upload_goes_on_after_the_page_was_loaded_anew(
 
     await asyncio.to_thread(wait_until, has_come, what="durable bytes", timeout_s=60)
     await open_console(page, cluster.nodes[0], "#/")
+    assert not faults(page, cluster.nodes[0])
+    page.forget()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(page.send("Page.reload"))
         await page.event("Page.javascriptDialogOpening")  # as uploads would stop
         await page.send("Page.handleJavaScriptDialog", accept=True)
+        await page.event("Page.loadEventFired")
     await page.until("document.querySelector('main .recent')")
     await slow(page, 0)
     await show(page, "#/uploads", "input[name=again]")
