@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from coordinator.admin.bundles import Bundles
 from coordinator.http.app import new_application
 from coordinator.runtime.audit import AuditLog
 from coordinator.server import Shell
@@ -19,5 +20,6 @@ def application(shell: Shell) -> web.Application:
         audit=AuditLog(shell.files.audit),
         public_url=lambda node_id: public_url(shell.view, node_id),
         readiness=shell.readiness,
+        bundles=Bundles(shell.files, shell.config),
     )
     return app

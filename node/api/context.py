@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from coordinator.admin.bundles import Bundles
 from coordinator.http.rate_limits import RateLimits
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.view import View
@@ -18,7 +19,8 @@ class ApiServices:
     `public_url`: `https://HOST:PORT` of a node's client port, by node id. `readiness` is the status that
     /readyz answers; it raises Unavailable, whose details say what is missing, while this process cannot
     serve. `exposition`: the text of /metrics and its content type, for what a scrape accepts, where it
-    contains more than this process's own registry.
+    contains more than this process's own registry. `bundles`: of a coordinator, what it hands to a machine
+    that becomes another.
     """
 
     metadata: MetadataClient
@@ -27,6 +29,7 @@ class ApiServices:
     public_url: Callable[[str], str]
     readiness: Callable[[], Awaitable[str]]
     exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
+    bundles: Bundles | None = None
     rates: RateLimits = field(default_factory=RateLimits)
 
 

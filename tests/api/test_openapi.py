@@ -64,7 +64,12 @@ def node_application() -> web.Application:
 def coordinator_application(directory: Path) -> web.Application:
     files = SimpleNamespace(audit=directory / "audit.log")
     shell = SimpleNamespace(
-        metrics=Metrics("coordinator"), metadata=None, view=None, readiness=None, files=files
+        metrics=Metrics("coordinator"),
+        metadata=None,
+        view=None,
+        readiness=None,
+        files=files,
+        config=None,
     )
     return coordinator_api.application(cast(Shell, shell))
 

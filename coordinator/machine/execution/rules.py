@@ -20,6 +20,7 @@ from msgspec import UNSET
 from coordinator.protocol.commands import (
     AddIntermediate,
     AddTokenKey,
+    AdmitCoordinator,
     CollectOverQuota,
     Command,
     DeleteBucket,
@@ -51,6 +52,7 @@ LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
 STATES_ARE_DISTINCT: Final = 5  # the time of a record's last change rises, and its retention can be changed
 FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
 MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine
+COORDINATORS_JOIN: Final = 6  # a machine becomes a coordinator by a token
 RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -64,6 +66,7 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     RevokeNode: INSTANCES_KNOWN,
     ForgetInstance: INSTANCES_KNOWN,
     AddTokenKey: KEYS_RETIRE,
+    AdmitCoordinator: COORDINATORS_JOIN,
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
     (UpdateFile, "filename"): FILES_ARE_RENAMED,

@@ -42,6 +42,7 @@ from coordinator.protocol.commands.cluster import (
     SESSIONS_MAX,
     AddIntermediate,
     AddTokenKey,
+    AdmitCoordinator,
     AnnounceNode,
     Bootstrap,
     CreateJoinToken,
@@ -106,6 +107,7 @@ __all__ = [
     "AddIntermediate",
     "AddReplica",
     "AddTokenKey",
+    "AdmitCoordinator",
     "AdmitUser",
     "AnnounceNode",
     "AnyCommand",
@@ -181,6 +183,7 @@ AnyCommand = (
     | CreateJoinToken
     | DeleteJoinToken
     | JoinNode
+    | AdmitCoordinator
     | RenewCertificate
     | AnnounceNode
     | DrainNode
