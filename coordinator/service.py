@@ -37,7 +37,7 @@ from coordinator.member.state_digests import Digests
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import check_parameters, job_kind
 from coordinator.model.placement import Candidate, choose
-from coordinator.model.records import HEALTHY, Caller, CertificateRecord, UserRecord
+from coordinator.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord, UserRecord
 from coordinator.protocol.calls import (
     DISK_FAILED,
     AddCoordinatorCall,
@@ -47,6 +47,7 @@ from coordinator.protocol.calls import (
     HeartbeatCall,
     HeartbeatReply,
     JoinCall,
+    JoinCoordinatorCall,
     JoinReply,
     MintCall,
     MintReply,
@@ -70,6 +71,7 @@ from coordinator.protocol.commands import (
     OWN_COMMANDS,
     AddIntermediate,
     AddTokenKey,
+    AdmitCoordinator,
     AdmitUser,
     AnyCommand,
     CompleteUpload,
@@ -161,6 +163,9 @@ class Service:
                 return _encode(await self._follow(peer, call))
             case JoinCall():
                 return _encode(await self._join(call))
+            case JoinCoordinatorCall():
+                _require_coordinator(peer.identity)
+                return _encode(await self._join_coordinator(call))
             case RenewCall():
                 return _encode(await self._renew(peer, call))
             case MintCall():
@@ -369,6 +374,21 @@ class Service:
         self._health.forget(node_id)
         return JoinReply(self._authority.root_pem, certificate.pem)
 
+    async def _join_coordinator(self, call: JoinCoordinatorCall) -> CoordinatorRecord:
+        """Nothing is consumed for a record that would not be let in."""
+        self._require_leader()
+        await self._read(CheckJoinSecret(token_id=call.token_id, secret_sha256=call.secret_sha256))
+        self._require_address_known(call.record.address)
+        record = await self._operations.check_free(call.record)
+        command = AdmitCoordinator(
+            token_id=call.token_id,
+            secret_sha256=call.secret_sha256,
+            coordinator_id=record.coordinator_id,
+            attempt_sha256=call.attempt_sha256,
+        )
+        await self._change(command)
+        return await self._operations.add(record) if call.is_running else record
+
     def _require_address_known(self, address: str) -> None:
         """Raises Unavailable for a name while a coordinator may run that signs no certificate for one."""
         if not is_literal(address) and self._store.rules() < MEMBERS_ARE_NAMED:
@@ -465,7 +485,7 @@ def _shortage(candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> st
 
 def _require_coordinator(identity: Identity) -> None:
     if identity.role is not Role.COORDINATOR:
-        raise Forbidden("Snapshots are for coordinators.")
+        raise Forbidden("Snapshots and bundles are for coordinators.")
 
 
 def require_own(identity: Identity, command: AnyCommand) -> None:

@@ -40,6 +40,7 @@ SECTIONS: Final = {  # what people look for; the modules lie below deploy.comman
         "audit": "audit",
     },
     "The cluster": {
+        "setup": "cluster",
         "status": "status",
         "damaged": "damaged",
         "job": "jobs",

@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from coordinator.admin.bundles import Bundles
 from coordinator.http.app import new_application
 from coordinator.http.web_access import WEB
 from coordinator.runtime.audit import AuditLog
@@ -22,6 +23,7 @@ def application(shell: Shell) -> web.Application:
         readiness=shell.readiness,
         access=shell.access,
         authority=authority_of(shell.config.own.address, shell.config.own.api_port),
+        bundles=Bundles(shell.files, shell.config),
     )
     app[WEB] = shell.access
     return app

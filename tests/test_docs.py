@@ -1,9 +1,9 @@
 """The README does what it says: every sh block runs, in order, and its tables agree with the code.
 
 A block is preceded by a comment that names its group. Groups run as one shell session: `tour` in a
-directory with a development cluster; `machines` with loopback stand-ins for the three machines
-(addresses, ports and directories are replaced, loopback is allowed at init, and what runs in the
-foreground there goes to the background here). The others (`make run`, `install`) are run dry:
+directory with a development cluster; `machines`, and `hand` of docs/by-hand.md, with loopback stand-ins for
+the three machines (addresses, ports and directories are replaced, loopback is allowed at init, and what runs
+in the foreground there goes to the background here). The others (`make run`, `install`) are run dry:
 what they would start has tests of its own. A block without a group fails.
 """
 
@@ -28,8 +28,11 @@ from tests.test_tidy import committed_files
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:<!-- test: (?P<group>[\w ]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
-BLOCKS = [(match["group"] or "", match["text"]) for match in BLOCK.finditer(README)]
-SHELL_TIMEOUT_S = 100.0
+BY_HAND = (ROOT / "docs" / "by-hand.md").read_text(encoding="utf-8")
+BLOCKS = [(match["group"] or "", match["text"]) for match in BLOCK.finditer(README + BY_HAND)]
+SHELL_TIMEOUT_S = 200.0
+ROLES = ("coordinator", "node")
+PACKAGED = "/var/lib/filestore"
 # The ports that the README leaves at their defaults, by the command that has them.
 MACHINES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 
@@ -69,13 +72,14 @@ def environment() -> dict[str, str]:
 
 
 def test_every_block_belongs_to_a_group() -> None:
-    assert len(BLOCKS) == README.count("```sh")
+    assert len(BLOCKS) == (README + BY_HAND).count("```sh")
     assert {name for name, _ in BLOCKS} == {
         "make run",
         "install",
         "tour",
         "machines",
-        "machines background",
+        "hand",
+        "hand background",
     }
 
 
@@ -96,10 +100,43 @@ def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 def test_three_machines_work_as_described(tmp_path: Path) -> None:
+    """The printed lines are run as they were printed, but for what tells stand-ins on one machine apart."""
+    ports = free_ports(4 * len(MACHINES))
+    first, *rest = (text for _, text in in_group("machines"))
+    script = f"{first.strip()} --development {stand_in(1, ports, tmp_path)} | tee printed\n"
+    script += running(1, tmp_path)
+    for number in (2, 3):
+        script += f"line=$(grep -o \"filestore setup --join '.*'\" printed | sed -n {number - 1}p)\n"
+        script += f'eval "$line {stand_in(number, ports, tmp_path)}"\n' + running(number, tmp_path)
+    script += wait_before_status("\n".join(rest)).replace(f"{PACKAGED}/", f"{tmp_path}/m1/")
+    for number, address in enumerate(MACHINES, 1):
+        script = script.replace(f"{address}:7443", f"127.0.0.1:{ports[4 * number - 1]}")
+    output = run_shell(script.replace(MACHINES[0], "127.0.0.1"), tmp_path, environment())
+    assert "lab: healthy" in output
+    assert all(f"m{number} " in output for number in (1, 2, 3))
+
+
+def stand_in(number: int, ports: list[int], directory: Path) -> str:
+    """The options of one of several machines that are one."""
+    names = ("--peer-port", "--api-port", "--node-peer-port", "--node-api-port")
+    own = ports[4 * number - 4 : 4 * number]
+    places = " ".join(f"{name} {port}" for name, port in zip(names, own, strict=True))
+    return f"--name m{number} --data {directory}/m{number} {places}"
+
+
+def running(number: int, directory: Path) -> str:
+    """What `filestore setup` says to run where there are no units."""
+    data = f"{directory}/m{number}"
+    return in_background("".join(f"filestore {role} run --data {data}/{role}\n" for role in ROLES))
+
+
+@pytest.mark.long
+def test_three_machines_work_by_hand_as_described(tmp_path: Path) -> None:
     ports = free_ports(4 * len(MACHINES))
     script = "\n".join(
-        in_background(text) if "background" in group else text for group, text in in_group("machines")
+        in_background(text) if "background" in group else text for group, text in in_group("hand")
     )
     output = run_shell(on_loopback(script, ports, tmp_path), tmp_path, environment())
     assert "lab: healthy" in output
@@ -229,7 +266,15 @@ def test_error_table_is_that_of_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CHANGELOG.md", "docs/client.md", "docs/decisions.md", "docs/runbook.md"]
+    "name",
+    [
+        "README.md",
+        "CHANGELOG.md",
+        "docs/by-hand.md",
+        "docs/client.md",
+        "docs/decisions.md",
+        "docs/runbook.md",
+    ],
 )
 def test_relative_links_lead_somewhere(name: str) -> None:
     path = ROOT / name

@@ -71,7 +71,7 @@ def write_bundle(data: Path, output: Path) -> None:
     It is secret. Raises Conflict, InvalidRequest when nobody could begin with it.
     """
     files = CoordinatorFiles(data)
-    bundle = _own_bundle(files, files.read_config())
+    bundle = own_bundle(files, files.read_config())
     check_signs(bundle)
     create_secret(output, msgspec.msgpack.encode(bundle))
 
@@ -155,7 +155,7 @@ def begin_again(data: Path, own: CoordinatorRecord) -> Path:
     files = CoordinatorFiles(data)
     earlier = files.read_config()
     config = check_rebuildable(files, own)
-    bundle = _own_bundle(files, earlier)
+    bundle = own_bundle(files, earlier)
     aside = data / f"{_ASIDE_PREFIX}{earlier.id}-{now_ms()}"
     aside.mkdir(mode=0o700)
     for name in MOVED_ASIDE:
@@ -173,7 +173,7 @@ def has_begun_again(data: Path) -> bool:
 def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> CoordinatorConfig:
     """What coordinator.json will say after `begin_again`, which would raise the same as this."""
     earlier = files.read_config()
-    bundle = _own_bundle(files, earlier)
+    bundle = own_bundle(files, earlier)
     config = config_of(bundle, own.coordinator_id, own)
     try:
         check_signs(bundle)
@@ -207,7 +207,8 @@ def _opened(state: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{state.absolute().as_uri()}?mode=rw", uri=True)
 
 
-def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
+def own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
+    """A bundle of the present, as this directory knows it. Raises NotInitialised, InvalidRequest."""
     if not files.genesis.exists():
         raise NotInitialised(f"{files.genesis} is missing: {COPY_GENESIS}")
     return Bundle(

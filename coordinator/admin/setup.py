@@ -49,7 +49,8 @@ from coordinator.storage.state_store import Store
 ADMIN_USER_ID = "admin"
 REPLICAS_MAX = 7
 COPY_GENESIS = "copy it from another coordinator of this cluster"
-_EMPTY = {"lost+found"}  # a file system of its own has that; systemd's key lies elsewhere
+SETUP_BEGUN = "setup.begun"  # of `filestore setup`, which goes on with what it began
+_EMPTY = {"lost+found", SETUP_BEGUN}  # a file system of its own has the first; systemd's key lies elsewhere
 
 
 class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,9 +107,14 @@ def init_from_bundle(
     Raises Conflict if the directory holds a coordinator already, InvalidRequest if the bundle does not fit.
     A member that lost its disk must not begin again under its old id: it would forget whom it voted for.
     """
+    check_empty(CoordinatorFiles(data))
+    init_with(data, read_bundle(bundle_path), coordinator_id, own)
+
+
+def init_with(data: Path, bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None) -> None:
+    """The same with a bundle that lies in no file."""
     files = CoordinatorFiles(data)
     check_empty(files)
-    bundle = read_bundle(bundle_path)
     config = config_of(bundle, coordinator_id, own)
     check_signs(bundle)
     prepare(files)
@@ -117,11 +123,16 @@ def init_from_bundle(
 
 def read_bundle(path: Path) -> Bundle:
     """Raises InvalidRequest for anything else, UnsafeSecretFile if others could read it."""
+    return bundle_in(read_secret(path), str(path))
+
+
+def bundle_in(data: bytes, source: str) -> Bundle:
+    """The bundle that was encoded. Raises InvalidRequest, naming where it came from."""
     try:
-        bundle = msgspec.msgpack.decode(read_secret(path), type=Bundle)
+        bundle = msgspec.msgpack.decode(data, type=Bundle)
         bootstrap_of(bundle.genesis)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise InvalidRequest(f"bundle: {path} is no bundle of `filestore coordinator`") from error
+        raise InvalidRequest(f"bundle: {source} is no bundle of `filestore coordinator`") from error
     return bundle
 
 

@@ -61,6 +61,7 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.CreateJoinToken: join_tokens.create,
     commands.DeleteJoinToken: join_tokens.delete,
     commands.JoinNode: nodes.join,
+    commands.AdmitCoordinator: join_tokens.admit_coordinator,
     commands.RenewCertificate: nodes.renew_certificate,
     commands.AnnounceNode: nodes.announce,
     commands.DrainNode: nodes.drain,

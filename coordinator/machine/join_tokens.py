@@ -9,7 +9,7 @@ from coordinator.machine.execution import rules
 from coordinator.machine.execution.access import is_enabled_admin, require_admin
 from coordinator.machine.execution.change import Change, Question
 from coordinator.model.records import JoinTokenPage, JoinTokenRecord
-from coordinator.protocol.commands import CreateJoinToken, DeleteJoinToken
+from coordinator.protocol.commands import AdmitCoordinator, CreateJoinToken, DeleteJoinToken
 from coordinator.protocol.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
 
 REPEAT_MS = 10 * 60 * 1000  # a lost answer may be asked for again this long
@@ -57,6 +57,24 @@ def delete(change: Change, command: DeleteJoinToken) -> None:
         raise NotFound("There is no join token with this id.")
     change.db.execute("DELETE FROM join_tokens WHERE token_id = ?", (command.token_id,))
     change.db.execute("DELETE FROM joins WHERE token_id = ?", (command.token_id,))
+
+
+def admit_coordinator(change: Change, command: AdmitCoordinator) -> None:
+    """Consume one use for a machine that becomes a coordinator; for the same attempt again, none.
+
+    A token that is bound to the name of a node admits no coordinator.
+    """
+    db, at_ms, holder = change.db, change.at_ms, f"coordinator/{command.coordinator_id}"
+    require_secret(db, command.token_id, command.secret_sha256)
+    if earlier_serial(db, at_ms, command.token_id, holder, command.attempt_sha256) is not None:
+        return
+    require_admitting(db, at_ms, command.token_id, holder)
+    db.execute("UPDATE join_tokens SET uses = uses + 1 WHERE token_id = ?", (command.token_id,))
+    db.execute(
+        "INSERT OR REPLACE INTO joins (token_id, node_id, public_key_sha256, serial, joined_at_ms)"
+        " VALUES (?, ?, ?, '', ?)",
+        (command.token_id, holder, command.attempt_sha256, at_ms),
+    )
 
 
 def delete_all(change: Change, user_id: str) -> None:

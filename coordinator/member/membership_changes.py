@@ -57,6 +57,14 @@ class Operations:
         _log.info("added the coordinator %s as a learner", record.coordinator_id)
         return record
 
+    async def check_free(self, record: CoordinatorRecord) -> CoordinatorRecord:
+        """The record that `add` would keep. Raises what that does."""
+        view = await self._newest()
+        record = _checked(record, development=view.development)
+        if all(msgspec.structs.replace(record, role=known.role) != known for known in view.coordinators):
+            _check_free(record, view)
+        return record
+
     async def remove(self, coordinator_id: str) -> None:
         """Take a coordinator out for ever. The leader hands over first and raises NotLeader.
 

@@ -42,6 +42,20 @@ class JoinCall(Struct, frozen=True, tag="join"):
     csr: Pem
 
 
+class JoinCoordinatorCall(Struct, frozen=True, tag="join_coordinator"):
+    """A machine becomes a coordinator by a token that was found good. Leader only, from coordinators alone.
+
+    `is_running`: it runs, and is let into the group; before that, its token is consumed. `attempt_sha256`:
+    whoever began with the token may go on with it. Answers the CoordinatorRecord.
+    """
+
+    token_id: Text
+    secret_sha256: Text
+    attempt_sha256: Text
+    record: CoordinatorRecord
+    is_running: bool
+
+
 class JoinReply(Struct, frozen=True):
     """`ca_cert` is the root bundle, `node_cert` the leaf and its intermediate, all PEM."""
 
@@ -360,6 +374,7 @@ AnyCall = (
     ProposeCall
     | ReadCall
     | JoinCall
+    | JoinCoordinatorCall
     | RenewCall
     | MintCall
     | RenewTokenCall

@@ -34,6 +34,7 @@ from coordinator.protocol.calls import (
     HeartbeatCall,
     HeartbeatReply,
     JoinCall,
+    JoinCoordinatorCall,
     JoinReply,
     MintCall,
     MintReply,
@@ -151,6 +152,10 @@ class MetadataClient:
     async def join(self, call: JoinCall) -> JoinReply:
         """Let a node join. Repeating it with the same key is safe."""
         return msgspec.msgpack.decode(await self._operate(call), type=JoinReply)
+
+    async def join_coordinator(self, call: JoinCoordinatorCall) -> CoordinatorRecord:
+        """Let a machine become a coordinator. Repeating it is safe."""
+        return msgspec.msgpack.decode(await self._operate(call), type=CoordinatorRecord)
 
     async def renew(self, csr: str) -> JoinReply:
         """A new certificate for the node that this client is."""

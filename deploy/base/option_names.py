@@ -23,6 +23,7 @@ _ALSO: Final = {
     "id": ("node_id", "coordinator_id"),
     "principal_id": ("principal",),
     "join_token": ("token_file", "token", "join_token_file"),
+    "join": ("join_file",),
     "grace_seconds": ("grace",),
     "grace_s": ("grace",),
     "max_uses": ("uses_max",),

@@ -1,8 +1,198 @@
-"""`filestore dev`: a whole cluster on this machine."""
+"""`filestore setup`: this machine of a cluster; `filestore dev`: a whole cluster on this machine."""
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
+
+from ca.certificates import root_digest
+from ca.errors import Conflict
+from ca.setuptoken import SetupToken
+from coordinator.runtime.config import CoordinatorFiles
+from deploy.base.addresses import API_PORT, PEER_PORT, plain_address
+from deploy.base.connection import read_text
+from deploy.base.option_names import names_options
+from deploy.commands.node import API_PORT as NODE_API_PORT
+from deploy.commands.node import PEER_PORT as NODE_PEER_PORT
+
+if TYPE_CHECKING:
+    from deploy.setup.machine import SetupResult
+
+MACHINES_MAX = 7
+TEXT_CHARS_MAX = 4096
+TTL_S = 1800
+_PORT = click.IntRange(1, 65535)
+
+
+@click.command()
+@click.option(
+    "--join",
+    "join_text",
+    metavar="TEXT",
+    help="What the first machine printed for this one; - reads it from standard input. It works once.",
+)
+@click.option(
+    "--join-file",
+    type=click.Path(path_type=Path),
+    help="A file with that text, which no other user of this machine sees then.",
+)
+@click.option(
+    "--address",
+    metavar="ADDRESS",
+    help="Where others reach this machine: an IP address or a DNS name.  [default: as it speaks to others]",
+)
+@click.option("--name", help="The name of its coordinator and its node.  [default: the machine's]")
+@click.option("--cluster", default="filestore", show_default=True, help="The name of a new cluster.")
+@click.option("--node-only", is_flag=True, help="Make a node of this machine, and no coordinator.")
+@click.option("--no-start", is_flag=True, help="Leave nothing running, and print what to run.")
+@click.option(
+    "--machines",
+    type=click.IntRange(1, MACHINES_MAX),
+    default=3,
+    show_default=True,
+    help="Of a new cluster: print a line for each of the others.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 7),
+    default=3,
+    show_default=True,
+    help="Of a new cluster: copies of every file.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=Path("/var/lib/filestore"),
+    show_default=True,
+    help="Where the directories `coordinator` and `node` are, or are made.",
+)
+@click.option("--zone", default="", help="Replicas are spread over zones (a rack, a room).")
+@click.option("--peer-port", type=_PORT, default=PEER_PORT, show_default=True, help="Of the coordinator.")
+@click.option("--api-port", type=_PORT, default=API_PORT, show_default=True, help="Of the coordinator.")
+@click.option("--node-peer-port", type=_PORT, default=NODE_PEER_PORT, show_default=True, help="Of the node.")
+@click.option("--node-api-port", type=_PORT, default=NODE_API_PORT, show_default=True, help="Of the node.")
+@click.option("--development", is_flag=True, help="Allow loopback addresses: a cluster on one machine.")
+@names_options
+def setup(
+    join_text: str | None,
+    join_file: Path | None,
+    address: str | None,
+    name: str | None,
+    cluster: str,
+    node_only: bool,
+    no_start: bool,
+    machines: int,
+    replicas: int,
+    data: Path,
+    zone: str,
+    peer_port: int,
+    api_port: int,
+    node_peer_port: int,
+    node_api_port: int,
+    development: bool,
+) -> None:
+    """Make a coordinator and a node of this machine.
+
+    The first machine begins a cluster, and prints a line for each other one: with it, that becomes a
+    coordinator and a node of the same cluster. Said again after an interruption, it goes on.
+    """
+    from deploy.setup.machine import found_in, set_up
+    from deploy.setup.plan import MachinePlan, own_name
+    from deploy.setup.steps import NewCluster
+
+    text, found = _text(join_text, join_file), found_in(data)
+    is_new = not found.name and found.begun is None
+    if not text and is_new and not node_only and sys.stdin.isatty():
+        text = click.prompt("The text that the first machine printed, or Enter for a new cluster", "", True)
+    token = SetupToken.parse(text) if text else None
+    if node_only and token is None and not found.node:
+        raise click.UsageError("--node-only: a node joins a cluster, by the text of --join.")
+    if token is None and is_new and sys.stdin.isatty() and cluster_is_default():
+        cluster = click.prompt("The name of the cluster", cluster)
+    name = name or found.name or own_name()
+    if not name:
+        raise click.UsageError("--name: this machine's own name cannot be one; give it one.")
+    plan = MachinePlan(
+        name=name,
+        address=plain_address(address or found.address or _address(token)),
+        data=data,
+        peer_port=peer_port,
+        api_port=api_port,
+        node_peer_port=node_peer_port,
+        node_api_port=node_api_port,
+        zone=zone,
+    ).checked()
+    if address and found.address not in ("", plan.address):
+        raise Conflict(
+            f"--address: the members of this machine are known at {found.address}. `filestore coordinator"
+            " rebuild --address` and `filestore node rejoin --address` take them to another."
+        )
+    cluster_asked = NewCluster(name=cluster, replicas=replicas, development=development)
+    _tell(
+        set_up(plan, found, token, cluster_asked, node_only=node_only, start=not no_start, machines=machines)
+    )
+
+
+def cluster_is_default() -> bool:
+    """Whether no name of the cluster was given."""
+    source = click.get_current_context().get_parameter_source("cluster")
+    return source is ParameterSource.DEFAULT
+
+
+def _text(join_text: str | None, join_file: Path | None) -> str:
+    """The setup token, "" without one."""
+    if join_text is not None and join_file is not None:
+        raise click.UsageError("Give either --join or --join-file.")
+    if join_file is not None:
+        return read_text(join_file, "the setup token")
+    if join_text == "-":
+        join_text = sys.stdin.readline(TEXT_CHARS_MAX).strip()
+    if join_text == "":
+        raise click.UsageError("--join: the text is empty.")
+    return join_text or ""
+
+
+def _address(token: SetupToken | None) -> str:
+    """By which this machine speaks to the coordinator that it joins, or to others. Asked on a terminal."""
+    from deploy.setup.plan import own_address
+
+    found = own_address() if token is None else own_address(token.address)
+    if token is None and sys.stdin.isatty():
+        question = "The address or DNS name by which others reach this machine"
+        return str(click.prompt(question, found or None))
+    if not found:
+        raise click.UsageError("--address: say by which address others reach this machine.")
+    click.echo(f"Others reach this machine at {found}; --address says another.")
+    return found
+
+
+def _tell(done: "SetupResult") -> None:
+    """What is there now, and what is left to do."""
+    coordinator, files = done.coordinator, CoordinatorFiles(done.plan.coordinator_data)
+    roles = f"node {done.node.id}"
+    if coordinator is not None:
+        roles = f"coordinator {coordinator.id} and {roles}"
+    click.echo(f"This machine is {roles} of the cluster {done.node.cluster}: {done.plan.node_url}")
+    if done.is_first:
+        if files.admin_token.exists():
+            click.echo(f"Admin token:          {files.admin_token}")
+        click.echo(f"Root certificate:     {files.root}")
+        click.echo(f"Its fingerprint:      {root_digest(files.root.read_text('ascii'))}")
+        if files.root_key.exists():
+            click.echo(f"Root key:             {files.root_key} (move it to a safe place off this machine)")
+    if done.commands:
+        click.echo("What ran for the setup has ended. Run, under whatever keeps processes running here:")
+        for command in done.commands:
+            click.echo(f"  {command}")
+    if done.lines:
+        which = "the other machine" if len(done.lines) == 1 else "each other machine, one of these"
+        click.echo(f"On {which}, within {TTL_S // 60} minutes; each is secret, and works once:")
+        for line in done.lines:
+            click.echo(f"  filestore setup --join '{line}'")
+    elif done.is_first:
+        click.echo(f"For one more machine: filestore token setup --data {files.data}")
 
 
 @click.command()

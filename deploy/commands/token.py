@@ -120,6 +120,35 @@ def join(
     show(connection.run(work), output, as_json=as_json)
 
 
+@token.command("setup")
+@data_option("The directory of a coordinator on this machine, which runs.")
+@click.option(
+    "--ttl",
+    "ttl_seconds",
+    type=Duration(least_s=60),
+    default="30m",
+    show_default=True,
+    help="How long it lives, such as 2h, a day at most.",
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
+)
+def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
+    """Print what makes another machine a coordinator, once.
+
+    And a node: `filestore setup --join` takes it there. It is made with the cluster key, so that only who
+    reads this directory can; `filestore token rm` ends it.
+    """
+    from coordinator.runtime.config import CoordinatorFiles
+    from deploy.setup.tokens import mint_setup_token
+
+    text = mint_setup_token(CoordinatorFiles(data), ttl_seconds=ttl_seconds).text
+    if output is None:
+        click.echo(f"filestore setup --join '{text}'")
+    else:
+        write_secret(output, text.encode() + b"\n")
+
+
 @token.command()
 @click.argument("user_id")
 @click.option(

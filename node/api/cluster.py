@@ -1,5 +1,6 @@
 """The cluster itself: joining it, its authority and its join tokens."""
 
+import re
 from typing import Final
 
 from aiohttp import web
@@ -8,10 +9,11 @@ from ca.certificates import UntrustedCertificate, certificates_in, root_digest, 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from ca.identity import check_address, check_member_id, check_port
 from ca.jointoken import is_token_id, new_join_token, secret_digest, split_bearer
+from ca.setuptoken import ID_PREFIX
 from coordinator.http.app import json_response, read_json
-from coordinator.model.records import JoinTokenPage, JoinTokenRecord, NodeRecord
+from coordinator.model.records import CoordinatorRecord, JoinTokenPage, JoinTokenRecord, NodeRecord
 from coordinator.model.timestamps import rfc3339
-from coordinator.protocol.calls import JoinCall
+from coordinator.protocol.calls import JoinCall, JoinCoordinatorCall
 from coordinator.protocol.commands import AddIntermediate, CreateJoinToken, DeleteJoinToken
 from coordinator.protocol.queries import CheckJoinSecret, ListJoinTokens
 from node.api.access import audited, authenticate, bearer, check_join_rate, refuse_join
@@ -23,6 +25,8 @@ from node.api.bodies.cluster import (
     Intermediate,
     IntermediateBody,
     JoinBody,
+    JoinCoordinatorBody,
+    JoinedCoordinator,
     JoinResult,
     JoinTokenBody,
     JoinTokenList,
@@ -76,6 +80,44 @@ async def join(request: web.Request) -> web.Response:
     return json_response(answer)
 
 
+async def join_coordinator(request: web.Request) -> web.Response:
+    """The credential is a setup token, which is made with the cluster key. Coordinators alone answer."""
+    check_join_rate(request)
+    services = request.app[API]
+    try:
+        token_id, secret = split_bearer(bearer(request))
+        known = CheckJoinSecret(token_id=token_id, secret_sha256=secret_digest(secret))
+        await services.metadata.read(known, type(None))
+        if services.bundles is not None:
+            await services.bundles.require_of_cluster_key(token_id, secret)
+    except Unauthorized as error:
+        raise refuse_join(request, error) from error
+    body = await read_json(request, JoinCoordinatorBody)
+    if services.bundles is None:
+        raise NotFound("A node has no bundle to hand on: ask a coordinator.")
+    development = services.view.current.development
+    call = JoinCoordinatorCall(
+        token_id=token_id,
+        secret_sha256=known.secret_sha256,
+        attempt_sha256=secret_digest(body.attempt),
+        record=CoordinatorRecord(
+            coordinator_id=check_member_id(body.id),
+            address=check_address(body.address, development=development, field="address"),
+            peer_port=check_port(body.peer_port, "peer_port"),
+            api_port=check_port(body.api_port),
+        ),
+        is_running=body.running,
+    )
+    action = "add_coordinator" if body.running else "hand_over_bundle"
+    try:
+        async with audited(request, action, principal=f"join token {token_id}", target=body.id):
+            await services.metadata.join_coordinator(call)
+            bundle = b"" if body.running else await services.bundles.new()
+    except Unauthorized as error:
+        raise refuse_join(request, error) from error
+    return json_response(JoinedCoordinator(bundle=bundle))
+
+
 async def authority(request: web.Request) -> web.Response:
     """A joiner compares the root with the fingerprint in its token. No credential."""
     view = request.app[API].view.current
@@ -115,24 +157,36 @@ async def create_join_token(request: web.Request) -> web.Response:
     body = await read_json(request, CreateJoinTokenBody)
     services = request.app[API]
     token = new_join_token(root_digest(services.view.current.root_pem))
+    token_id, secret_sha256, text = token.token_id, secret_digest(token.secret), token.text
+    if body.token_id or body.secret_sha256:
+        (token_id, secret_sha256), text = _made_elsewhere(body), ""
     command = CreateJoinToken(
         caller=caller,
-        token_id=token.token_id,
-        secret_sha256=secret_digest(token.secret),
+        token_id=token_id,
+        secret_sha256=secret_sha256,
         node_id=check_member_id(body.node_id, "node_id") if body.node_id else "",
         uses_max=body.max_uses,
         ttl_seconds=body.ttl_seconds,
     )
-    async with audited(request, "create_join_token", principal=caller.subject, target=token.token_id):
+    async with audited(request, "create_join_token", principal=caller.subject, target=token_id):
         record = await services.metadata.propose(command, JoinTokenRecord)
     answer = MintedJoinToken(
-        token_id=token.token_id,
-        token=token.text,
+        token_id=token_id,
+        token=text,
         expires_at=rfc3339(record.expires_at_ms),
         node_id=record.node_id,
         max_uses=record.uses_max,
     )
-    return json_response(answer, status=201, headers={"Location": f"{_TOKENS}/{token.token_id}"})
+    return json_response(answer, status=201, headers={"Location": f"{_TOKENS}/{token_id}"})
+
+
+def _made_elsewhere(body: CreateJoinTokenBody) -> tuple[str, str]:
+    """Id and digest of a token whose secret does not come here. Raises InvalidRequest."""
+    if not body.token_id.startswith(ID_PREFIX) or not is_token_id(body.token_id):
+        raise InvalidRequest(f"token_id: {ID_PREFIX} and up to 58 of a-z, 0-9 and '-' are required")
+    if not re.fullmatch(r"[0-9a-f]{64}", body.secret_sha256):
+        raise InvalidRequest("secret_sha256: 64 of 0-9 and a-f are required")
+    return body.token_id, body.secret_sha256
 
 
 async def list_join_tokens(request: web.Request) -> web.Response:
@@ -185,6 +239,19 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         answers={200: Answer(description="The node has joined.", body=JoinResult, headers=NOT_STORED)},
         credential="join token",
         errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="join_coordinator",
+        tag=_TAG,
+        method="POST",
+        path=f"{_CLUSTER}/join/coordinator",
+        handler=join_coordinator,
+        summary="Join as a coordinator",
+        body=JoinCoordinatorBody,
+        answers={200: Answer(description="What it begins with.", body=JoinedCoordinator, headers=NOT_STORED)},
+        credential="join token",
+        errors=(Conflict, NotFound),
         changes=True,
     ),
     Operation(

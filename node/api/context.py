@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import hdrs, web
 
+from coordinator.admin.bundles import Bundles
 from coordinator.http.rate_limits import RateLimits
 from coordinator.http.web_access import WebAccess, came_through_proxy
 from coordinator.model.records import Caller, UploadRecord
@@ -20,8 +21,9 @@ class ApiServices:
     `node_url`: `https://HOST:PORT` of a node's client port, by node id. `readiness` is the status that
     /readyz answers; it raises Unavailable, whose details say what is missing, while this process cannot
     serve. `exposition`: the text of /metrics and its content type, for what a scrape accepts, where it
-    contains more than this process's own registry. `authority`: `HOST:PORT` of this process's own client
-    port; `access` is how people reach it.
+    contains more than this process's own registry. `bundles`: of a coordinator, what it hands to a machine
+    that becomes another. `authority`: `HOST:PORT` of this process's own client port; `access` is how people
+    reach it.
     """
 
     metadata: MetadataClient
@@ -30,6 +32,7 @@ class ApiServices:
     node_url: Callable[[str], str]
     readiness: Callable[[], Awaitable[str]]
     exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
+    bundles: Bundles | None = None
     rates: RateLimits = field(default_factory=RateLimits)
     access: WebAccess = field(default_factory=WebAccess)
     authority: str = ""

@@ -141,6 +141,7 @@ ROWS: Final = (
     Row("trigger_job", "admin role", 202),
     # ---- the cluster
     Row("join_node", "join token", 200),
+    Row("join_coordinator", "join token", 200),
     Row("get_authority", "nothing", 200),
     Row("get_scrape_targets", "nothing", 200),
     Row("add_intermediate", "admin role", 400, body=FOREIGN),

@@ -233,6 +233,13 @@ LIARS = (
         f"{_HOSTILE}node_speaks_for_itself_and_is_given_no_state",
     ),
     Mutant.of(
+        "node lets a coordinator in",
+        "service",
+        "_require_coordinator(peer.identity)\n                return _encode(await self._join",
+        "return _encode(await self._join",
+        f"{_HOSTILE}node_speaks_for_itself_and_is_given_no_state",
+    ),
+    Mutant.of(
         "term without end entered",
         "raft/core",
         "if message.term > state.term + TERM_LEAP_MAX:",

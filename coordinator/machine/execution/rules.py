@@ -20,6 +20,7 @@ from msgspec import UNSET
 from coordinator.protocol.commands import (
     AddIntermediate,
     AddTokenKey,
+    AdmitCoordinator,
     CollectOverQuota,
     Command,
     CreateFile,
@@ -55,6 +56,7 @@ FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and conten
 LONG_SERVICE_TOKENS: Final = 6  # a token of a user with the role `service` may live for 400 days
 MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine
 UPLOADS_ARE_CONCATENATED: Final = 6  # there are partial uploads, and files are put together from them
+COORDINATORS_JOIN: Final = 6  # a machine becomes a coordinator by a token
 RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -69,6 +71,7 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     ForgetInstance: INSTANCES_KNOWN,
     AddTokenKey: KEYS_RETIRE,
     CreatePartial: UPLOADS_ARE_CONCATENATED,
+    AdmitCoordinator: COORDINATORS_JOIN,
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
     (CreateFile, "parts"): UPLOADS_ARE_CONCATENATED,

@@ -42,6 +42,7 @@ from coordinator.protocol.commands.cluster import (
     SESSIONS_MAX,
     AddIntermediate,
     AddTokenKey,
+    AdmitCoordinator,
     AnnounceNode,
     Bootstrap,
     CreateJoinToken,
@@ -107,6 +108,7 @@ __all__ = [
     "AddIntermediate",
     "AddReplica",
     "AddTokenKey",
+    "AdmitCoordinator",
     "AdmitUser",
     "AnnounceNode",
     "AnyCommand",
@@ -183,6 +185,7 @@ AnyCommand = (
     | CreateJoinToken
     | DeleteJoinToken
     | JoinNode
+    | AdmitCoordinator
     | RenewCertificate
     | AnnounceNode
     | DrainNode

@@ -103,6 +103,19 @@ class JoinNode(Command, frozen=True, kw_only=True, tag="join_node"):
     proved_serial: Text = ""
 
 
+class AdmitCoordinator(Command, frozen=True, kw_only=True, tag="admit_coordinator"):
+    """Check the token and consume one use of it, for a machine that becomes a coordinator by it.
+
+    The same token, id and attempt again within ten minutes changes nothing. It is in no group by that, and
+    what a coordinator has is not in the log: who proposes this hands it over.
+    """
+
+    token_id: Text
+    secret_sha256: Text
+    coordinator_id: Text
+    attempt_sha256: Text
+
+
 class RenewCertificate(Command, frozen=True, kw_only=True, tag="renew_certificate"):
     """A node that holds the live certificate `proved_serial` gets a new one; the old one ends by itself."""
 

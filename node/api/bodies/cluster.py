@@ -63,6 +63,35 @@ class JoinBody(Request, frozen=True, kw_only=True):
     ip_address: IpAddress
 
 
+class JoinCoordinatorBody(Request, frozen=True, kw_only=True):
+    """A machine that is to become a coordinator."""
+
+    id: Annotated[MemberId, Meta(description="The coordinator that it will be.", examples=["c2"])]
+    address: IpAddress
+    peer_port: Annotated[int, Meta(description="The port that members will reach it at.", examples=[7442])]
+    api_port: Annotated[int, Meta(description="The port that clients will reach it at.", examples=[7441])]
+    attempt: Annotated[
+        str,
+        Meta(
+            min_length=43,
+            max_length=43,
+            description="Random, and kept by the machine: it may go on with it for ten minutes.",
+            examples=["0" * 43],
+        ),
+    ]
+    running: Annotated[
+        bool, Meta(description="It runs now, with what it was given: let it into the group.")
+    ] = False
+
+
+class JoinedCoordinator(Struct, frozen=True, kw_only=True):
+    """What a machine becomes a coordinator with: a secret, and empty once it runs."""
+
+    bundle: Annotated[
+        bytes, Meta(description="As `filestore coordinator bundle` writes it.", examples=["c2VjcmV0"])
+    ]
+
+
 class CreateJoinTokenBody(Request, frozen=True, kw_only=True):
     """Without `node_id`, the token admits any id."""
 
@@ -71,6 +100,20 @@ class CreateJoinTokenBody(Request, frozen=True, kw_only=True):
     ] = 1800
     node_id: OnlyNode = ""
     max_uses: UsesMax = 1
+    token_id: Annotated[
+        str,
+        Meta(
+            description="The id of a token that `filestore setup` made elsewhere: it begins with `setup-`.",
+            examples=["setup-1764230400-00112233445566778899aabbccddeeff"],
+        ),
+    ] = ""
+    secret_sha256: Annotated[
+        str,
+        Meta(
+            description="Of such a token: the SHA-256 of its secret, in hex. The answer holds no token then.",
+            examples=["0" * 64],
+        ),
+    ] = ""
 
 
 class JoinResult(Struct, frozen=True, kw_only=True):

@@ -89,6 +89,44 @@ def test_same_token_id_and_key_get_the_same_certificate_for_ten_minutes(state: S
     assert state.apply(again) == "unauthorized"
 
 
+def admitted(token_id: str, coordinator_id: str = "c2", attempt: str = "a") -> commands.AdmitCoordinator:
+    return commands.AdmitCoordinator(
+        token_id=token_id,
+        secret_sha256=join(token_id, "n1").secret_sha256,
+        coordinator_id=coordinator_id,
+        attempt_sha256=attempt,
+    )
+
+
+def test_token_admits_one_coordinator_once_and_the_same_attempt_for_ten_minutes(state: State) -> None:
+    state.apply(join_token("t1"))
+    assert state.apply(admitted("t1")) is None
+    state.at_ms += HOUR_MS // 6 - 1
+    assert state.apply(admitted("t1")) is None
+    assert uses(state, "t1") == 1
+    assert state.apply(admitted("t1", attempt="another machine")) == "unauthorized"
+    assert state.apply(admitted("t1", coordinator_id="c3")) == "unauthorized"
+    assert state.apply(join("t1", "n1")) == "unauthorized"
+    state.at_ms += 1
+    assert state.apply(admitted("t1")) == "unauthorized"
+
+
+def test_token_that_admits_no_node_admits_no_coordinator(state: State) -> None:
+    state.apply(join_token("bound", node_id="c2"))
+    assert state.apply(admitted("bound")) == "unauthorized"
+    state.apply(join_token("used"))
+    state.apply(join("used", "n1"))
+    assert state.apply(admitted("used")) == "unauthorized"
+    state.apply(join_token("gone"))
+    state.apply(commands.DeleteJoinToken(caller=ADMIN, token_id="gone"))
+    assert state.apply(admitted("gone")) == "unauthorized"
+    state.apply(join_token("late"))
+    wrong = msgspec.structs.replace(admitted("late"), secret_sha256="0" * 64)
+    assert state.apply(wrong) == "unauthorized"
+    state.at_ms += 24 * HOUR_MS
+    assert state.apply(admitted("late")) == "unauthorized"
+
+
 def test_taken_node_id_is_a_conflict_unless_its_certificate_is_proved(state: State) -> None:
     state.nodes("n1")
     state.apply(join_token("t2"))

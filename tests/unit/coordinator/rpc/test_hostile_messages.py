@@ -11,8 +11,15 @@ import msgspec
 import pytest
 
 from ca.errors import Forbidden, InvalidRequest
-from coordinator.protocol.calls import ProposeCall, RulesCall, SnapshotCall, SnapshotChunkCall
+from coordinator.protocol.calls import (
+    JoinCoordinatorCall,
+    ProposeCall,
+    RulesCall,
+    SnapshotCall,
+    SnapshotChunkCall,
+)
 from coordinator.protocol.commands import (
+    AdmitCoordinator,
     AnyCommand,
     Expire,
     HashState,
@@ -31,6 +38,7 @@ from tests.unit.state import coordinator
 DEADLINE_S = 30.0
 RAFT, RPC = "/raft", "/rpc"
 OWN = Message(MessageKind.HEARTBEAT_REPLY, "c2", "c1", 1)
+ADMISSION = AdmitCoordinator(token_id="t", secret_sha256="", coordinator_id="c3", attempt_sha256="")
 ENTRY = Entry(1, 1, EntryKind.COMMAND, b"")
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 10)
@@ -175,6 +183,8 @@ async def test_node_speaks_for_itself_and_is_given_no_state(tmp_path: Path) -> N
                 ProposeCall(0, 0, 0, ReportLost(node_id="n2", sha256s=[], reason="missing")),
                 ProposeCall(0, 0, 0, report()),
                 ProposeCall(0, 0, 0, Expire()),
+                ProposeCall(0, 0, 0, ADMISSION),
+                JoinCoordinatorCall("t", "0" * 64, "0" * 64, leader.record, is_running=False),
                 SnapshotCall(1),
                 SnapshotChunkCall(1, 1, 0),
             ):

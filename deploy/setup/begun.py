@@ -1,0 +1,88 @@
+"""What a setup has begun and not ended, on disk: so that the next one goes on, or begins that part anew.
+
+`setup.begun` lies in the directory of a coordinator from before anything else does until all of it does.
+While it is there and coordinator.json is not, what else is there was made by a setup that died, and nobody
+uses it.
+"""
+
+import secrets
+import shutil
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ca.errors import Conflict
+from ca.secretfiles import make_directory, read_secret, sync_directory, write_secret
+from coordinator.admin.setup import SETUP_BEGUN, check_empty
+from coordinator.runtime.config import CoordinatorFiles
+from node.base.config import NodeFiles
+
+TOKEN: Final = "setup.token"  # noqa: S105  # a file in the directory of a node that has not joined yet
+_KEPT: Final = {"lost+found", SETUP_BEGUN}
+_ATTEMPT_BYTES: Final = 32
+
+
+class Begun(Struct, frozen=True, kw_only=True):
+    """A coordinator that is being made. `token`: the text of the setup token, "" for the first machine.
+
+    `attempt`: random, by which the coordinator that takes the token knows that the same machine goes on.
+    """
+
+    token: str = ""
+    attempt: str = ""
+
+
+def new_attempt(token: str) -> Begun:
+    """One that begins now."""
+    return Begun(token=token, attempt=secrets.token_urlsafe(_ATTEMPT_BYTES))
+
+
+def read_begun(files: CoordinatorFiles) -> Begun | None:
+    """What was begun and not ended; None where nothing was. Raises UnsafeSecretFile, Conflict."""
+    path = files.data / SETUP_BEGUN
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(read_secret(path), type=Begun)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Conflict(f"{path} cannot be read: remove {files.data} and begin again.") from error
+
+
+def begin(files: CoordinatorFiles, begun: Begun) -> None:
+    """An empty directory with the mark; what an earlier setup left there is removed. Raises Conflict."""
+    if files.config.exists():
+        raise Conflict(f"{files.data} holds a coordinator already.")
+    if read_begun(files) is not None:
+        for path in files.data.iterdir():
+            if path.name not in _KEPT:
+                _remove(path)
+    check_empty(files)
+    make_directory(files.data)
+    write_secret(files.data / SETUP_BEGUN, msgspec.json.encode(begun))
+
+
+def note(files: CoordinatorFiles, begun: Begun) -> None:
+    """Go on with another token."""
+    write_secret(files.data / SETUP_BEGUN, msgspec.json.encode(begun))
+
+
+def end(files: CoordinatorFiles) -> None:
+    """All of it is there."""
+    (files.data / SETUP_BEGUN).unlink(missing_ok=True)
+    sync_directory(files.data)
+
+
+def end_node(files: NodeFiles) -> None:
+    """The node has joined."""
+    for name in (TOKEN, "joining.key"):
+        (files.data / name).unlink(missing_ok=True)
+    sync_directory(files.data)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,179 @@
+"""How members run while a machine is set up: as units of systemd, or as children until it is done."""
+
+import fcntl
+import os
+import pwd
+import shutil
+import ssl
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from ca.errors import Unavailable
+from deploy.dev.processes import Child, is_ready, start_child, stop_children, wait_until
+from deploy.setup.plan import DATA, ROLES, MachinePlan
+
+USER: Final = "filestore"  # of the units
+READY_S: Final = 120.0  # a database may be long, and a disk slow
+_SYSTEMD: Final = Path("/run/systemd/system")  # sd_booted(3)
+
+
+class MemberProcesses(Protocol):
+    """Where coordinator and node run. Use as a context manager, whose end leaves behind what shall run on."""
+
+    def start(self, role: str) -> None:
+        """Have one of ROLES run, if it does not."""
+
+    def wait_ready(self, role: str, context: ssl.SSLContext) -> None:
+        """Until it serves. Raises Unavailable when it ends, or after READY_S."""
+
+    def own(self, role: str) -> None:
+        """What lies in its directory belongs to the user that it runs as."""
+
+    def still_to_do(self) -> list[str]:
+        """The commands that are left to the operator."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def members_of(plan: MachinePlan, *, start: bool) -> MemberProcesses:
+    """Units where they are installed and this is root; else children, which end when all is set up."""
+    has_units = plan.data == DATA and os.geteuid() == 0 and has_systemd_units()
+    return Units(plan) if has_units and start else Children(plan, has_units=has_units)
+
+
+def has_systemd_units() -> bool:
+    """Whether systemd runs here and knows the units of the package."""
+    if not _SYSTEMD.is_dir() or shutil.which("systemctl") is None:
+        return False
+    asked = ["systemctl", "cat", *(unit_of(role) for role in ROLES)]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
+def unit_of(role: str) -> str:
+    """The unit of one of ROLES."""
+    return f"filestore-{role}.service"
+
+
+class Units:
+    """Units of systemd, which run on and are started at each boot."""
+
+    def __init__(self, plan: MachinePlan) -> None:
+        self._plan = plan
+
+    def start(self, role: str) -> None:
+        """Have it run, if it does not. Raises Unavailable."""
+        for command in (["enable"], ["start", "--no-block"]):
+            _systemctl(*command, unit_of(role))
+
+    def wait_ready(self, role: str, context: ssl.SSLContext) -> None:
+        """Until it serves. Raises Unavailable."""
+        unit, place = unit_of(role), _place(self._plan, role)
+        try:
+            wait_until(lambda: is_ready(place[1], context, host=place[0]), what=unit, timeout_s=READY_S)
+        except Unavailable as error:
+            raise Unavailable(f"{unit} does not serve: `journalctl -u {unit}` says why.") from error
+
+    def own(self, role: str) -> None:
+        """Give its directory to the user of the units."""
+        give_to_user(self._plan.directory(role))
+
+    def still_to_do(self) -> list[str]:
+        """Nothing: they run."""
+        return []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Children:
+    """Children of this process, as long as it takes to set the machine up; they end with it at the latest."""
+
+    def __init__(self, plan: MachinePlan, *, has_units: bool) -> None:
+        self._plan = plan
+        self._has_units = has_units
+        self._logs = tempfile.TemporaryDirectory(prefix="filestore-setup-")
+        self._children: dict[str, Child] = {}
+
+    def start(self, role: str) -> None:
+        """Start it; one that its operator has started is left alone."""
+        if role not in self._children and not is_held(self._plan.directory(role)):
+            log = Path(self._logs.name) / f"{role}.log"
+            arguments = [role, "run", "--data", str(self._plan.directory(role))]
+            self._children[role] = start_child(role, arguments, log)
+
+    def wait_ready(self, role: str, context: ssl.SSLContext) -> None:
+        """Until it serves. Raises Unavailable."""
+        host, port = _place(self._plan, role)
+        watched = [self._children[role]] if role in self._children else []
+        wait_until(
+            lambda: is_ready(port, context, host=host), what=f"the {role}", timeout_s=READY_S, watched=watched
+        )
+
+    def own(self, role: str) -> None:
+        """Give its directory to the user of the units, where there are units that are not to be started."""
+        if self._has_units:
+            give_to_user(self._plan.directory(role))
+
+    def still_to_do(self) -> list[str]:
+        """How to run those that were run here."""
+        roles = [role for role in ROLES if role in self._children]
+        if self._has_units and roles:
+            return [f"systemctl enable --now {' '.join(map(unit_of, roles))}"]
+        return [f"filestore {role} run --data {self._plan.directory(role)}" for role in roles]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stop_children([self._children[role] for role in reversed(ROLES) if role in self._children])
+        for role in self._children:
+            self.own(role)
+        self._logs.cleanup()
+
+
+def is_held(data: Path) -> bool:
+    """Whether a member runs in this directory: it keeps a lock on what is looked at here."""
+    for name in ("node.lock", "log"):
+        try:
+            descriptor = os.open(data / name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def give_to_user(directory: Path) -> None:
+    """All in a directory belongs to the user of the units, where there is one; no link is followed."""
+    try:
+        user = pwd.getpwnam(USER)
+    except KeyError:
+        return
+    for parent, names, files in os.walk(directory):
+        for path in (Path(parent), *(Path(parent, name) for name in (*names, *files))):
+            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+
+
+def _place(plan: MachinePlan, role: str) -> tuple[str, int]:
+    return plan.address, plan.api_port if role == "coordinator" else plan.node_api_port
+
+
+def _systemctl(*arguments: str) -> None:
+    done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"it ended with code {done.returncode}"
+        raise Unavailable(f"systemctl {' '.join(arguments)}: {said}")
