@@ -1,5 +1,7 @@
 # What a fresh machine needs is Python 3.11, 3.12 or 3.13 and make; everything else goes into .venv.
 #   make run     a cluster of three coordinators and three nodes on this machine
+#   make install what runs, in .venv; the targets below add what development needs
+#   make deb     the Debian package, in dist/    make pyz     the command in one file
 #   make test    the default test suite          make check   lint, types, import order, rooms
 #   make fix     what lint and format can mend by themselves
 #   make matrix  the default suite with each Python of 3.11, 3.12 and 3.13 that is found
@@ -12,6 +14,7 @@
 #   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads
 #   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c, restic; nginx
 #   make gns3    labs of real GNS3 servers are backed up and come back; gns3-server is installed into .gns3-server
+#   make machines  three Debian machines with systemd, the package on them, power cuts; package, pyz and image
 #   make prometheus   a real Prometheus of Debian scrapes every process; promtool checks metrics and rules
 #   make vendor  fetch the console's libraries anew, at the versions and digests of vendoring/parts.json (needs npm)
 #   make browser the web console, /docs and public links in Debian's Chromium, which is installed where that can be done
@@ -22,6 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 BENCH ?= smoke
 PYTHON ?=
@@ -46,19 +50,24 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test long check fix matrix sim mutants chaos healing clients gns3 browser prometheus contract bench man vendor constraints clean
+.PHONY: run install test long check fix matrix sim mutants chaos healing clients gns3 browser prometheus machines contract bench man deb pyz \
+	vendor constraints clean
 
-run: $(INSTALLED)
+run: $(RUNTIME)
 	@exec $(BIN)/filestore dev --data $(DATA)
 
-install: $(INSTALLED)
+install: $(RUNTIME)
 
-# Versions and hashes come from constraints.txt alone; the product itself is installed without looking further.
-$(INSTALLED): constraints.txt pyproject.toml client/pyproject.toml
+# Versions and hashes come from these files alone; the product itself is installed without looking further.
+$(RUNTIME): constraints-runtime.txt pyproject.toml client/pyproject.toml
 	@set -eu; \
 	if ! $(BIN)/python -c '' 2>/dev/null; then $(FIND_PYTHON); "$$found" -m venv --clear $(VENV); fi
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints-runtime.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e client -e .
+	@touch $@
+
+$(INSTALLED): constraints.txt $(RUNTIME)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
 	@touch $@
 
 test: $(INSTALLED)
@@ -110,6 +119,9 @@ browser: $(INSTALLED)
 prometheus: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/prometheus
 
+machines: $(INSTALLED)
+	$(BIN)/python -m pytest -m long tests/machines
+
 contract: $(INSTALLED)
 	$(BIN)/python -m tests.contract
 
@@ -122,10 +134,19 @@ man: $(INSTALLED)
 vendor: $(INSTALLED)
 	$(BIN)/python -m vendoring
 
+deb: $(INSTALLED)
+	@$(BIN)/python -m release.deb
+
+pyz: $(INSTALLED)
+	@$(BIN)/python -m release.pyz
+
 constraints: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --no-emit-package filestore-client --all-extras pyproject.toml -o constraints.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--no-annotate --no-emit-package filestore-client --extra install -c constraints.txt pyproject.toml \
+		-o constraints-runtime.txt
 
 clean:
 	rm -rf $(VENV) .filestore .gns3-server .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man

@@ -392,10 +392,7 @@ class Service:
     def _require_address_known(self, address: str) -> None:
         """Raises Unavailable for a name while a coordinator may run that signs no certificate for one."""
         if not is_literal(address) and self._store.rules() < MEMBERS_ARE_NAMED:
-            raise Unavailable(
-                "A name is an address once every coordinator runs this version: upgrade one that does not,"
-                " start one that is down, remove one that is gone; or give an IP address."
-            )
+            raise Unavailable("A name is an address once all coordinators run this version; give an IP.")
 
     def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:
         """A mistyped address would cost the token and the name. That of a node that is down may be reused."""

@@ -1,0 +1,1 @@
+"""What an operator installs, made from a checkout: the Debian package and the one-file command."""

@@ -1,0 +1,62 @@
+"""The wheels that the product consists of: its own two, and those that constraints-runtime.txt pins by hash.
+
+Everything that is handed out is installed from such a folder, with nothing else in reach of pip. What builds
+our wheels is pinned with the rest, but nobody needs it, so it is not installed.
+"""
+
+import os
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+DIST: Final = ROOT / "dist"
+PINS: Final = ROOT / "constraints-runtime.txt"
+PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+
+
+def gather(folder: Path, python: Path) -> None:
+    """Fill the folder with wheels for that interpreter."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pinned = ("--require-hashes", "--only-binary", ":all:", "-r", str(PINS), "-d", str(folder))
+    run(*PIP, "--python", str(python), "download", *pinned)
+    for project in (ROOT / "client", ROOT):
+        run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project))
+
+
+def install(folder: Path, python: Path) -> None:
+    """Install the product, and what it needs, into the environment of that interpreter."""
+    run(
+        *PIP, "--python", str(python), "install", "--no-index", "-f", str(folder), "--no-compile", "filestore"
+    )
+
+
+def product_version() -> str:
+    """What pyproject.toml says."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return str(project["version"])
+
+
+@cache
+def epoch() -> int:
+    """The time that everything made bears: that of the newest commit, or what SOURCE_DATE_EPOCH says."""
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return int(given or output("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
+
+
+def run(*command: str) -> None:
+    """Run to its end, its output on ours. Raises CalledProcessError."""
+    subprocess.run(command, env=_environment(), check=True)
+
+
+def output(*command: str) -> str:
+    """What it prints. Raises CalledProcessError."""
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def _environment() -> dict[str, str]:
+    """The same input gives the same bytes."""
+    return os.environ | {"SOURCE_DATE_EPOCH": str(epoch()), "PYTHONHASHSEED": "0"}

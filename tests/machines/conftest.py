@@ -1,0 +1,42 @@
+"""What the suite of machines makes once: the package, a Debian, and three machines that form a cluster."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.machines.bed import Machine, bed, make_base
+from tests.machines.debian_packages import require
+from tests.machines.manual import follow
+from tests.machines.products import made
+
+PROGRAMS = {"mmdebstrap": "mmdebstrap", "systemd-nspawn": "systemd-container", "mkfs.ext4": "e2fsprogs"}
+SUITE = "bookworm"
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    """The .deb, made now."""
+    if not Path("/etc/debian_version").exists():
+        pytest.skip("no Debian, on which alone its package is made")
+    return made("deb")
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Debian that has just been installed."""
+    require(PROGRAMS)
+    return make_base(tmp_path_factory.mktemp("base"), suite=SUITE)
+
+
+@pytest.fixture(scope="session")
+def machines(tmp_path_factory: pytest.TempPathFactory, base: Path, package: Path) -> Iterator[list[Machine]]:
+    """Three of them, on which the manual has been followed to its end."""
+    with bed(tmp_path_factory.mktemp("machines"), base) as booted:
+        for machine in booted:
+            machine.copy_in(package, "/srv/")
+        began_s = time.monotonic()
+        commands = follow(booted)
+        print(f"from package to healthy: {commands} commands, {time.monotonic() - began_s:.1f} s")
+        yield booted

@@ -1,0 +1,166 @@
+"""Three Debian machines with the package: what systemd makes of it, and what a power cut leaves."""
+
+import hashlib
+import re
+import time
+
+import pytest
+
+from deploy.dev.processes import wait_until
+from tests.machines.bed import Machine
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+EXPOSURE_MAX = 1.5
+UNITS = ("filestore-coordinator", "filestore-node")
+ACCESS = """export FILESTORE_URL="https://10.0.0.1:7443 https://10.0.0.2:7443 https://10.0.0.3:7443"
+export FILESTORE_CA=/var/lib/filestore/coordinator/ca.pem
+export FILESTORE_TOKEN_FILE=/srv/admin.token
+"""
+WAIT_S = 120.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def access(machines: list[Machine]) -> None:
+    """The admin's token on every machine, as an admin copies it."""
+    token = machines[0].run("cat /var/lib/filestore/coordinator/admin.token")
+    for machine in machines:
+        machine.write("/srv/admin.token", token)
+        machine.run("chmod 600 /srv/admin.token")
+
+
+def shown(machine: Machine, unit: str, name: str) -> str:
+    return machine.run(f"systemctl show --property {name} --value {unit}").strip()
+
+
+def until_healthy(machine: Machine) -> float:
+    """Wait until the cluster is; how many seconds that took."""
+    began_s = time.monotonic()
+    wait_until(lambda: machine.succeeds(ACCESS + "filestore status"), what="health", timeout_s=WAIT_S)
+    return time.monotonic() - began_s
+
+
+def test_both_units_run_and_say_how_they_are(machines: list[Machine]) -> None:
+    for machine in machines:
+        for unit in UNITS:
+            assert shown(machine, unit, "ActiveState") == "active"
+            assert shown(machine, unit, "User") == "filestore"
+
+    def said(unit: str) -> list[str]:
+        return sorted(shown(machine, unit, "StatusText") for machine in machines)
+
+    def are_well() -> bool:
+        leader = re.fullmatch(r"Follows (c\d), Follows \1, Leads", ", ".join(said(UNITS[0])))
+        return leader is not None and set(said(UNITS[1])) == {"Serves"}
+
+    wait_until(are_well, what="one that leads, and nodes that serve", timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_may_do_little(machines: list[Machine], unit: str) -> None:
+    told = machines[0].run(f"systemd-analyze security --no-pager {unit}")
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", told)
+    assert found is not None
+    print(f"{unit}: {found[1]}")
+    assert float(found[1]) <= EXPOSURE_MAX, told
+
+
+def test_what_one_machine_takes_another_gives(machines: list[Machine]) -> None:
+    machines[0].run(ACCESS + "head -c 5000000 /dev/urandom > sent && filestore put sent --filename sent")
+    content = machines[0].run("sha256sum < sent")
+    machines[1].run(ACCESS + "filestore get sent -o got")
+    assert machines[1].run("sha256sum < got") == content
+
+
+def test_command_is_explained_and_completed(machines: list[Machine]) -> None:
+    assert "filestore-node-join" in machines[0].run("man -w filestore-node-join")
+    completion = machines[0].run("cat /usr/share/bash-completion/completions/filestore")
+    assert "_filestore_completion" in completion
+    assert machines[0].run("filestore --version").startswith("filestore, version ")
+
+
+def test_reload_reads_the_log_level_and_ends_nothing(machines: list[Machine]) -> None:
+    machine = machines[1]
+    for unit, file in (("filestore-coordinator", "coordinator"), ("filestore-node", "node")):
+        pid = shown(machine, unit, "MainPID")
+        machine.run(f"echo 'log-level = \"debug\"' >> /etc/filestore/{file}.toml && systemctl reload {unit}")
+        using = f"journalctl -u {unit} -o cat | grep -q 'using the certificate on disk'"
+        wait_until(lambda: machine.succeeds(using), what="the reload", timeout_s=WAIT_S)  # noqa: B023
+        assert shown(machine, unit, "MainPID") == pid
+        assert shown(machine, unit, "ActiveState") == "active"
+
+
+def test_workers_run_in_the_confines_of_the_unit(machines: list[Machine]) -> None:
+    machine = machines[0]
+    machine.run("echo 'workers = 2' >> /etc/filestore/node.toml && systemctl restart filestore-node")
+    until_healthy(machine)
+    wait_until(
+        lambda: shown(machine, "filestore-node", "StatusText") == "Serves", what="workers", timeout_s=WAIT_S
+    )
+    assert int(machine.run("pgrep --count --full node.worker_main")) == 1
+
+
+def test_process_without_a_sign_of_life_is_replaced(machines: list[Machine]) -> None:
+    machine = machines[2]
+    machine.write(
+        "/etc/systemd/system/filestore-node.service.d/short.conf",
+        "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nTimeoutStopSec=5\n",
+    )
+    machine.run("systemctl daemon-reload && systemctl restart filestore-node")
+    until_healthy(machine)
+    pid = shown(machine, "filestore-node", "MainPID")
+    machine.run(f"kill -STOP {pid}")
+    wait_until(
+        lambda: shown(machine, "filestore-node", "MainPID") not in ("0", pid),
+        what="another process",
+        timeout_s=WAIT_S,
+    )
+    assert "watchdog" in machine.run("journalctl -u filestore-node").lower()
+    until_healthy(machine)
+
+
+def test_machine_that_loses_power_has_all_that_was_acknowledged(machines: list[Machine]) -> None:
+    sender, victim = machines[0], machines[1]
+    sums = {}
+    for number in range(5):
+        content = hashlib.sha256(str(number).encode()).hexdigest() * 20_000
+        sender.write(f"/srv/power-{number}", content)
+        sender.run(ACCESS + f"filestore put power-{number} --filename power-{number}")
+        sums[number] = hashlib.sha256(content.encode()).hexdigest()
+    victim.cut_power()
+    began_s = time.monotonic()
+    sender.run(ACCESS + "filestore put power-0 --filename meanwhile")
+    print(f"an upload just after the cut: {time.monotonic() - began_s:.1f} s")
+    victim.boot()
+    booted_s = time.monotonic() - began_s
+    until_healthy(victim)
+    print(f"healthy again: {time.monotonic() - began_s:.1f} s after the cut, booted after {booted_s:.1f} s")
+    for number, expected in sums.items():
+        victim.run(
+            ACCESS + f"FILESTORE_URL=https://10.0.0.2:7443 filestore get power-{number} -o back-{number}"
+        )
+        assert victim.run(f"sha256sum < back-{number}").split()[0] == expected
+
+
+def test_package_that_is_installed_again_keeps_settings_and_starts_processes_anew(
+    machines: list[Machine],
+) -> None:
+    machine = machines[1]
+    before = [shown(machine, unit, "MainPID") for unit in UNITS]
+    machine.run("apt-get install --yes --reinstall ./filestore_*.deb")
+    assert all(shown(machine, unit, "MainPID") != pid for unit, pid in zip(UNITS, before, strict=True))
+    assert "debug" in machine.run("cat /etc/filestore/node.toml")
+    until_healthy(machine)
+
+
+def test_purged_package_leaves_what_the_cluster_keeps(machines: list[Machine]) -> None:
+    machine = machines[2]
+    machine.run("apt-get purge --yes filestore")
+    assert not machine.succeeds("pgrep --full /opt/filestore")
+    machine.run(
+        "test -e /var/lib/filestore/node/node.json && test ! -e /etc/filestore && test ! -e /opt/filestore"
+    )
+    machine.run(
+        "apt-get install --yes ./filestore_*.deb && systemctl start filestore-coordinator filestore-node"
+    )
+    until_healthy(machine)
