@@ -13,7 +13,7 @@ from coordinator.protocol.commands import DeleteFile
 from coordinator.protocol.queries import GetContent
 from node.api.access import audited, authenticate
 from node.api.bodies.checks import path_uuid
-from node.api.bodies.files import DeletedFile
+from node.api.bodies.files import DeletedFile, FileReplicas
 from node.api.context import API
 from node.api.spec.operation import Answer, Operation, Parameter
 from node.api.tags import Found, state_named
@@ -39,6 +39,22 @@ async def delete(request: web.Request) -> web.Response:
     if any(condition.name in request.headers for condition in PRECONDITIONS):
         await _require_content(request, caller, file_uuid)
     return await _deleted(request, DeleteFile(caller=caller, file_uuid=file_uuid, kind=""))
+
+
+async def list_replicas(request: web.Request) -> web.Response:
+    """Which nodes hold the content, as the log knows it: repair makes more where it has too few. Needs read.
+
+    There are none before the upload has ended.
+    """
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    query = GetContent(caller=caller, file_uuid=file_uuid)
+    content = await request.app[API].metadata.read(query, ContentRecord)
+    nodes = sorted(content.replicas)
+    body = FileReplicas(
+        file_uuid=file_uuid, blob_sha256=content.file.blob_sha256, count=len(nodes), nodes=nodes
+    )
+    return json_response(body)
 
 
 async def delete_of_kind(request: web.Request, kind: str, find: FindFile) -> web.Response:
@@ -89,5 +105,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         headers=PRECONDITIONS,
         answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
         errors=(Conflict, PreconditionFailed),
+    ),
+    Operation(
+        name="list_file_replicas",
+        tag="Files",
+        method="GET",
+        path="/api/v1/files/{file_uuid}/replicas",
+        handler=list_replicas,
+        summary="Show which nodes hold a file's content",
+        answers={200: Answer(description="The nodes.", body=FileReplicas)},
+        errors=(Gone, NotAvailable),
     ),
 )

@@ -88,6 +88,7 @@ ROWS: Final = (
     Row("update_backup", WRITE, 200, of=BACKUP, body={"is_encrypted": True}),
     Row("delete_backup", ALL, 200, of=BACKUP, spoils=True),
     Row("delete_file", ALL, 200, spoils=True),
+    Row("list_file_replicas", READ, 200),
     # ---- content
     Row("download_file", READ, 200),
     Row("head_file", READ, 200),

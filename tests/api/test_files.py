@@ -1,5 +1,6 @@
 """What files of every kind have in common: creation, filters and pages of lists, deletion."""
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -225,3 +226,15 @@ def test_delete_needs_more_than_write(cluster: Cluster, kind: str) -> None:
     for place in (kind, "/files"):
         check_refused(cluster.request("DELETE", f"{place}/{file_uuid}", token=writer.token), "forbidden")
     assert cluster.request("PATCH", f"{kind}/{file_uuid}", body={}, token=writer.token).status == 200
+
+
+def test_replicas_are_told_of_what_is_available(cluster: Cluster) -> None:
+    file_uuid = store(cluster, "/backups", b"replicated")
+    answer = cluster.get(f"/files/{file_uuid}/replicas")
+    assert answer.status == 200
+    assert answer.json["blob_sha256"] == hashlib.sha256(b"replicated").hexdigest()
+    assert answer.json["count"] == len(answer.json["nodes"]) >= 2
+    assert set(answer.json["nodes"]) <= {node.id for node in cluster.nodes}
+    begun = create(cluster, "/backups")["file_uuid"]
+    check_refused(cluster.get(f"/files/{begun}/replicas"), "not_available")
+    check_refused(cluster.get(f"/files/{NOBODY}/replicas"), "not_found")

@@ -89,7 +89,7 @@ async def test_browser_uploads_nearly_as_fast_as_curl(page: Page, cluster: Clust
     for _ in range(3):
         file_uuid = cluster.create("fast.tar", size_bytes=content.stat().st_size)["file_uuid"]
         url = f"{cluster.nodes[0].url}/api/v1/files/{file_uuid}/content"
-        told = ("-sSf", "-w", "%{time_total}", "-o", "/dev/null", "-T", str(content), url)
+        told = ("--silent", "-w", "%{time_total}", "-o", "/dev/null", "-T", str(content), url)
         done = await asyncio.to_thread(cluster.curl, *told)
         assert done.returncode == 0, done.stderr
         times_s["curl"].append(float(done.stdout))

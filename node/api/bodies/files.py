@@ -10,6 +10,7 @@ from node.api.bodies.fields import (
     BlobSha256,
     BucketId,
     ContentType,
+    Count,
     CreatedAt,
     ExpiresAt,
     Filename,
@@ -18,6 +19,7 @@ from node.api.bodies.fields import (
     GivenBucketId,
     GivenSha256,
     GivenSizeBytes,
+    MemberId,
     NewRetentionHours,
     OwnerId,
     RetentionHours,
@@ -92,6 +94,20 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     status: FileStatus
     expires_at: ExpiresAt
     created_at: CreatedAt
+
+
+class FileReplicas(Struct, frozen=True, kw_only=True):
+    """Where the content of a file is."""
+
+    file_uuid: FileUuid
+    blob_sha256: BlobSha256
+    count: Count
+    nodes: Annotated[
+        list[MemberId],
+        Meta(
+            description="Nodes that hold a replica of it, as the log knows it.", examples=[["n1", "n2", "n3"]]
+        ),
+    ]
 
 
 class DeletedFile(Struct, frozen=True, kw_only=True):

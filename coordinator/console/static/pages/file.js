@@ -2,6 +2,7 @@
 import { html, useState } from "../html.js";
 import * as api from "../api.js";
 import { download, KINDS, remove, rename, share } from "../files.js";
+import { counted } from "../format.js";
 import { go } from "../router.js";
 import { isAdmin } from "../session.js";
 import { Grants } from "../ui/grants.js";
@@ -66,10 +67,20 @@ export default function File({ params, query }) {
       ["Id", html`<code>${file.file_uuid}</code> <${Copy} text=${file.file_uuid} label="Copy the id" />`],
     ]} /></${Card}>
     <${Card} title=${`As ${kind === "image" ? "an" : "a"} ${KINDS[kind].noun}`}><${Facts} rows=${factsOf(file, kind)} /></${Card}></div>
+    ${isHere && html`<${Replicas} id=${file.file_uuid} />`}
     ${kind === "project" && isHere && html`<${Manifest} file=${file} />`}
     ${isHere && html`<${Preview} file=${file} />`}
     <${Private} file=${file} mayAll=${mayAll} />
     ${isAdmin() && html`<${History} id=${file.file_uuid} />`}`;
+}
+
+// Which nodes hold the content.
+function Replicas({ id }) {
+  const { data, error, refresh } = api.usePolled((signal) => api.get(`files/${id}/replicas`, { signal }), [id], { everyMs: 20_000 });
+  return html`<${Card} title="Replicas"><${ErrorBox} error=${error} retry=${refresh} />
+    ${!data && !error && html`<${Loading} lines=${1} />`}
+    ${data && html`<p>${counted(data.count, "node holds", "nodes hold")} all of it: ${data.nodes.map((node) => html`<${Badge} tone="good">${node}</${Badge}> `)}</p>`}
+  </${Card}>`;
 }
 
 // Links and permissions need admin on the file: shown at once to who surely has it, else when it is asked for.
