@@ -376,7 +376,7 @@ def test_committed_files_name_no_private_path_and_no_package_host() -> None:
     pattern = re.compile("|".join(private))
     faults = []
     for path in committed_files():
-        if path.suffix in {".png", ".ico", ".woff2"} or path.name == "LICENSE":
+        if path.suffix in {".png", ".ico", ".webp", ".woff2"} or path.name == "LICENSE":
             continue
         for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             found = pattern.search(line)

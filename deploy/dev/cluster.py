@@ -372,6 +372,7 @@ def print_summary(cluster: DevelopmentCluster) -> None:
         click.echo(f"  {member.id:<12} {member.url}")
     click.echo(f"  {'CA':<12} {cluster.ca}")
     click.echo(f"  {'admin token':<12} {cluster.token_file}")
+    click.echo(f"  {'console':<12} {nodes[0].url}/console/")
     click.echo("Try (Ctrl-C here stops the cluster):")
     click.echo(f"  FILE_UUID=$({command} put {options} {cluster.ca})")
     click.echo(f"  curl -K {cluster.curl_file} -r 0-99 {nodes[1 % len(nodes)].url}/api/v1/files/$FILE_UUID")

@@ -5,6 +5,7 @@ its NSS database, as a user would. What a page complains of, and asks the networ
 """
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import json
@@ -103,10 +104,11 @@ class Browser:
 
 
 class Page:
-    """One tab, in a profile of its own. Use as an asynchronous context manager."""
+    """One tab, in a profile of its own or in that of another tab. Use as an asynchronous context manager."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, *, beside: "Page | None" = None) -> None:
         self._endpoint = browser.endpoint
+        self.profile: str = "" if beside is None else beside.profile
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._session_id = ""
@@ -119,14 +121,17 @@ class Page:
             stack.push_async_callback(self._socket.close)
             reading = asyncio.create_task(self._read())
             stack.push_async_callback(_cancelled, reading)
-            context = await self.send("Target.createBrowserContext", disposeOnDetach=True)
-            self.profile: str = context["browserContextId"]
+            if not self.profile:
+                context = await self.send("Target.createBrowserContext", disposeOnDetach=True)
+                self.profile = context["browserContextId"]
             target = await self.send("Target.createTarget", url="about:blank", browserContextId=self.profile)
             attached = await self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
             self._session_id = attached["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
                 await self.send(f"{domain}.enable")
             await self.send("Page.setLifecycleEventsEnabled", enabled=True)
+            # As if somebody looked at each tab: one in the background takes no keys, and polls nothing.
+            await self.send("Emulation.setFocusEmulationEnabled", enabled=True)
             self._stack = stack.pop_all()
         return self
 
@@ -173,6 +178,8 @@ class Page:
         """Show a page, and wait until it is loaded."""
         answer = await self.send("Page.navigate", url=url)
         assert "errorText" not in answer, answer
+        if "loaderId" not in answer:
+            return  # another place in the same document
         loader_id = answer["loaderId"]
         await self.event(
             "Page.lifecycleEvent",
@@ -198,6 +205,71 @@ class Page:
         async with asyncio.timeout(REACTION_TIMEOUT_S):
             while not await self.value(f"Boolean({expression})"):
                 await asyncio.sleep(POLL_S)
+
+    async def shape(self, width: int, height: int = 900, *, theme: str = "light") -> None:
+        """A window of this size, and what the system says of colours."""
+        await self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": theme}
+        await self.send("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def screenshot(self, file: Path, *, whole: bool = False) -> None:
+        """A picture of the window, or of all of the page: PNG, or WebP by the name."""
+        answer = await self.send(
+            "Page.captureScreenshot",
+            format="webp" if file.suffix == ".webp" else "png",
+            captureBeyondViewport=whole,
+        )
+        file.write_bytes(base64.b64decode(answer["data"]))
+
+    async def click(self, selector: str) -> None:
+        """Click where the first element of this selector is, as a hand would, once it is there."""
+        place = f"""(() => {{
+          const found = document.querySelector({json.dumps(selector)});
+          if (!found) return null;
+          found.scrollIntoView({{ block: "center", behavior: "instant" }});
+          const box = found.getBoundingClientRect();
+          return box.width ? [box.left + box.width / 2, box.top + box.height / 2] : null;
+        }})()"""
+        await self.until(f"{place} !== null")
+        x, y = await self.value(place)
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    async def type(self, text: str) -> None:
+        """Type into what has the focus."""
+        await self.send("Input.insertText", text=text)
+
+    async def press(self, key: str, code: int = 0) -> None:
+        """Press and release a key by its name; `code` is its Windows virtual key code."""
+        named: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        written = {"type": "keyDown", "text": "\r"} if key == "Enter" else {"type": "rawKeyDown"}
+        await self.send("Input.dispatchKeyEvent", **named, **written)
+        await self.send("Input.dispatchKeyEvent", **named, type="keyUp")
+
+    async def drop(self, *files: Path, x: int = 300, y: int = 300) -> None:
+        """Drop files of this machine onto the page."""
+        data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            await self.send("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+
+    async def give_files(self, selector: str, *files: Path) -> None:
+        """Choose files in the file input of this selector."""
+        found = await self.send(
+            "Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})"
+        )
+        await self.send(
+            "DOM.setFileInputFiles", objectId=found["result"]["objectId"], files=[str(file) for file in files]
+        )
+
+    def forget(self) -> None:
+        """Leave what was heard so far behind."""
+        self.events.clear()
 
     def complaints(self) -> list[str]:
         """Errors and warnings on the console, failed requests, and violations of a policy."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.browser import axe
 from tests.browser.chromium import Browser, Page
 from tests.cluster.harness import Cluster
 
@@ -40,6 +41,12 @@ def browser(programs: None, cluster: Cluster, tmp_path_factory: pytest.TempPathF
     """A browser of somebody who has installed the cluster's root certificate, and nothing else."""
     with Browser(tmp_path_factory.mktemp("browser"), root=cluster.ca) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def axe_script() -> str:
+    """axe-core, for `axe.violations`."""
+    return axe.source()
 
 
 @pytest.fixture

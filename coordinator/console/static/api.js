@@ -49,6 +49,7 @@ export async function errorOf(response) {
 // One request. `body` is sent as JSON; `token` in place of the session's ("" for none). Raises ApiError.
 export async function request(method, path, { body, query, headers, signal, token, raw } = {}) {
   const search = new URLSearchParams(Object.entries(query || {}).filter(([, v]) => v !== "" && v != null));
+  if (paced.has(signal)) await nextSlot();
   const sent = new Headers(headers || {});
   const used = token ?? session.token();
   if (used) sent.set("Authorization", `Bearer ${used}`);
@@ -123,7 +124,8 @@ export function usePolled(ask, dependencies, { everyMs = 5000, isLive = true } =
       if (isPolled && document.visibilityState !== "visible") return;
       isRunning = true;
       try {
-        if (isPolled) await nextSlot();
+        if (isPolled) paced.add(aborting.signal);
+        else paced.delete(aborting.signal);
         const data = await latest.current.ask(aborting.signal);
         const text = JSON.stringify(data);
         pauseMs = text === seen ? Math.min(pauseMs * 1.5, POLL_MS_MAX) : everyMs;
@@ -162,6 +164,7 @@ export function usePolled(ask, dependencies, { everyMs = 5000, isLive = true } =
 }
 
 let lastSlot = 0;
+const paced = new WeakSet(); // the signals of what is asked again: each of their requests waits for its second
 
 // Waits until a second has passed since the last polled request of this page.
 async function nextSlot() {

@@ -8,7 +8,7 @@ import { ROUTES } from "./routes.js";
 import { describe, isAdmin, useSession } from "./session.js";
 import { SignIn } from "./pages/sign-in.js";
 import { DropZone } from "./uploads/drop.js";
-import { useUploads } from "./uploads/engine.js";
+import { useBusyCount } from "./uploads/engine.js";
 import { Dialogs, closeAll } from "./ui/dialog.js";
 import { Notices } from "./ui/toast.js";
 import { Empty, ErrorBox, Heading, Loading } from "./ui/parts.js";
@@ -19,7 +19,7 @@ function App() {
   useEffect(() => closeAll(), [route.path]);
   const found = match(ROUTES, route.path);
   const isPublic = Boolean(found?.route[2]?.isPublic);
-  const count = useUploads().filter((each) => !["stored", "failed"].includes(each.state)).length;
+  const count = useBusyCount();
   useEffect(() => {
     if (user) learnOthers();
   }, [user?.user_id]);

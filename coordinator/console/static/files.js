@@ -79,7 +79,7 @@ export async function remove(files) {
 // Where somebody without an account finds a page for a link: its address says the same as the API's.
 export function linkPage(url) {
   const [, bucket, token] = /\/public\/files\/([^/]+)\/([^/]+)$/.exec(url);
-  return `${servesContent ? location.origin : new URL(url).origin}/console/#/link/${bucket}/${token}`;
+  return `${new URL(url).origin}/console/#/link/${bucket}/${token}`;
 }
 
 // Makes a public link and shows it, once. Resolves with true when one was made.

@@ -26,15 +26,15 @@ async function ofBuckets(signal) {
 function table({ label, rows, place, pathOf, nameOf, changed, empty, ...rest }) {
   const columns = [
     { key: "place", title: label === "On buckets" ? "Bucket" : "File", value: nameOf, render: place },
-    { key: "principal_id", title: "Who", width: "9rem", render: (e) => html`<${Name}>${e.principal_id}</${Name}>` },
+    { key: "principal_id", title: "Who", width: "9rem", small: "5rem", render: (e) => html`<${Name}>${e.principal_id}</${Name}>` },
     { key: "principal_type", title: "Is a", width: "5.5rem", hide: "narrow" },
-    { key: "permission", title: "May", width: "5.5rem", render: (e) => html`<${Badge} state=${e.permission} />` },
+    { key: "permission", title: "May", width: "5.5rem", hide: "narrow", render: (e) => html`<${Badge} state=${e.permission} />` },
     { key: "expires_at", title: "Ends", width: "8rem", hide: "narrow", render: (e) => isOver(e) ? html`<${Badge} state="expired" />` : html`<${Time} at=${e.expires_at} />` },
     { key: "granted_by", title: "Given by", width: "8rem", hide: "medium", render: (e) => html`<${Name}>${e.granted_by}</${Name}>` },
-    { key: "take", sortable: false, width: "5.5rem", align: "end", render: (e) => html`<${Action} label="Take ${e.permission} on ${nameOf(e)} away from ${e.principal_id}"
-      run=${async () => (await take(pathOf(e), e)) && changed()}>Take</${Action}>` },
+    { key: "take", sortable: false, width: "7.8rem", small: "6.2rem", align: "end", render: (e) => html`<${Action} label="Remove… (${e.permission} of ${e.principal_id} on ${nameOf(e)})"
+      run=${async () => (await take(pathOf(e), e)) && changed()}>Remove…</${Action}>` },
   ];
-  return html`<${Card} title=${label}><${DataTable} label=${label} noun="permission" rows=${rows} keyOf=${(e) => e.id} columns=${columns}
+  return html`<${Card} title=${label}><${DataTable} label=${label} noun="permission" isKept=${false} rows=${rows} keyOf=${(e) => e.id} columns=${columns}
     search=${{ label: "Search by name", text: (e) => `${nameOf(e)} ${e.principal_id} ${e.granted_by}` }}
     filters=${[
       { key: "may", title: "May", options: LEVELS, accept: (e, value) => e.permission === value },

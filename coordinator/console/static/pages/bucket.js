@@ -12,7 +12,7 @@ import { DEFAULT_BUCKET, edit, mayAdminister, Quota, removeBucket } from "./buck
 
 const COLUMNS = [
   { key: "filename", title: "Name", render: (f) => html`<a href="#/file/${f.file_uuid}"><${Name}>${f.filename}</${Name}></a>` },
-  { key: "size_bytes", title: "Size", width: "6.5rem", align: "end", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
+  { key: "size_bytes", title: "Size", width: "6.5rem", small: "4.6rem", align: "end", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
   { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
   { key: "content_type", title: "Type", width: "12rem", hide: "medium" },
   { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.created_at} />` },

@@ -17,7 +17,7 @@ const DEFAULT = DEFAULT_BUCKET;
 export const mayAdminister = (record) => isAdmin() || record.owner_id === session.get().user?.user_id;
 
 export function Quota({ bucket }) {
-  if (!bucket.quota_bytes) return html`<span class="number">${size(bucket.used_bytes)}</span> <span class="quiet">no limit</span>`;
+  if (!bucket.quota_bytes) return html`<span><span class="number">${size(bucket.used_bytes)}</span> <span class="quiet">without a limit</span></span>`;
   const used = bucket.used_bytes + bucket.reserved_bytes;
   const share = used / bucket.quota_bytes;
   return html`<span class="quota"><span class="number">${size(used)} of ${size(bucket.quota_bytes)}</span>
@@ -54,11 +54,11 @@ export default function Buckets() {
   const list = api.useList("buckets", "buckets");
   const columns = [
     { key: "name", title: "Name", render: (b) => html`<a href="#/buckets/${b.bucket_id}"><${Name}>${b.name}</${Name}></a>` },
-    { key: "file_count", title: "Files", width: "5.5rem", align: "end", render: (b) => b.file_count.toLocaleString("en") },
+    { key: "file_count", title: "Files", width: "5.5rem", small: "4.2rem", align: "end", render: (b) => b.file_count.toLocaleString("en") },
     { key: "used_bytes", title: "Used", width: "15rem", hide: "narrow", render: (b) => html`<${Quota} bucket=${b} />` },
     { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (b) => html`<${Name}>${b.owner_id}</${Name}>` },
     { key: "created_at", title: "Created", width: "8rem", hide: "medium", render: (b) => html`<${Time} at=${b.created_at} />` },
-    { key: "menu", sortable: false, width: "3.2rem", align: "end", render: (b) => html`<${Menu} label="Actions for ${b.name}" items=${[
+    { key: "menu", sortable: false, width: "3.2rem", small: "2.3rem", align: "end", render: (b) => html`<${Menu} label="Actions for ${b.name}" items=${[
       { text: "Show", run: () => go(`/buckets/${b.bucket_id}`) },
       mayAdminister(b) && { text: "Change…", run: async () => (await edit(b)) && list.refresh() },
       mayAdminister(b) && b.bucket_id !== DEFAULT && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(b)) && list.refresh() },

@@ -14,12 +14,22 @@ import { editFields, factsOf } from "../ui/record.js";
 import { Action, Badge, Card, Copy, ErrorBox, Facts, Heading, Loading, Name, Size, Time } from "../ui/parts.js";
 import { DEFAULT_BUCKET, mayAdminister } from "./buckets.js";
 
+// The name of a bucket, of those that one may see; else "".
+async function bucketName(id, signal) {
+  if (id === DEFAULT_BUCKET) return "default";
+  names ||= new Map((await api.list("buckets", "buckets", { signal })).rows.map((each) => [each.bucket_id, each.name]));
+  return names.get(id) || "";
+}
+
+let names = null;
+
 // The record and its kind. Where the address does not say the kind, the name does most often.
 async function find(id, said, signal) {
   const kinds = said in KINDS ? [said] : Object.keys(KINDS);
   for (const kind of kinds) {
     try {
-      return { kind, file: await api.get(`${KINDS[kind].path}/${id}`, { signal }) };
+      const file = await api.get(`${KINDS[kind].path}/${id}`, { signal });
+      return { kind, file, bucket: await bucketName(file.bucket_id, signal) };
     } catch (error) {
       if (error.status !== 404 || kind === kinds.at(-1)) throw error;
     }
@@ -31,7 +41,7 @@ export default function File({ params, query }) {
   const { data, error, refresh } = api.usePolled((signal) => find(params.id, query.kind, signal), [params.id, query.kind]);
   if (error && !data) return html`<${Heading} title="File" /><${ErrorBox} error=${error} retry=${refresh} />`;
   if (!data) return html`<${Heading} title="File" /><${Loading} lines=${8} />`;
-  const { kind, file } = data;
+  const { kind, file, bucket } = data;
   const isHere = file.status === "available";
   const mayAll = mayAdminister(file);
   return html`<${Heading} title=${html`<${Name}>${file.filename}</${Name}>`}
@@ -40,7 +50,7 @@ export default function File({ params, query }) {
       <${Action} disabled=${!isHere} run=${async () => (await share(file)) && refresh()}>Share…</${Action}>
       <${Menu} label="More for this file" text="More ▾" items=${[
         { text: "Rename…", run: async () => (await rename(file, kind)) && refresh() },
-        { text: "Change what is said of it…", run: async () => (await editFields(file, kind)) && refresh() },
+        { text: "Change its details…", run: async () => (await editFields(file, kind)) && refresh() },
         { text: "Delete…", tone: "bad", run: async () => (await remove([file])).length > 0 && go(KINDS[kind].page) },
       ]} /></${Heading}>
     <${ErrorBox} error=${error} retry=${refresh} />
@@ -48,7 +58,7 @@ export default function File({ params, query }) {
       ["Size", html`<${Size} bytes=${file.size_bytes} />`],
       ["Type", file.content_type],
       ["Owner", html`<${Name}>${file.owner_id}</${Name}>`],
-      ["Bucket", html`<a href="#/buckets/${file.bucket_id}">${file.bucket_id === DEFAULT_BUCKET ? "default" : file.bucket_id}</a>`],
+      ["Bucket", html`<a href="#/buckets/${file.bucket_id}"><${Name}>${bucket || file.bucket_id}</${Name}></a>`],
       ["Created", html`<${Time} at=${file.created_at} how="moment" />`],
       ["Changed", html`<${Time} at=${file.updated_at} how="moment" />`],
       ["Kept until", file.expires_at ? html`<${Time} at=${file.expires_at} how="moment" />` : "it is deleted"],

@@ -39,7 +39,7 @@ export default function Link({ params }) {
     if (!servesContent) location.replace(nodeConsole());
     else look(path).then(setFile, (problem) => setError(problem.status ? problem : { message: "No answer came.", advice: "Look at your network, then load the page again." }));
   }, [path]);
-  return html`<main class="alone link"><div class="corner"><${ThemeMenu} /></div><p class="brand"><${Mark} />Filestore</p>
+  return html`<main class="alone shared"><div class="corner"><${ThemeMenu} /></div><p class="brand"><${Mark} />Filestore</p>
     ${error && html`<h1>${error.status === 404 ? "No such link" : error.status === 410 ? "This link has ended" : "A shared file"}</h1><${ErrorBox} error=${error} />`}
     ${!file && !error && html`<h1>A shared file</h1><${Loading} lines=${4} />`}
     ${file && html`<h1 class="wraps"><${Name}>${file.name}</${Name}></h1>

@@ -21,7 +21,7 @@ async function ownFiles(signal) {
   for (const [kind, { path, field, title, page }] of Object.entries(KINDS)) {
     const { rows, isCut } = await api.list(path, field, { signal });
     const mine = rows.filter((row) => row.owner_id === own);
-    kinds.push({ title, page, count: rows.length, mine: mine.length, isCut, bytes: mine.reduce((sum, row) => sum + row.size_bytes, 0) });
+    kinds.push({ title, page, count: rows.length, mine: mine.length, isCut, bytes: mine.reduce((sum, row) => sum + (row.status === "available" ? row.size_bytes : 0), 0) });
     all = all.concat(rows.map((row) => ({ ...row, kind })));
   }
   const recent = all.sort((a, b) => (a.created_at < b.created_at ? 1 : -1)).slice(0, RECENT);
@@ -38,8 +38,7 @@ export default function Overview() {
     ${isAdmin() && html`<${ClusterOverview} />`}
     ${here.length > 0 && html`<p class="banner">${counted(here.length, "upload")} under way: <a href="#/uploads">see how far they are</a>.</p>`}
     <${ErrorBox} error=${files.error || buckets.error} retry=${() => (files.refresh(), buckets.refresh())} />
-    <div class="cards"><${Card} title="Your files">${files.data ? html`<p class="big">${counted(files.data.mine, "file")}
-        <span class="quiet">${size(files.data.bytes)}</span></p>
+    <div class="cards"><${Card} title="Your files">${files.data ? html`<p class="big">${counted(files.data.mine, "file")}${" "}<span class="quiet">${size(files.data.bytes)}</span></p>
         <ul class="plain-list">${files.data.kinds.map((each) => html`<li class="spread"><a href="#${each.page}">${each.title}</a>
           <span><span class="number">${each.mine.toLocaleString("en")}</span>${each.count > each.mine ? html` <span class="quiet">and
           ${(each.count - each.mine).toLocaleString("en")} of others</span>` : ""}</span></li>`)}</ul>`

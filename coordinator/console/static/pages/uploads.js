@@ -88,10 +88,11 @@ function Waiting({ row, mark, refresh }) {
     event.target.value = "";
     if (!file) return;
     setIsLooking(true);
-    const isSame = file.size === total && (!mark || (await fingerprint(file)) === mark.fingerprint);
+    // Of another browser's upload only name and size are known here.
+    const isSame = file.size === total && (mark ? (await fingerprint(file)) === mark.fingerprint : file.name === row.filename);
     setIsLooking(false);
     if (isSame) add([{ file, kind: row.kind, file_uuid: row.file_uuid, fields: { filename: row.filename } }]);
-    else notify(`${file.name} is not the file that was begun: it has another size or content. Choose the one that it was.`, "bad");
+    else notify(`${file.name} is not the file that was begun: it has another ${mark ? "size or content" : "name or size"}. Choose the one that it was.`, "bad");
   }
   const abandon = () => confirm({ title: "Give this upload up?", names: [row.filename], action: "Give it up",
     text: "What has come of it is dropped.", run: async () => {
@@ -99,9 +100,9 @@ function Waiting({ row, mark, refresh }) {
       refresh();
     } });
   return html`<li><div class="what"><${Name}>${row.filename}</${Name}><${Badge} state=${row.status} /></div>
-    <div class="below"><span class="quiet">${size(total)}, begun <${Time} at=${row.created_at} />${mark ? "" : ", not in this browser"}</span>
-    <span class="actions"><input type="file" class="unseen" tabindex="-1" ref=${input} aria-label="The file of ${row.filename}" onChange=${chosen} />
-      ${servesContent && (mark || total > 0) && html`<button type="button" class="small outline" aria-label="Choose the file of ${row.filename} to go on"
-        aria-busy=${isLooking} onClick=${() => input.current.click()}>Choose the file to go on…</button>`}
+    <div class="below"><span class="quiet">${size(total)}, begun <${Time} at=${row.created_at} />${mark ? ". To go on, choose the same file again." : ", not with this browser."}</span>
+    <span class="actions"><input type="file" name="again" hidden ref=${input} onChange=${chosen} />
+      ${servesContent && (mark || total > 0) && html`<button type="button" class="small outline" aria-label="Choose its file… (${row.filename})"
+        aria-busy=${isLooking} onClick=${() => input.current.click()}>Choose its file…</button>`}
       <${Action} label="Give up ${row.filename}" run=${abandon}>Give up…</${Action}></span></div></li>`;
 }

@@ -15,7 +15,7 @@ export const nameColumn = {
   render: (file) => html`<a href="#/file/${file.file_uuid}?kind=${file.kind}" class="file-name"><${Name}>${file.filename}</${Name}></a>`,
 };
 export const fileColumns = [
-  { key: "size_bytes", title: "Size", align: "end", width: "6.5rem", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
+  { key: "size_bytes", title: "Size", align: "end", width: "6.5rem", small: "4.6rem", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
   { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
   { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (f) => html`<${Name}>${f.owner_id}</${Name}>` },
   { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.created_at} />` },
@@ -40,6 +40,7 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
     sortable: false,
     align: "end",
     width: "3.2rem",
+    small: "2.3rem",
     render: (file) => html`<${Menu} label="Actions for ${file.filename}" items=${[
       file.status === "available" && { text: "Download", run: () => download(file) },
       { text: "Show", run: () => go(`/file/${file.file_uuid}?kind=${kind}`) },

@@ -20,15 +20,15 @@ export function give(path, of) {
       <label>Name<input name="principal_id" required maxlength="128" pattern="[^\\s\\/]+" title="One word, as an administrator made it" autofocus /></label></div>
     <label>May<select name="permission">${LEVELS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
     <label>Ends<input name="expires_at" type="datetime-local" min=${localInput(new Date())} /></label>
-    <p class="quiet">Left empty, it holds until somebody takes it away.</p></${FormDialog}>`);
+    <p class="quiet">Left empty, it holds until somebody removes it.</p></${FormDialog}>`);
 }
 
 export function take(path, entry) {
   return confirm({
-    title: "Take this access away?",
+    title: "Remove this access?",
     names: [`${entry.principal_type} ${entry.principal_id}: ${entry.permission}`],
     text: "Their next request goes without it.",
-    action: "Take it away",
+    action: "Remove",
     run: () => api.del(`${path}/permissions/${entry.id}`),
   });
 }
@@ -40,12 +40,12 @@ export function Grants({ path, of }) {
   const columns = [
     { key: "principal_id", title: "Who", render: (e) => html`<${Name}>${e.principal_id}</${Name}>` },
     { key: "principal_type", title: "Is a", width: "5.5rem", hide: "narrow" },
-    { key: "permission", title: "May", width: "6rem", render: (e) => html`<${Badge} state=${e.permission} />` },
+    { key: "permission", title: "May", width: "6rem", small: "4.2rem", render: (e) => html`<${Badge} state=${e.permission} />` },
     { key: "granted_by", title: "Given by", width: "8rem", hide: "medium", render: (e) => html`<${Name}>${e.granted_by}</${Name}>` },
     { key: "expires_at", title: "Ends", width: "8rem", hide: "narrow", render: (e) =>
       isOver(e) ? html`<${Badge} state="expired" />` : html`<${Time} at=${e.expires_at} />` },
-    { key: "take", sortable: false, width: "5.5rem", align: "end", render: (e) => html`<${Action} label="Take ${e.permission} away from ${e.principal_id}"
-      run=${async () => (await take(path, e)) && list.refresh()}>Take</${Action}>` },
+    { key: "take", sortable: false, width: "7.8rem", small: "6.2rem", align: "end", render: (e) => html`<${Action} label="Remove… (${e.permission} of ${e.principal_id})"
+      run=${async () => (await take(path, e)) && list.refresh()}>Remove…</${Action}>` },
   ];
   return html`<${DataTable} label="Permissions" noun="permission" rows=${list.rows} keyOf=${(e) => e.id} columns=${columns}
       isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}

@@ -24,8 +24,8 @@ export async function revoke(file, link) {
 }
 
 export const linkColumns = [
-  { key: "status", title: "State", width: "6.5rem", render: (l) => html`<${Badge} state=${l.status} />` },
-  { key: "expires_at", title: "Ends", width: "8rem", render: (l) => html`<${Time} at=${l.expires_at} />` },
+  { key: "status", title: "State", width: "6.5rem", small: "4.8rem", render: (l) => html`<${Badge} state=${l.status} />` },
+  { key: "expires_at", title: "Ends", width: "8rem", small: "5.4rem", render: (l) => html`<${Time} at=${l.expires_at} />` },
   { key: "created_at", title: "Made", width: "8rem", hide: "narrow", render: (l) => html`<${Time} at=${l.created_at} />` },
   { key: "created_by", title: "By", width: "8rem", hide: "medium", render: (l) => html`<${Name}>${l.created_by}</${Name}>` },
 ];
@@ -33,8 +33,8 @@ export const linkColumns = [
 export function Links({ file }) {
   const list = api.useList(`files/${file.file_uuid}/public-tokens`, "public_tokens", {}, { everyMs: 20_000 });
   const columns = [...linkColumns.map((c, at) => (at === 3 ? { ...c, width: "auto" } : c)),
-    { key: "revoke", sortable: false, width: "6rem", align: "end", render: (link) => link.status === "active" &&
-      html`<${Action} label="Revoke the link that ends ${link.expires_at}" run=${async () => (await revoke(file, link)) && list.refresh()}>Revoke</${Action}>` }];
+    { key: "revoke", sortable: false, width: "7rem", small: "6rem", align: "end", render: (link) => link.status === "active" &&
+      html`<${Action} label="Revoke… (the link that ends ${link.expires_at})" run=${async () => (await revoke(file, link)) && list.refresh()}>Revoke…</${Action}>` }];
   return html`<${DataTable} label="Links" noun="link" rows=${list.rows} keyOf=${(link) => link.id} columns=${columns}
       sort=${{ key: "created_at", down: true }} isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
       empty=${html`<${Empty} title="No links.">A link lets somebody without an account download this file.</${Empty}>`} />

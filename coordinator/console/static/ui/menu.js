@@ -51,7 +51,7 @@ export function Menu({ label, items, text = "⋯" }) {
       close();
     }
   }
-  return html`<span class="menu"><button type="button" ref=${button} class="plain" aria-label=${label}
+  return html`<span class="menu"><button type="button" ref=${button} class="plain" aria-label=${label} title=${label}
     aria-haspopup="menu" aria-expanded=${isOpen} aria-controls=${isOpen ? id : undefined}
     onClick=${() => setIsOpen(!isOpen)}>${text}</button>
     ${isOpen && html`<ul role="menu" id=${id} ref=${list} aria-label=${label} onKeyDown=${pressed}>

@@ -21,7 +21,7 @@ export function factsOf(file, kind) {
       ["Project id", html`<${Name}>${file.project_id}</${Name}>`],
       ["Version", file.version_tag && html`<${Name}>${file.version_tag}</${Name}>`],
       ["Compression", file.compression],
-      ["Exported", FLAGS.filter(([flag]) => file[flag]).map(([, text]) => text).join("; ") || "plainly"],
+      ["Options", FLAGS.filter(([flag]) => file[flag]).map(([, text]) => text).join("; ") || "none"],
     ];
   }
   if (kind === "image") {
@@ -65,7 +65,7 @@ const BOOLEANS = [...FLAGS.map(([name]) => name), "is_compressed", "is_encrypted
 
 // The record as it is then; undefined when nothing was changed.
 export function editFields(file, kind) {
-  return show((close) => html`<${FormDialog} title="Change what is said of it" close=${close} submit=${(values) => {
+  return show((close) => html`<${FormDialog} title="Change its details" close=${close} submit=${(values) => {
     const { content_type, days, ...own } = values;
     for (const name of BOOLEANS) if (name in file) own[name] = own[name] === "on";
     for (const name of ["vcpus", "ram_mb"]) if (name in own) own[name] = Number(own[name]);

@@ -8,18 +8,21 @@ const ROW_PX = 41; // as --row in style.css
 const WINDOWED_MIN = 150; // below, all rows are drawn
 const MARGIN_ROWS = 12;
 
-// columns: [{ key, title, render(row), value(row), align: "end", width, hide: "narrow" | "medium", sortable }]
+// columns: [{ key, title, render(row), value(row), align: "end", width, small, hide, sortable }]; `small`: the width on phones
+// hide: "wide" | "medium" | "narrow", where the column is left out
 // filters: [{ key, title, options: [[value, text]], accept(row, value) }]; search: { label, text(row) }
 // actions(rows, clear): what can be done with the selected rows; without it nothing is selected.
-// noun: "file", for words; empty: shown where there is nothing at all; loading, error, refresh: of the list.
+// isKept: false where another table of the page has the address. noun: "file", for words; empty: shown where there is nothing at all; loading, error, refresh: of the list.
 export function DataTable(props) {
   const { label, columns, rows, keyOf, search, filters = [], actions, noun = "row", sort: firstSort } = props;
-  const query = current().query;
+  const isKept = Boolean(search) && props.isKept !== false; // search, filters and order are in the address
+  const query = isKept ? current().query : {};
   const [text, setText] = useState(query.q || "");
   const [chosen, setChosen] = useState(() => Object.fromEntries(filters.map((f) => [f.key, query[f.key] || ""])));
   const [sort, setSort] = useState(() => sortOf(query.sort) || firstSort || { key: columns[0].key, down: false });
   const [selected, setSelected] = useState(() => new Set());
   useEffect(() => {
+    if (!isKept) return;
     const isFirst = firstSort && sort.key === firstSort.key && sort.down === firstSort.down;
     replaceQuery({ ...current().query, q: text, ...chosen, sort: isFirst ? "" : `${sort.down ? "-" : ""}${sort.key}` });
   }, [text, chosen, sort]);
@@ -37,7 +40,7 @@ export function DataTable(props) {
   const isNarrowed = Boolean(text || Object.values(chosen).some(Boolean));
   const all = { ...props, found, marked, selected, setSelected, sort, setSort };
   return html`<div class="table-box">
-    <${Toolbar} ...${{ search, filters, text, setText, chosen, setChosen, noun, label }} found=${found.length}
+    <${Toolbar} ...${{ search, filters, text, setText, chosen, setChosen, noun }} found=${found.length}
       total=${rows.length} isLoading=${props.isLoading} marked=${marked} clear=${clear}
       actions=${actions && actions(marked, clear)} />
     <${ErrorBox} error=${props.error} retry=${props.refresh} />
@@ -54,9 +57,9 @@ export function DataTable(props) {
   </div>`;
 }
 
-function Toolbar({ search, filters, text, setText, chosen, setChosen, noun, label, found, total, isLoading, marked, clear, actions }) {
+function Toolbar({ search, filters, text, setText, chosen, setChosen, noun, found, total, isLoading, marked, clear, actions }) {
   const count = found === total ? counted(total, noun) : `${found.toLocaleString("en")} of ${counted(total, noun)}`;
-  return html`<div class="toolbar" role="group" aria-label="${label}: search and actions">
+  return html`<div class="toolbar">
     ${marked.length > 0 && actions
       ? html`<strong role="status">${counted(marked.length, noun)} selected</strong><div class="actions">${actions}
           <button type="button" class="small outline" onClick=${clear}>Clear</button></div>`
@@ -79,9 +82,9 @@ function Rows({ label, columns, found, keyOf, actions, selected, setSelected, so
     setSelected(next);
   };
   const span = columns.length + (actions ? 1 : 0);
-  return html`<div class="scroller" role="region" aria-label=${label} tabindex="0"><table aria-rowcount=${found.length + 1}>
+  return html`<div class="scroller" role="region" aria-label="Table: ${label}" tabindex="0"><table aria-rowcount=${found.length + 1}>
     <colgroup>${actions && html`<col class="mark" />`}${columns.map((column) =>
-      html`<col class=${column.hide || ""} style=${{ width: column.width || "auto" }} />`)}</colgroup>
+      html`<col class=${column.hide || ""} style=${{ "--wide": column.width || "auto", "--small": column.small || column.width || "auto" }} />`)}</colgroup>
     <thead><tr aria-rowindex="1">${actions && html`<th scope="col" class="mark"><input type="checkbox"
       aria-label="Select all" checked=${marked.length === found.length} indeterminate=${marked.length > 0 && marked.length < found.length}
       onChange=${(event) => setSelected(new Set(event.target.checked ? found.map(keyOf) : []))} /></th>`}

@@ -1,5 +1,5 @@
 // Files and folders that are dropped anywhere, or chosen: what they are is guessed, and asked about before they go.
-import { html, useEffect, useState } from "../html.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { servesContent } from "../place.js";
 import { Dialog, show } from "../ui/dialog.js";
 import { notify } from "../ui/toast.js";
@@ -72,14 +72,16 @@ export function DropZone() {
 }
 
 // A button that asks for files, and one for a folder.
-export function ChooseFiles({ bucket, small = true }) {
+export function ChooseFiles({ bucket }) {
+  const files = useRef(null);
+  const folder = useRef(null);
   const chosen = (event) => {
-    const files = [...event.target.files];
+    const given = [...event.target.files];
     event.target.value = "";
-    if (files.length > 0) offer(files, { bucket });
+    if (given.length > 0) offer(given, { bucket });
   };
-  return html`<label role="button" class="choose ${small ? "small" : ""}">Upload files…<input type="file" multiple class="unseen"
-      aria-label="Upload files" onChange=${chosen} /></label>
-    <label role="button" class="choose outline ${small ? "small" : ""}">Upload a folder…<input type="file" webkitdirectory
-      class="unseen" aria-label="Upload a folder" onChange=${chosen} /></label>`;
+  return html`<button type="button" class="small" onClick=${() => files.current.click()}>Upload files…</button>
+    <button type="button" class="small outline" onClick=${() => folder.current.click()}>Upload a folder…</button>
+    <input type="file" name="files" multiple hidden ref=${files} onChange=${chosen} />
+    <input type="file" name="folder" webkitdirectory hidden ref=${folder} onChange=${chosen} />`;
 }

@@ -2,7 +2,7 @@
 import { createStore, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
 import { KINDS } from "../files.js";
-import { session } from "../session.js";
+import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
 import { fingerprint } from "./guess.js";
 import { forget, remember } from "./memory.js";
@@ -15,12 +15,22 @@ const SPEED_S = 0.4; // weight of what was measured last
 // { id, file, filename, size_bytes, kind, fields, file_uuid, state, sent, speed, error, user, note }
 // state: waiting, starting, uploading, retrying, paused, signed out, stored, failed
 export const uploads = createStore([]);
-const running = new Map(); // id -> the tus upload, or null while it starts
+const running = new Map(); // id -> the tus upload, or what stands for its start
+const creating = new Map(); // id -> the promise of its file_uuid
 let counted = 0;
 
 export function useUploads() {
   const [value, setValue] = useState(uploads.get);
   useEffect(() => uploads.subscribe(setValue), []);
+  return value;
+}
+
+const busy = () => uploads.get().filter((each) => !["stored", "failed"].includes(each.state)).length;
+
+// How many are under way: who shows only this is not drawn again with every progress.
+export function useBusyCount() {
+  const [value, setValue] = useState(busy);
+  useEffect(() => uploads.subscribe(() => setValue(busy())), []);
   return value;
 }
 
@@ -48,25 +58,34 @@ function next() {
 }
 
 async function start(id) {
-  running.set(id, null);
+  const turn = {};
+  running.set(id, turn);
   change(id, { state: "starting", error: null });
   try {
-    let { file_uuid: fileUuid } = find(id);
-    const { file, kind, fields, user } = find(id);
-    if (!fileUuid) {
-      const mark = await fingerprint(file);
-      const created = await api.post(KINDS[kind].path, { ...fields, size_bytes: file.size });
-      fileUuid = created.file_uuid;
-      const begunAt = new Date().toISOString();
-      remember({ file_uuid: fileUuid, filename: fields.filename, size_bytes: file.size, fingerprint: mark, kind, user, begun_at: begunAt });
-      change(id, { file_uuid: fileUuid });
-    }
+    const fileUuid = await created(id);
     await import("../vendor/tus.js"); // it defines globalThis.tus
-    if (find(id)?.state !== "starting") return ended(id); // paused or given up meanwhile
-    send(id, file, fileUuid);
+    if (running.get(id) === turn) send(id, find(id).file, fileUuid); // else paused or given up meanwhile
   } catch (error) {
-    failed(id, error);
+    if (running.get(id) === turn) failed(id, error);
   }
+}
+
+// The file_uuid of an upload, whose record is made once, whatever is paused and begun again meanwhile.
+function created(id) {
+  const { file, kind, fields, file_uuid: known, user } = find(id);
+  if (known) return known;
+  if (!creating.has(id)) {
+    const make = async () => {
+      const mark = await fingerprint(file);
+      const { file_uuid } = await api.post(KINDS[kind].path, { ...fields, size_bytes: file.size });
+      const { filename } = fields;
+      remember({ file_uuid, filename, size_bytes: file.size, fingerprint: mark, kind, user, begun_at: new Date().toISOString() });
+      change(id, { file_uuid });
+      return file_uuid;
+    };
+    creating.set(id, make().finally(() => creating.delete(id)));
+  }
+  return creating.get(id);
 }
 
 function send(id, file, fileUuid) {
@@ -75,7 +94,7 @@ function send(id, file, fileUuid) {
     uploadUrl: `${location.origin}${api.API}/files/${fileUuid}/content`,
     retryDelays: RETRY_MS,
     storeFingerprintForResuming: false,
-    onBeforeRequest: (request) => request.setHeader("Authorization", `Bearer ${session.token()}`),
+    onBeforeRequest: (request) => request.setHeader("Authorization", `Bearer ${token()}`),
     onShouldRetry: (error) => {
       const status = error.originalResponse?.getStatus() || 0;
       const isTried = status === 0 || status >= 500 || [408, 409, 423, 429].includes(status);
@@ -132,7 +151,7 @@ function failed(id, error) {
   if (!each || each.state === "paused") return;
   if (error.status === 401) {
     change(id, { state: "signed out", speed: 0, error: null });
-    session.close("Your token has ended, or was revoked. Sign in again: your uploads go on by themselves.");
+    close("Your token has ended, or was revoked. Sign in again: your uploads go on by themselves.");
     return;
   }
   if (error.status === 404 || error.status === 410) forget(each.file_uuid);
@@ -148,7 +167,7 @@ function ended(id, isNextBegun = true) {
 export async function pause(id) {
   const upload = running.get(id);
   change(id, { state: "paused", speed: 0 });
-  await upload?.abort();
+  await upload?.abort?.();
   ended(id);
 }
 
@@ -162,9 +181,10 @@ export async function giveUp(id) {
   const each = find(id);
   const upload = running.get(id);
   change(id, { state: "paused" });
-  await upload?.abort();
+  await upload?.abort?.();
   ended(id);
-  if (each.file_uuid && each.state !== "stored") await discard(each.file_uuid);
+  const fileUuid = each.file_uuid || (await creating.get(id)?.catch(() => ""));
+  if (fileUuid && each.state !== "stored") await discard(fileUuid);
   uploads.set((all) => all.filter((other) => other.id !== id));
 }
 
@@ -178,7 +198,7 @@ export async function discard(fileUuid) {
 
 export const clearStored = () => uploads.set((all) => all.filter((each) => each.state !== "stored"));
 
-export const isBusy = () => uploads.get().some((each) => !["stored", "failed"].includes(each.state));
+export const isBusy = () => busy() > 0;
 
 // Whoever signs in again goes on with what is theirs; of somebody else nothing is sent.
 session.subscribe(({ user }) => {

@@ -66,7 +66,7 @@ function OneFile({ row, set }) {
   const change = (field, value) => set({ own: { ...own, [field]: value } });
   return html`<fieldset class="one-file"><legend><${Name}>${row.name}</${Name}> <span class="quiet">${size(file.size)}</span></legend>
     <div class="pair"><label>Kind<select value=${kind} onChange=${(event) => set({ kind: event.target.value, own: {} })}>
-        ${Object.entries(NAMES).map(([value, text]) => html`<option value=${value}>${text}${value === guessed.kind ? ", by its content" : ""}</option>`)}
+        ${Object.entries(NAMES).map(([value, text]) => html`<option value=${value}>${text}${value === guessed.kind ? " (as it looks)" : ""}</option>`)}
       </select></label>
       ${kind === "project" && html`<label>Project id<input required maxlength="255" value=${own.project_id ?? fieldsOf(kind, row.name, guessed).project_id}
         onInput=${(event) => change("project_id", event.target.value)} /></label>`}
