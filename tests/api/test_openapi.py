@@ -12,6 +12,7 @@ from openapi_spec_validator import validate
 from prometheus_client import CollectorRegistry
 
 from ca.errors import CATALOGUE
+from coordinator.console.routes import console_routes
 from coordinator.runtime.metrics import Metrics
 from coordinator.server import Shell
 from deploy import coordinator_api
@@ -44,8 +45,13 @@ def operations_of(document: Document) -> Iterable[tuple[str, str, dict[str, Any]
 
 
 def routes_of(app: web.Application) -> set[tuple[str, str]]:
-    """Method and path of every route; a HEAD that only repeats a GET is none of its own."""
-    found = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    """Method and path of every route; a HEAD that only repeats a GET is none of its own.
+
+    The console is a client of the API and no part of it.
+    """
+    console = {route.path for route in console_routes(has_content=True, node_url=str)}
+    listed = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    found = {(method, path) for method, path in listed if path.replace("{name}", "{name:.+}") not in console}
     return {(method, path) for method, path in found if method != "HEAD" or ("GET", path) not in found}
 
 

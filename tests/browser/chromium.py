@@ -207,7 +207,7 @@ class Page:
                 await asyncio.sleep(POLL_S)
 
     async def shape(self, width: int, height: int = 900, *, theme: str = "light") -> None:
-        """A window of this size, and what the system says of colours."""
+        """A window of this size, and what the system says of colours. Nothing moves: all is final at once."""
         await self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -216,7 +216,8 @@ class Page:
             mobile=False,
         )
         scheme = {"name": "prefers-color-scheme", "value": theme}
-        await self.send("Emulation.setEmulatedMedia", features=[scheme])
+        motion = {"name": "prefers-reduced-motion", "value": "reduce"}
+        await self.send("Emulation.setEmulatedMedia", features=[scheme, motion])
 
     async def screenshot(self, file: Path, *, whole: bool = False) -> None:
         """A picture of the window, or of all of the page: PNG, or WebP by the name."""

@@ -130,7 +130,7 @@ async def test_a_day_of_a_user(own_cluster: Cluster, tmp_path: Path) -> None:
             await page.value("document.querySelector('dialog input[name=filename]').select()")
             await page.type("the large one.tar")
             await choose(page, "Rename", "dialog footer")
-            await page.until("document.querySelector('main h1').textContent === 'the large one.tar'")
+            await page.until("document.querySelector('main h1')?.textContent === 'the large one.tar'")
             link = await shared(page)
             assert not faults(page, serving)
             await open_and_save(browser, link, saves, sha256)
@@ -144,6 +144,17 @@ async def test_a_day_of_a_user(own_cluster: Cluster, tmp_path: Path) -> None:
                 await stranger.open(link)
                 await stranger.until("document.querySelector('h1')?.textContent === 'This link has ended'")
                 assert not faults(stranger, serving, told=("410",))
+            await lose_the_node(page, cluster, serving)
+
+
+async def lose_the_node(page: Page, cluster: Cluster, serving: Member) -> None:
+    """The node that serves the page dies: the page says so, and where the others are."""
+    await page.value("location.hash = '#/projects'")
+    await page.until("document.querySelector('main h1')?.textContent === 'Projects'")
+    cluster.kill(serving)
+    await page.until("document.querySelector('.banner.bad a')")
+    leads = await page.value("[...document.querySelectorAll('.banner.bad a')].map(a => a.origin + a.hash)")
+    assert set(leads) == {f"{node.url}/#/projects".replace("/#", "#") for node in cluster.nodes[1:]}
 
 
 async def shared(page: Page) -> str:
@@ -187,7 +198,7 @@ async def test_token_that_ends_during_an_upload_is_asked_for_and_the_upload_goes
     await page.until("document.querySelector('#token')")
     await slow(page, 0)
     await sign_in(page, cluster.user_token("dora"))
-    await page.until("document.querySelector('main h1').textContent === 'Uploads'")
+    await page.until("document.querySelector('main h1')?.textContent === 'Uploads'")
     await page.until(f"{state_of(large.name)} === 'stored'")
     listed = cluster.get("/backups?filename=evening.tar").json["backups"]
     assert [each["blob_sha256"] for each in listed] == [sha256]
@@ -216,10 +227,13 @@ async def test_upload_goes_on_after_the_page_was_loaded_anew(
 
     await asyncio.to_thread(wait_until, has_come, what="durable bytes", timeout_s=60)
     await open_console(page, cluster.nodes[0], "#/")
+    assert not faults(page, cluster.nodes[0])
+    page.forget()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(page.send("Page.reload"))
         await page.event("Page.javascriptDialogOpening")  # as uploads would stop
         await page.send("Page.handleJavaScriptDialog", accept=True)
+        await page.event("Page.loadEventFired")
     await page.until("document.querySelector('main .recent')")
     await slow(page, 0)
     await show(page, "#/uploads", "input[name=again]")

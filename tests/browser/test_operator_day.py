@@ -124,7 +124,7 @@ async def _ask_for_token(page: Page) -> None:
 
 
 async def _drain(page: Page) -> None:
-    """node-3 is drained; the run that empties it is watched to its end."""
+    """node-3 is drained, a run of that job is watched to its end, and the node takes files again."""
     await choose(page, "Actions for node-3", "Drain…")
     await confirm(page, "Drain")
     await page.until(text_is("main tbody tr", "draining"))
@@ -133,7 +133,8 @@ async def _drain(page: Page) -> None:
     await press_button(page, "drain", within="main .table-box")
     assert "drain begins, asked for by schedule." in await ended_run(page)
     await show(page, "#/nodes/node-3", "main .facts")
-    await page.until(text_is("main .facts", "Replicas0"))  # they have gone to others
+    await press_button(page, "Stop draining")  # it keeps for ten minutes what was stored there just now
+    await page.until(text_is("main .heading .badge", "healthy"))
 
 
 async def _scrub(page: Page) -> None:
@@ -144,17 +145,22 @@ async def _scrub(page: Page) -> None:
 
 
 async def _remove(page: Page) -> None:
-    """node-3 is removed: not before its own name is typed."""
-    await show(page, "#/nodes/node-3", "main .facts")
+    """n4, which is empty, is removed: not before it is drained, and its own name is typed."""
+    await show(page, "#/nodes", "main tbody tr")
+    await choose(page, "Actions for n4", "Drain…")
+    await confirm(page, "Drain")
+    await show(page, "#/nodes/n4", "main .facts")
+    await page.until(text_is("main .heading .badge", "draining"))
+    await page.until(text_is("main .facts", "Replicas0"))
     await press_button(page, "Remove…")
     await fill(page, "input", "node-2")
     await press_button(page, "Remove it", within="dialog footer")
     await page.until(text_is("dialog .error", "This is not the name"))
     await page.value("document.querySelector('dialog input').select()")
-    await page.type("node-3")
+    await page.type("n4")
     await confirm(page, "Remove it")
-    await page.until("location.hash.startsWith('#/nodes') && !location.hash.endsWith('node-3')")
-    await page.until(f"!{text_is('main tbody tr', 'node-3')}")
+    await page.until("location.hash.startsWith('#/nodes') && !location.hash.endsWith('n4')")
+    await page.until(f"!{text_is('main .table-box:not(.inner) tbody tr', 'n4')}")
 
 
 async def _add_user(page: Page, user_id: str, bucket: str) -> str:

@@ -23,7 +23,7 @@ export default function Shares() {
     { key: "filename", title: "File", value: (l) => l.file.filename, render: (l) =>
       html`<a href="#/file/${l.file_uuid}?kind=${l.file.kind}"><${Name}>${l.file.filename}</${Name}></a>` },
     ...linkColumns.map((column) => (column.key === "expires_at" ? { ...column, hide: "narrow" } : column)),
-    { key: "revoke", sortable: false, width: "7rem", small: "5.8rem", align: "end", render: (l) => l.status === "active" &&
+    { key: "revoke", sortable: false, width: "7rem", small: "6.6rem", align: "end", render: (l) => l.status === "active" &&
       html`<${Action} label="Revoke… (the link to ${l.file.filename})" run=${async () => (await revoke(l.file, l)) && scan.restart()}>Revoke…</${Action}>` },
   ];
   return html`<${Heading} title="Shares" sub="Links by which somebody without an account can download a file." />

@@ -63,5 +63,5 @@ export function SignIn() {
     <label class="drop">Or drop your token file anywhere here, or <span class="link">choose it</span>
       <input type="file" class="unseen" onChange=${(event) => taken(event.target.files[0])} /></label>
     <p id="token-help" class="quiet">The token stays in this tab, and is gone when you close it. You have none? An
-      administrator makes one with <code>filestore token user NAME -o NAME.token</code>.</p></main>`;
+      administrator makes one: <code>filestore token user NAME -o NAME.token</code></p></main>`;
 }

@@ -33,7 +33,7 @@ export const linkColumns = [
 export function Links({ file }) {
   const list = api.useList(`files/${file.file_uuid}/public-tokens`, "public_tokens", {}, { everyMs: 20_000 });
   const columns = [...linkColumns.map((c, at) => (at === 3 ? { ...c, width: "auto" } : c)),
-    { key: "revoke", sortable: false, width: "7rem", small: "6rem", align: "end", render: (link) => link.status === "active" &&
+    { key: "revoke", sortable: false, width: "7rem", small: "6.6rem", align: "end", render: (link) => link.status === "active" &&
       html`<${Action} label="Revoke… (the link that ends ${link.expires_at})" run=${async () => (await revoke(file, link)) && list.refresh()}>Revoke…</${Action}>` }];
   return html`<${DataTable} label="Links" noun="link" rows=${list.rows} keyOf=${(link) => link.id} columns=${columns}
       sort=${{ key: "created_at", down: true }} isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
