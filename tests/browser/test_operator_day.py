@@ -1,6 +1,7 @@
 """The operator's pages of the web console, as one day: nodes, jobs, users, and coordinators that are gone."""
 
 import asyncio
+import hashlib
 import json
 import re
 from collections.abc import AsyncIterator
@@ -80,11 +81,12 @@ async def test_day_of_an_operator(own_cluster: Cluster, operator: Page) -> None:
     bucket = own_cluster.post("/buckets", {"name": "course 7"}).json["bucket_id"]
     own_cluster.store_everywhere(b"only for the administrator")
     own_cluster.store(b"for the course", "shared.gns3p", bucket_id=bucket)
+    own_cluster.wait_everywhere(hashlib.sha256(b"for the course").hexdigest())
     await page.until(text_is("main .health .badge", "healthy"))
     await _add_node(own_cluster, page)
+    await _remove(page)
     await _drain(page)
     await _scrub(page)
-    await _remove(page)
     user_token = own_cluster.remember(await _add_user(page, "dora", "course 7"))
     await show(page, "#/audit", "main tbody tr")
     for action in ("put user", "mint user token", "grant permission", "drain node", "remove node"):
@@ -125,6 +127,7 @@ async def _ask_for_token(page: Page) -> None:
 
 async def _drain(page: Page) -> None:
     """node-3 is drained, a run of that job is watched to its end, and the node takes files again."""
+    await show(page, "#/nodes", "main tbody tr")
     await choose(page, "Actions for node-3", "Drain…")
     await confirm(page, "Drain")
     await page.until(text_is("main tbody tr", "draining"))
