@@ -64,15 +64,21 @@ export const urlOf = (coordinator) =>
 
 // ---- runs of jobs
 
-const BYTES = new Set(["bytes", "blob_bytes", "lost_bytes", "read_bytes"]);
+const BYTES = { bytes: "data", blob_bytes: "data of blobs", lost_bytes: "lost data", read_bytes: "data read" };
+const WORDS = { looked: "looked at", no_room: "without room", unheard: "nodes not heard", failed: "failed copies" };
 
 const first = (result, names) => names.map((name) => result[name]).find((value) => typeof value === "number");
 
-// What a run counts, in words: [["copied", "12"], ["bytes", "1.5 GB"]].
+// What a run counts, in words: [["copied", "12"], ["data", "1.5 GB"]].
 export const countsOf = (run) =>
   Object.entries(run.result || {})
     .filter(([name]) => name !== "error")
-    .map(([name, value]) => [name.replaceAll("_", " "), BYTES.has(name) ? size(value) : typeof value === "number" ? value.toLocaleString("en") : String(value)]);
+    .map(([name, value]) => [BYTES[name] || WORDS[name] || name.replaceAll("_", " "), shown(name, value)]);
+
+function shown(name, value) {
+  if (typeof value !== "number") return String(value);
+  return name in BYTES ? size(value) : value.toLocaleString("en");
+}
 
 export const inWords = (run) => countsOf(run).map(([name, value]) => `${name} ${value}`).join(", ");
 

@@ -5,7 +5,7 @@ import { consoles, useStatus } from "../cluster.js";
 import { counted, fromLocalInput, localInput } from "../format.js";
 import { replaceQuery } from "../router.js";
 import { PlainTable } from "../ui/plain-table.js";
-import { Action, Badge, Card, Empty, ErrorBox, Heading, Loading, Name, Time } from "../ui/parts.js";
+import { Action, Badge, Card, Empty, ErrorBox, Heading, Loading, Name, When } from "../ui/parts.js";
 
 const PAGE_ROWS = 100;
 const SPANS = [["", "any time"], ["1", "the last hour"], ["24", "the last day"], ["168", "the last 7 days"], ["own", "from … until …"]];
@@ -54,7 +54,7 @@ export default function Audit({ query }) {
 
 function Filters({ typed, setTyped, count }) {
   const field = (name) => ({ value: typed[name] || "", onInput: (event) => setTyped({ ...typed, [name]: event.target.value }) });
-  return html`<div class="toolbar" role="group" aria-label="Which entries are shown">
+  return html`<div class="toolbar many">
     <input type="search" aria-label="Who did it" placeholder="Who, such as alice" autocapitalize="off" ...${field("principal")} />
     <input type="search" aria-label="What was done" placeholder="What, such as delete_file" list="audit-actions" autocapitalize="off" ...${field("action")} />
     <datalist id="audit-actions">${ACTIONS.map((name) => html`<option value=${name}></option>`)}</datalist>
@@ -67,9 +67,9 @@ function Filters({ typed, setTyped, count }) {
 
 function Entries({ entries }) {
   const columns = [
-    { key: "time", title: "When", width: "9.5rem", render: (e) => html`<${Time} at=${e.time} how="moment" />` },
-    { key: "principal", title: "Who", width: "9rem", render: (e) => e.principal === "-" ? html`<span class="quiet">nobody known</span>` : html`<${Name}>${e.principal}</${Name}>` },
-    { key: "action", title: "Did", width: "12rem", render: (e) => html`<span title=${e.action}>${e.action.replaceAll("_", " ")}</span>` },
+    { key: "time", title: "When", width: "11rem", small: "5.2rem", render: (e) => html`<${When} at=${e.time} />` },
+    { key: "principal", title: "Who", width: "9rem", small: "4.6rem", render: (e) => e.principal === "-" ? html`<span class="quiet">nobody known</span>` : html`<${Name}>${e.principal}</${Name}>` },
+    { key: "action", title: "Did", width: "13rem", small: "auto", render: (e) => html`<span title=${e.action}>${e.action.replaceAll("_", " ")}</span>` },
     { key: "target", title: "To", hide: "narrow", render: (e) => html`<${Name}>${e.target}</${Name}>` },
     { key: "outcome", title: "Outcome", width: "8rem", hide: "narrow", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
     { key: "request_id", title: "Request", width: "9rem", hide: "wide", render: (e) => html`<code title="The request, as logs have it: ${e.request_id}">${e.request_id.slice(-12)}</code>` },

@@ -67,6 +67,7 @@ function Drain({ node, runs }) {
   const run = runs.find((each) => each.job_name === "drain");
   if (!isDraining(node)) return null;
   return html`<${Card} title="Draining"><p>${run ? html`<a href="#/jobs/runs/${run.run_id}">The job drain runs</a> <${Badge} state="running" />`
-    : html`No drain runs now: the node is empty, or the job begins within seconds. <a href="#/jobs">Jobs</a>`}</p>
+    : node.replicas > 0 ? html`${counted(node.replicas, "replica")} of it ${node.replicas === 1 ? "is" : "are"} not elsewhere yet. The <a href="#/jobs">job drain</a> goes on within seconds.`
+      : "It holds no replicas any more."}</p>
     <p class="quiet">Once it holds nothing, it can be removed, or stopped for service.</p></${Card}>`;
 }

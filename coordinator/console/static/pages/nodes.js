@@ -34,7 +34,7 @@ export default function Nodes() {
     { key: "state", title: "State", width: "8rem", value: stateOf, render: (n) => html`<${NodeState} node=${n} />` },
     { key: "used", title: "Disk", width: "16rem", hide: "narrow", value: used, render: (n) => isSilent(n) ? html`<span class="quiet">not heard yet</span>`
       : html`<span class="quota">${n.disk === "ok" ? html`<span class="number">${size(used(n))} of ${size(n.total_bytes)}</span>` : html`<${DiskState} node=${n} />`}<${DiskBar} node=${n} /></span>` },
-    { key: "uploads", title: "Uploads", width: "5.5rem", align: "end", hide: "medium" },
+    { key: "uploads", title: "Uploads", width: "6rem", align: "end", hide: "medium" },
     { key: "heard_ms_ago", title: "Heard", width: "6.5rem", hide: "narrow", render: heard },
     { key: "clock", title: "Clock", width: "7rem", hide: "wide", value: clock, render: (n) => clock(n) === "" ? html`<span class="quiet">unknown</span>` : clock(n) },
     { key: "version", title: "Version", width: "6rem", hide: "wide", value: (n) => n.version || "", render: (n) => n.version || html`<span class="quiet">unknown</span>` },
@@ -57,7 +57,7 @@ function JoinTokens() {
   if (list.rows.length === 0 && !list.error) return null;
   const columns = [
     { key: "node_id", title: "For", render: (t) => t.node_id || "any node" },
-    { key: "uses", title: "Used", width: "6rem", render: (t) => `${t.uses} of ${t.max_uses}` },
+    { key: "uses", title: "Used", width: "6rem", hide: "narrow", render: (t) => `${t.uses} of ${t.max_uses}` },
     { key: "created_by", title: "Made by", width: "8rem", hide: "narrow", render: (t) => html`<${Name}>${t.created_by}</${Name}>` },
     { key: "expires_at", title: "Ends", width: "7rem", render: (t) => new Date(t.expires_at) < new Date() ? html`<${Badge} state="expired" />` : html`<${Time} at=${t.expires_at} />` },
     { key: "end", width: "5rem", align: "end", render: (t) => html`<${Action} label="End the join token for ${t.node_id || "any node"}"

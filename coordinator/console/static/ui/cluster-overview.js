@@ -103,7 +103,7 @@ function Events() {
   return html`<${Card} title="Latest events" actions=${html`<a href="#/audit">All</a>`}><${ErrorBox} error=${error} retry=${refresh} />
     ${isLoading && html`<${Loading} lines=${4} />`}
     ${!isLoading && !error && entries.length === 0 && html`<${Empty} title="Nothing is on record here.">What people do through this member appears here.</${Empty}>`}
-    <ul class="plain-list">${entries.map((entry) => html`<li class="spread"><span class="one-line"><${Name}>${entry.principal}</${Name}>:
+    <ul class="plain-list">${entries.map((entry) => html`<li class="spread"><span class="one-line"><${Name}>${entry.principal}</${Name}>:${" "}
       ${entry.action.replaceAll("_", " ")} <${Name}>${entry.target}</${Name}></span><span class="right">${entry.outcome !== "ok" && html`<${Badge} tone="warn">${entry.outcome}</${Badge}>`}
       <${Time} at=${entry.time} /></span></li>`)}</ul></${Card}>`;
 }

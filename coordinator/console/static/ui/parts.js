@@ -34,6 +34,9 @@ export function Time({ at, how = "relative", none = "never" }) {
   return html`<time datetime=${at} title=${moment(at)}>${how === "relative" ? relative(at) : moment(at)}</time>`;
 }
 
+// The moment, and on phones, where there is no room for it, how long ago that is.
+export const When = ({ at }) => html`<span class="roomy"><${Time} at=${at} how="moment" /></span><span class="brief"><${Time} at=${at} /></span>`;
+
 // `value` of `max`; `label` for screen readers. `tone` as of Badge.
 export function Bar({ value, max, label, tone = "info" }) {
   const percent = max > 0 ? Math.min(100, (100 * value) / max) : 0;

@@ -1,0 +1,62 @@
+"""Every page of an administrator, in both themes at every width: nothing juts out, axe-core finds nothing."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deploy.dev.processes import wait_until
+from tests.browser import axe
+from tests.browser.chromium import Page
+from tests.browser.console_pages import QUIET, faults, open_console, show, sign_in
+from tests.cluster.harness import Cluster
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+WIDTHS: Final = (1440, 768, 320)
+PAGES: Final = {
+    "health": ("#/", "main .health"),
+    "nodes": ("#/nodes", "main tbody tr"),
+    "node": ("#/nodes/{node}", "main .facts"),
+    "coordinators": ("#/coordinators", "main tbody tr"),
+    "jobs": ("#/jobs", "main .table-box tbody tr"),
+    "run": ("#/jobs/runs/{run}", "main [role=log] p"),
+    "users": ("#/users", "main tbody tr"),
+    "audit": ("#/audit", "main tbody tr"),
+}
+
+
+@pytest.fixture(scope="module")
+def run_id(cluster: Cluster) -> str:
+    """A run that has ended; and what else the pages show."""
+    cluster.user_token("alice", groups=["students"], roles=["teacher"])
+    cluster.join_token(node_id="node-9")
+    begun = cluster.post("/jobs/scrub")
+    assert begun.status == 202, begun.body
+    path = f"/jobs/runs/{begun.json['run_id']}"
+    wait_until(lambda: cluster.get(path).json["status"] == "completed", what="the run", timeout_s=60)
+    return str(begun.json["run_id"])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_is_usable_in_both_themes_at_every_width(
+    page: Page, cluster: Cluster, run_id: str, axe_script: str, theme: str
+) -> None:
+    found = []
+    await page.shape(1440, theme=theme)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, cluster.admin_token)
+    for name, (address, selector) in PAGES.items():
+        await page.shape(1440, theme=theme)
+        await show(page, address.format(node=cluster.nodes[0].id, run=run_id), selector)
+        for width in WIDTHS:
+            await page.shape(width, theme=theme)
+            await page.until(f"innerWidth === {width} && {QUIET}")
+            if directory := os.environ.get("FILESTORE_SCREENSHOTS"):
+                await page.screenshot(Path(directory) / f"{name}-{theme}-{width}.png")
+            if await page.value("document.documentElement.scrollWidth > innerWidth"):
+                found.append(f"{name}: wider than {width} px")
+            lines = await axe.violations(page, axe_script)
+            found += [f"{name}: {width} px, {theme}: {line}" for line in lines]
+    assert not found
+    assert not faults(page, cluster.nodes[0])
