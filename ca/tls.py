@@ -129,7 +129,7 @@ class Credential:
         addresses = names.get_values_for_type(x509.IPAddress)
         machines = [each for each in names.get_values_for_type(x509.DNSName) if not is_identity_name(each)]
         if address not in machines and not any(_is_written(each, address) for each in addresses):
-            shown = ", ".join(map(str, [*addresses, *machines]))
+            shown = ", ".join(map(str, addresses or machines))
             raise UnusableCredential(f"{self.path} is for the address {shown}, not for {address}")
 
 
