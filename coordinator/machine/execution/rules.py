@@ -27,6 +27,7 @@ from coordinator.protocol.commands import (
     DeleteFile,
     ForgetInstance,
     HashWhole,
+    MoveNode,
     PlaceUpload,
     ReportDamaged,
     ReportOrphans,
@@ -67,6 +68,7 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     ForgetInstance: INSTANCES_KNOWN,
     AddTokenKey: KEYS_RETIRE,
     AdmitCoordinator: COORDINATORS_JOIN,
+    MoveNode: MEMBERS_ARE_NAMED,
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
     (UpdateFile, "filename"): FILES_ARE_RENAMED,

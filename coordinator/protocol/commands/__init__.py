@@ -53,6 +53,7 @@ from coordinator.protocol.commands.cluster import (
     HashWhole,
     JoinNode,
     MarkNode,
+    MoveNode,
     OpenSession,
     RaiseRules,
     RecordCoordinators,
@@ -138,6 +139,7 @@ __all__ = [
     "HashWhole",
     "JoinNode",
     "MarkNode",
+    "MoveNode",
     "OpenSession",
     "PlaceUpload",
     "PutUser",
@@ -187,6 +189,7 @@ AnyCommand = (
     | RenewCertificate
     | AnnounceNode
     | DrainNode
+    | MoveNode
     | RemoveNode
     | RevokeNode
     | ForgetInstance
@@ -246,6 +249,7 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     DeleteJoinToken,
     AnnounceNode,
     DrainNode,
+    MoveNode,
     RemoveNode,
     RevokeNode,
     ForgetInstance,
