@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 
 from ca.errors import Conflict, Gone, InvalidRequest, Unauthorized, Unavailable
-from ca.identity import Identity, Role
+from ca.identity import Identity, Role, check_address
 from ca.tls import Peer
 from coordinator.model.instance import contradiction, parsed
 from coordinator.model.records import ClusterView, NodeRecord
 from coordinator.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
-from coordinator.protocol.commands import AnnounceNode, AnyCommand, OpenSession
+from coordinator.protocol.commands import AnnounceNode, AnyCommand, MoveNode, OpenSession
 from coordinator.protocol.queries import GetView
 from coordinator.rpc.node_health import PLACEABLE_S, NodeHealth
 from coordinator.storage.state_store import Store
@@ -87,7 +87,11 @@ class Admission:
             raise Unavailable(f"The coordinator {peer.identity.id} is not known here.")
 
     def require_speaker(self, peer: Peer, command: AnyCommand) -> None:
-        """Raises Unavailable while another process speaks for the node, and has not ended for certain."""
+        """Raises Unavailable while another process speaks for the node, and has not ended for certain.
+
+        Raises InvalidRequest for an address that no certificate may be for.
+        """
+        self._require_sound(command)
         node = self._node(peer.identity.id)
         if peer.identity.role is not Role.NODE or node is None or isinstance(command, OpenSession):
             return
@@ -111,6 +115,11 @@ class Admission:
             if last is not None:
                 self._refuse(node, peer.instance, "another process speaks for it, and is heard")
             raise Unavailable(f"Another process spoke as the node {node.node_id} {silent_s:.1f} s ago.")
+
+    def _require_sound(self, command: AnyCommand) -> None:
+        """Raises InvalidRequest for an address that no certificate may be for, whoever checked it before."""
+        if isinstance(command, MoveNode):
+            check_address(command.address, development=self._view().development, field="address")
 
     def speaks(self, peer: Peer) -> bool:
         """Whether the process speaks for its node, as far as that is known."""

@@ -163,7 +163,7 @@ async def _run(
     try:
         contexts.credential.require_address(config.address)
     except UnusableCredential as error:
-        why = f"node.json: address: {error.details}. A node at another address joins anew."
+        why = f"node.json: address: {error.details}. `node set-address` moves it."
         raise InvalidRequest(why) from error
     async with (
         open_node(files, config, contexts, metrics, siblings, start=start, access=access) as node,

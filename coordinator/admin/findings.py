@@ -128,8 +128,8 @@ def check_credential(findings: Findings, files: KeepsCredential, identity: Ident
         credential.require_address(address)
     except UnusableCredential as error:
         advice = (
-            "Put that address back. A node at another joins anew, a coordinator is moved by"
-            " `filestore coordinator rebuild --address`."
+            "Put that address back. `filestore node set-address` moves a node,"
+            " `filestore coordinator rebuild --address` a coordinator."
         )
         findings.problem(path, error.details, advice)
     left_s = int((ends_at - datetime.now(UTC)).total_seconds())

@@ -65,6 +65,7 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.RenewCertificate: nodes.renew_certificate,
     commands.AnnounceNode: nodes.announce,
     commands.DrainNode: nodes.drain,
+    commands.MoveNode: nodes.move,
     commands.MarkNode: nodes.mark,
     commands.RemoveNode: nodes.remove,
     commands.RevokeNode: nodes.revoke,

@@ -19,6 +19,7 @@ from coordinator.protocol.commands import (
     ForgetInstance,
     JoinNode,
     MarkNode,
+    MoveNode,
     RemoveNode,
     RenewCertificate,
     RevokeNode,
@@ -131,6 +132,16 @@ def revoke(change: Change, command: RevokeNode) -> NodeRemoval:
         replicas=_count(db, "blob_replicas WHERE node_id = ?", node.node_id),
         uploads=upload_places.count_of_node(change, node.node_id),
     )
+
+
+def move(change: Change, command: MoveNode) -> NodeRecord:
+    """Record where a node is reached from now on. Admin only."""
+    require_admin(change.users, command.caller)
+    node = _find(change.db, command.node_id)
+    if node.address != command.address:
+        change.db.execute("UPDATE nodes SET address = ? WHERE node_id = ?", (command.address, node.node_id))
+        change.touch_view()
+    return _find(change.db, command.node_id)
 
 
 def drain(change: Change, command: DrainNode) -> NodeRecord:

@@ -128,6 +128,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.CreateJoinToken: _nothing,
     commands.DeleteJoinToken: _nothing,
     commands.AdmitCoordinator: _nothing,
+    commands.MoveNode: _nothing,
     commands.JoinNode: _nothing,
     commands.RenewCertificate: _nothing,
     commands.AnnounceNode: _nothing,

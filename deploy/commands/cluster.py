@@ -127,7 +127,7 @@ def setup(
     if address and found.address not in ("", plan.address):
         raise Conflict(
             f"--address: the members of this machine are known at {found.address}. `filestore coordinator"
-            " rebuild --address` and `filestore node rejoin --address` take them to another."
+            " rebuild --address` and `filestore node set-address` take them to another."
         )
     cluster_asked = NewCluster(name=cluster, replicas=replicas, development=development)
     _tell(

@@ -22,7 +22,7 @@ from deploy.commands.node_group import (
     show_node,
     undrain,
 )
-from deploy.commands.node_moves import move, rejoin
+from deploy.commands.node_moves import move, rejoin, set_address
 
 API_PORT = 7443
 PEER_PORT = 7444
@@ -168,5 +168,16 @@ def run(
     uvloop.run(run_node(data, http=http, workers=workers, web=web, read_level=level_reader()))
 
 
-for _command in (list_nodes, show_node, drain, undrain, revoke, forget_instance, remove, move, rejoin):
+for _command in (
+    list_nodes,
+    show_node,
+    drain,
+    undrain,
+    revoke,
+    forget_instance,
+    remove,
+    move,
+    set_address,
+    rejoin,
+):
     node.add_command(_command)

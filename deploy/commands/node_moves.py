@@ -1,14 +1,17 @@
-"""`filestore node move|rejoin`: a node on another disk, or at another address. It is stopped meanwhile."""
+"""`filestore node move|set-address|rejoin`: a stopped node on another disk, or at another address."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import click
 
 from deploy.base.addresses import plain_address
-from deploy.base.connection import read_text
+from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option
+from filestore_client import AsyncClient
 
 _to = click.option(
     "--to", "target", type=click.Path(path_type=Path), required=True, help="Its new directory."
@@ -29,6 +32,35 @@ def move(data: Path, target: Path) -> None:
     config = move_node(data, target)
     click.echo(f"{config.id} is at {target}: filestore node run --data {target}")
     click.echo(f"Delete {data} when it runs and `filestore status` calls it healthy.")
+
+
+@click.command("set-address")
+@data_option("The directory of the stopped node.")
+@click.option(
+    "--address", required=True, metavar="ADDRESS", help="Where clients and other nodes reach it now."
+)
+@connection_options
+def set_address(connection: Connection, data: Path, address: str) -> None:
+    """Take a stopped node to another address. Admins only.
+
+    It stays the same node, with its name and its content, and gets a certificate for the new address. Said
+    again after an interruption, it goes on. One that is known by a DNS name needs none of this.
+    """
+    from ca.identity import check_address
+    from node.base.config import NodeFiles
+    from node.membership.move import stopped
+    from node.membership.readdress import take_address
+
+    address = check_address(plain_address(address), development=True, field="address")
+    with stopped(data) as config:
+
+        async def work(client: AsyncClient) -> None:
+            path = f"/api/v1/cluster/nodes/{quote(config.id, safe='')}"
+            await client.call("PATCH", path, dict[str, Any], body={"address": address})
+
+        connection.run(work)
+        asyncio.run(take_address(NodeFiles(data), config, address))
+    click.echo(f"{config.id} is at {address}: filestore node run --data {data}")
 
 
 @click.command()

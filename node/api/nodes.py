@@ -7,18 +7,18 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from ca.identity import check_member_id
-from coordinator.http.app import json_response
+from ca.identity import check_address, check_member_id
+from coordinator.http.app import json_response, read_json
 from coordinator.model.records import DOWN, HEALTHY, Caller, NodeRecord, UploadPage
 from coordinator.model.replica_records import NodeRemoval, SolePage
 from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.calls import StatusReply
-from coordinator.protocol.commands import DrainNode, ForgetInstance, RemoveNode, RevokeNode
+from coordinator.protocol.commands import DrainNode, ForgetInstance, MoveNode, RemoveNode, RevokeNode
 from coordinator.protocol.queries import CountSoleReplicas, ListNodes, ListNodeUploads
 from coordinator.rpc.node_health import PLACEABLE_S
 from node.api.access import audited, authenticate
 from node.api.bodies.cluster import NodeBody, NodeList
-from node.api.bodies.nodes import RemovedNode, RevokedNode
+from node.api.bodies.nodes import MoveNodeBody, RemovedNode, RevokedNode
 from node.api.cluster import url_of
 from node.api.context import API, ApiServices
 from node.api.pages import (
@@ -56,6 +56,22 @@ async def get(request: web.Request) -> web.Response:
         if node.node_id == request.match_info["id"]:
             return json_response(_body_of(request.app[API], node))
     raise NotFound("No such node.")
+
+
+async def move(request: web.Request) -> web.Response:
+    """Others reach the node there from now on, once it has a certificate for it. Admins only.
+
+    `filestore node set-address` on its machine does both.
+    """
+    caller = await authenticate(request)
+    node_id = _path_node(request)
+    body = await read_json(request, MoveNodeBody)
+    services = request.app[API]
+    address = check_address(body.address, development=services.view.current.development, field="address")
+    command = MoveNode(caller=caller, node_id=node_id, address=address)
+    async with audited(request, "move_node", principal=caller.subject, target=node_id):
+        moved = await services.metadata.propose(command, NodeRecord)
+    return json_response(_body_of(services, moved))
 
 
 async def drain(request: web.Request) -> web.Response:
@@ -312,6 +328,17 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=get,
         summary="Show a node",
         answers={200: Answer(description="The node.", body=NodeBody)},
+    ),
+    Operation(
+        name="move_node",
+        tag=_TAG,
+        method="PATCH",
+        path=_NODE,
+        handler=move,
+        summary="Reach a node at another address",
+        body=MoveNodeBody,
+        answers={200: Answer(description="The node, at its new address.", body=NodeBody)},
+        changes=True,
     ),
     Operation(
         name="drain_node",

@@ -151,6 +151,7 @@ ROWS: Final = (
     Row("delete_join_token", "admin role", 404),
     Row("list_nodes", "admin role", 200),
     Row("get_node", "admin role", 200),
+    Row("move_node", "admin role", 404, body={"address": "127.0.0.1"}),
     Row("drain_node", "admin role", 404),
     Row("stop_draining_node", "admin role", 404),
     Row("revoke_node", "admin role", 404),
@@ -171,6 +172,7 @@ ROWS: Final = (
 )
 TELLING: Final = {"create_public_token", "mint_user_token", "renew_user_token", "create_join_token"}
 NOBODYS: Final = {
+    "move_node",
     "drain_node",
     "stop_draining_node",
     "revoke_node",

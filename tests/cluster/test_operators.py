@@ -58,6 +58,29 @@ def test_admin_token_is_rotated_and_the_old_one_is_dead_everywhere(tmp_path: Pat
             assert cluster.get("/auth/whoami", node=node, token=new).status == 200
 
 
+def test_stopped_node_is_taken_to_another_address_by_one_command(tmp_path: Path) -> None:
+    """It is the same node, and serves what it had to whoever asks at the new address, or at another node."""
+    with Cluster(tmp_path / "cluster") as cluster:
+        content, node = os.urandom(300_000), cluster.nodes[2]
+        file_uuid = cluster.store_everywhere(content)
+        data = cluster.data(node)
+        where = ("--data", str(data), "--address", "127.0.0.2")
+        assert cluster.filestore("node", "set-address", *where).returncode == 5  # it runs
+        cluster.terminate(node)
+        refused = cluster.filestore("node", "set-address", "--data", str(data), "--address", "*.lab")
+        assert refused.stderr.decode().startswith("filestore: invalid_request: --address: a wildcard")
+        for _ in range(2):  # after an interruption
+            assert f"{node.id} is at 127.0.0.2" in done(cluster, "node", "set-address", *where)
+        with node_at(data):
+            wait_until(lambda: states(cluster)[node.id] == "healthy", what="it is heard", timeout_s=SOON_S)
+            url = f"https://127.0.0.2:{node.api_port}"
+            found = cluster.get("/cluster/nodes").json["nodes"]
+            assert [each["url"] for each in found if each["id"] == node.id] == [url]
+            target = tmp_path / "copy"
+            done(cluster, "get", file_uuid, "--url", url, "-o", str(target))
+            assert target.read_bytes() == content
+
+
 def test_node_moves_to_another_directory_and_then_to_another_address(tmp_path: Path) -> None:
     """It serves from there what it had; its old name can be removed, and nothing is given up by that."""
     with Cluster(tmp_path / "cluster", coordinator_options=("--down-after", "3")) as cluster:

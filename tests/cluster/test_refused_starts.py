@@ -92,7 +92,7 @@ def test_address_that_the_certificate_is_not_for_is_refused(cluster: Cluster, tm
     data = copied(cluster, cluster.nodes[0], tmp_path)
     reword(data / "node.json", '"127.0.0.1"', '"127.0.0.2"')
     line = refusal(cluster, "node", data)
-    assert "is for the address 127.0.0.1, not for 127.0.0.2. A node at another address joins anew." in line
+    assert "is for the address 127.0.0.1, not for 127.0.0.2. `node set-address` moves it." in line
 
 
 def test_coordinator_at_an_address_that_its_certificate_is_not_for_is_refused(

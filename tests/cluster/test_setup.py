@@ -99,11 +99,17 @@ def healthy(machine: Machine, nodes: int) -> bool:
     return "lab: healthy" in told and all(f"m{number} " in told for number in range(1, nodes + 1))
 
 
+def run_healthy(first: Machine) -> None:
+    """What the first setup said to run, as long as it takes."""
+    first.run()
+    wait_until(lambda: "m1 " in first.status(), what="the first machine", timeout_s=120)
+
+
 def test_three_machines_by_three_commands(machines: list[Machine]) -> None:
     first, second, third = machines
     texts = first.first()
     assert len(texts) == 2
-    first.run()
+    run_healthy(first)
     told = second.set_up("--join", "-", stdin=f"{texts[0]}\n")
     assert "coordinator m2 and node m2 of the cluster lab" in told
     second.run()
@@ -128,7 +134,7 @@ def test_three_machines_by_three_commands(machines: list[Machine]) -> None:
 def test_machine_becomes_a_node_only(machines: list[Machine]) -> None:
     first, second, _ = machines
     (text,) = first.first("--machines", "2", "--replicas", "1")
-    first.run()
+    run_healthy(first)
     told = second.set_up("--join", text, "--node-only")
     assert "This machine is node m2 of the cluster lab" in told
     assert not (second.data / "coordinator").exists()
@@ -199,7 +205,7 @@ def test_first_machine_goes_on_after_a_kill(machines: list[Machine], step: str) 
 def test_other_machine_goes_on_after_a_kill_by_the_same_text(machines: list[Machine], step: str) -> None:
     first, second, _ = machines
     text, _ = first.first("--replicas", "1")
-    first.run()
+    run_healthy(first)
     killed_at(second, step, "--join", text)
     second.set_up("--join", text)
     second.run()
@@ -212,7 +218,7 @@ def test_other_machine_goes_on_after_a_kill_without_or_with_another_text(
 ) -> None:
     first, second, _ = machines
     text, other = first.first("--replicas", "1")
-    first.run()
+    run_healthy(first)
     killed_at(second, step, "--join", text)
     if step == "started":
         second.set_up()

@@ -29,6 +29,7 @@ from coordinator.protocol.commands import (
     DeleteFile,
     ForgetInstance,
     HashWhole,
+    MoveNode,
     PlaceUpload,
     ReportDamaged,
     ReportOrphans,
@@ -72,6 +73,7 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     AddTokenKey: KEYS_RETIRE,
     CreatePartial: UPLOADS_ARE_CONCATENATED,
     AdmitCoordinator: COORDINATORS_JOIN,
+    MoveNode: MEMBERS_ARE_NAMED,
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
     (CreateFile, "parts"): UPLOADS_ARE_CONCATENATED,

@@ -53,6 +53,7 @@ from coordinator.protocol.commands.cluster import (
     HashWhole,
     JoinNode,
     MarkNode,
+    MoveNode,
     OpenSession,
     RaiseRules,
     RecordCoordinators,
@@ -140,6 +141,7 @@ __all__ = [
     "HashWhole",
     "JoinNode",
     "MarkNode",
+    "MoveNode",
     "OpenSession",
     "PlaceUpload",
     "PutUser",
@@ -189,6 +191,7 @@ AnyCommand = (
     | RenewCertificate
     | AnnounceNode
     | DrainNode
+    | MoveNode
     | RemoveNode
     | RevokeNode
     | ForgetInstance
@@ -249,6 +252,7 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     DeleteJoinToken,
     AnnounceNode,
     DrainNode,
+    MoveNode,
     RemoveNode,
     RevokeNode,
     ForgetInstance,

@@ -141,6 +141,17 @@ class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
     succeeds: Text = ""
 
 
+class MoveNode(Command, frozen=True, kw_only=True, tag="move_node"):
+    """A node is reached at another address from now on, as `check_address` gave it. Admin only.
+
+    Its next certificate is for that address. Replies with the NodeRecord.
+    """
+
+    caller: Caller
+    node_id: Text
+    address: Text
+
+
 class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
     """Take a node out of placement, or (`draining` false) back in. Admin only.
 

@@ -1,11 +1,18 @@
-"""Bodies of draining, revoking and removing nodes."""
+"""Bodies of moving, revoking and removing nodes."""
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from node.api.bodies.cluster import NodeId
-from node.api.bodies.fields import Amount, Deleted, Text
+from node.api.bodies.fields import Amount, Deleted, IpAddress, Text
+from node.api.bodies.request import Request
+
+
+class MoveNodeBody(Request, frozen=True, kw_only=True):
+    """Where a node is reached from now on."""
+
+    address: IpAddress
 
 
 class RevokedNode(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ca.errors import Conflict, Unauthorized, Unavailable
+from ca.errors import Conflict, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator.admission import Admission
@@ -135,6 +135,14 @@ def test_certificate_that_was_never_issued_and_a_revoked_one_are_refused(world: 
     world.state.done(commands.RevokeNode(caller=ADMIN, node_id="n1"))
     with pytest.raises(Unauthorized):
         world.membership.check(peer(FIRST))
+
+
+@pytest.mark.parametrize("address", ["c1.coordinator.test.internal", "*.lab.example", "255.255.255.255", ""])
+def test_address_that_no_certificate_may_be_for_is_taken_from_no_member(world: World, address: str) -> None:
+    """Whoever signs next for that node would sign it."""
+    move = commands.MoveNode(caller=ADMIN, node_id="n1", address=address)
+    with pytest.raises(InvalidRequest, match=r"^address: "):
+        world.membership.require_speaker(peer(FIRST), move)
 
 
 def test_coordinator_that_is_not_known_gets_the_view_and_nothing_else(world: World) -> None:

@@ -171,6 +171,19 @@ def test_join_tokens_are_the_admins_business(state: State) -> None:
     assert state.apply(commands.DeleteJoinToken(caller=ADMIN, token_id="t1")) == "not_found"
 
 
+def test_admin_moves_a_node_to_another_address_and_nobody_else_does(state: State) -> None:
+    state.nodes("n1")
+    move = commands.MoveNode(caller=ADMIN, node_id="n1", address="files1.lab.example")
+    assert state.apply(msgspec.structs.replace(move, caller=state.user("alice"))) == "forbidden"
+    assert state.apply(msgspec.structs.replace(move, node_id="n2")) == "not_found"
+    before = state.ask(queries.GetView())
+    assert state.apply(move)["address"] == "files1.lab.example"
+    moved = state.ask(queries.GetView())
+    assert moved["version"] != before["version"]
+    assert state.apply(move)["address"] == "files1.lab.example"
+    assert state.ask(queries.GetView()) == moved
+
+
 def test_announced_peer_port_changes_the_view(state: State) -> None:
     state.nodes("n1")
     before = state.ask(queries.GetView())
