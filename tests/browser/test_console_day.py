@@ -226,7 +226,7 @@ async def test_upload_goes_on_after_the_page_was_loaded_anew(
         return status.status == 200 and status.json["offset"] > 0
 
     await asyncio.to_thread(wait_until, has_come, what="durable bytes", timeout_s=60)
-    await open_console(page, cluster.nodes[0], "#/")
+    await show(page, "#/", "main .recent")
     assert not faults(page, cluster.nodes[0])
     page.forget()
     async with asyncio.TaskGroup() as tasks:

@@ -1,5 +1,5 @@
 // Files and folders that are dropped anywhere, or chosen: what they are is guessed, and asked about before they go.
-import { html, useEffect, useRef, useState } from "../html.js";
+import { html, useLayoutEffect, useRef, useState } from "../html.js";
 import { servesContent } from "../place.js";
 import { Dialog, show } from "../ui/dialog.js";
 import { notify } from "../ui/toast.js";
@@ -46,7 +46,7 @@ export function offer(files, options = {}) {
 // The whole window takes what is dropped.
 export function DropZone() {
   const [isOver, setIsOver] = useState(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     let depth = 0;
     const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
     const enter = (event) => hasFiles(event) && ((depth += 1), setIsOver(true));
