@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ca.errors import Unavailable
+from ca.errors import FilestoreError
 from deploy.gns3.server import Gns3Server
 
 RECONNECT_PAUSE_S: Final = 5.0
@@ -25,7 +25,7 @@ class Watch:
         *,
         every_s: float | None,
         only: frozenset[str] | None = None,
-        tell: Callable[[Unavailable], None],
+        tell: Callable[[FilestoreError], None],
     ) -> None:
         self._server, self._back_up, self._every_s = server, back_up, every_s
         self._only, self._tell = only, tell
@@ -68,7 +68,7 @@ class Watch:
                     if notification.action == CLOSED and (self._only is None or project_id in self._only):
                         self._closed.add(project_id)
                         self._something.set()
-            except Unavailable as error:
+            except FilestoreError as error:
                 if not told:
                     self._tell(error)
                 told = True

@@ -9,7 +9,7 @@ import click
 
 from ca.errors import Conflict
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILURES, Failure, exit_code_of, line_of
+from deploy.base.failures import FAILURES, Failure, exit_code_of, line_of, reason_of
 from deploy.base.options import Duration
 from deploy.base.output import json_option, print_json, size
 from deploy.base.terminal import ProgressBars, printable_name
@@ -145,7 +145,7 @@ async def _watch(
             present = await reached.projects()
             chosen = [each for each in present if project_ids is None or each.project_id in project_ids]
             await runs(chosen, present)
-        except FAILURES as error:
+        except (*FAILURES, OSError) as error:
             _tell_failure(error)
 
     click.echo(f"GNS3 server {reached.name} is watched.", err=True)
@@ -204,8 +204,11 @@ def _tell(result: BackupResult, *, as_json: bool) -> None:
         click.echo(f"filestore: {name}: {said}", err=True)
 
 
-def _tell_failure(error: Failure) -> None:
-    click.echo(f"filestore: {line_of(error)}", err=True)
+def _tell_failure(error: Failure | OSError) -> None:
+    if isinstance(error, OSError):
+        click.echo(f"filestore: {error.filename or 'system'}: {reason_of(error)}", err=True)
+    else:
+        click.echo(f"filestore: {line_of(error)}", err=True)
 
 
 def _summary(results: Sequence[BackupResult]) -> str:
