@@ -191,7 +191,7 @@ def test_make_blocks_end_in_what_is_tested_elsewhere() -> None:
         re.sub(r"^make", "make --dry-run --always-make", text, flags=re.MULTILINE), ROOT, environment()
     )
     assert "filestore dev --data .filestore" in output
-    assert "--require-hashes -r constraints.txt" in output
+    assert "--require-hashes -r constraints-runtime.txt" in output
 
 
 def ready_cluster(checkout: Path) -> dict[str, list[dict[str, str | int]]]:

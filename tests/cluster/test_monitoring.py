@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.cli import cli
+from deploy.gns3.metrics import metrics_text
 from tests.cluster.harness import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,10 +37,11 @@ def test_every_alert_has_a_severity_and_a_summary() -> None:
 
 @pytest.fixture(scope="module")
 def offered(cluster: Cluster) -> set[str]:
-    """The names of all samples of a coordinator and of a node, also of those that have none yet."""
+    """The names of all samples of a coordinator, a node and a backup of labs, also those without a sample."""
+    members = (cluster.coordinators[0], cluster.nodes[0])
+    texts = [cluster.get("/metrics", node=member, token=None).body.decode() for member in members]
     names = set()
-    for member in (cluster.coordinators[0], cluster.nodes[0]):
-        text = cluster.get("/metrics", node=member, token=None).body.decode()
+    for text in [*texts, metrics_text("lab", [], ended_at=0, oldest_good_at=0).decode()]:
         for family in text_string_to_metric_families(text):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
             names |= {family.name + suffix for suffix in suffixes.get(family.type, ("",))}
@@ -63,7 +65,7 @@ def test_dashboard_names_metrics_that_exist(offered: set[str]) -> None:
 
 
 def test_runbook_names_commands_that_exist() -> None:
-    named = {tuple(words.split()) for words in re.findall(r"`filestore ((?:[a-z-]+ ?)+)", RUNBOOK)}
+    named = {tuple(words.split()) for words in re.findall(r"`filestore ((?:[a-z0-9-]+ ?)+)", RUNBOOK)}
     assert all(exists(cli, words) for words in named), named
 
 

@@ -45,10 +45,16 @@ CONTENT = os.urandom(600_000)
 
 
 @pytest.fixture(scope="module")
-def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def web_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the certificate for browsers lies that `crowd` has."""
+    return tmp_path_factory.mktemp("web")
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory, web_folder: Path) -> Iterator[Cluster]:
     """Two nodes of three workers each. Who ends something here starts it again."""
     directory = tmp_path_factory.mktemp("workers")
-    web = write_pair(tmp_path_factory.mktemp("web"), (PUBLIC_NAME,))
+    web = write_pair(web_folder, (PUBLIC_NAME,))
     options = (
         *("--workers", str(WORKERS)),
         *("--web-certificate", str(web.certificate), "--web-key", str(web.key)),
@@ -325,13 +331,11 @@ async def test_renewed_certificate_reaches_every_worker(crowd: Cluster) -> None:
     assert pids_of(crowd, node) == workers
 
 
-def test_renewed_certificate_for_browsers_reaches_every_worker(
-    crowd: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_renewed_certificate_for_browsers_reaches_every_worker(crowd: Cluster, web_folder: Path) -> None:
     node = crowd.nodes[0]
     before = shown_to_browsers(node)
     assert len(before) == 1
-    write_pair(tmp_path_factory.getbasetemp() / "web0", (PUBLIC_NAME,))
+    write_pair(web_folder, (PUBLIC_NAME,))
     os.kill(crowd.pid(node), signal.SIGHUP)
     wait_until(lambda: not shown_to_browsers(node) & before, what="the new one everywhere", timeout_s=20)
     assert len(shown_to_browsers(node)) == 1

@@ -102,7 +102,7 @@ def _example(kind: inspect.Type) -> Any:
         case inspect.LiteralType():
             return kind.values[0]
         case inspect.ListType():
-            return []
+            return [_example(kind.item_type)] * (kind.min_length or 0)
         case inspect.TupleType():
             return [_example(part) for part in kind.item_types]
         case inspect.IntType():
