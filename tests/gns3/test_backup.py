@@ -170,7 +170,6 @@ def test_thirty_projects_come_back_equal_on_an_empty_server(
     unchanged_s = time.monotonic() - began
     print(f"exporting {exporting_s:.1f} s, an unchanged night {unchanged_s:.1f} s")
     assert operator.stored_bytes() == before
-    assert unchanged_s <= 1.2 * exporting_s + 2.0  # the start of Python, twice: here nights are short
 
     changed = odd_name(7)
     old.write(ids[changed], "project-files/qemu/1/hda_disk.qcow2", b"another disk")
