@@ -103,8 +103,8 @@ def add_token_key(change: Change, command: AddTokenKey) -> TokenKeyRecord:
             f"{count} keys of user tokens are valid: wait until some have ended, or give no grace."
         )
     db.execute(
-        "UPDATE keys SET retires_at_ms = min(coalesce(retires_at_ms, ?1), ?1) WHERE purpose = 'user_token'",
-        (ends_at_ms,),
+        "UPDATE keys SET retires_at_ms = min(coalesce(retires_at_ms, ?), ?) WHERE purpose = 'user_token'",
+        (ends_at_ms, ends_at_ms),
     )
     db.execute(
         "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, 'user_token', ?, ?, ?)",
