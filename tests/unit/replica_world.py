@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from coordinator.model.records import DOWN, HEALTHY, ClusterView
+from coordinator.model.records import HEALTHY, ClusterView
 from coordinator.model.replica_records import SurplusPage
 from coordinator.protocol import commands, queries
 from coordinator.reconcile.facts import Facts
@@ -419,7 +419,7 @@ class World:
         self.recount(1)
         self.trim(1)
         for number, node in enumerate(self.nodes):
-            if self._states().get(node.name) == DOWN:
+            if self._states().get(node.name) != HEALTHY:  # it has compared, and is healthy by the next round
                 self.mark(number)
             self.compare(number)
             self.serve(number)
