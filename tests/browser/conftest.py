@@ -1,8 +1,5 @@
 """The long suite of a real browser: not part of `make test`, run by `make browser`."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -10,30 +7,15 @@ import pytest
 from tests.browser import axe
 from tests.browser.chromium import Browser, Page
 from tests.cluster.harness import Cluster
+from tests.debian_packages import require
 
 PACKAGES = {"chromium": "chromium", "certutil": "libnss3-tools"}  # Debian's, by the program that they bring
-INSTALL_TIMEOUT_S = 240.0
 
 
 @pytest.fixture(scope="session")
 def programs() -> None:
     """Skip the test where there is no browser, and none can be installed."""
-    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
-    if not missing:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
-        done = subprocess.run(
-            ["apt-get", "--quiet", *arguments],
-            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            pytest.skip(f"cannot install {', '.join(missing)}: {done.stderr.strip()[-300:]}")
+    require(PACKAGES)
 
 
 @pytest.fixture(scope="session")

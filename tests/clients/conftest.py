@@ -1,15 +1,11 @@
 """The long suite of stock clients: not part of `make test`, run by `make clients`."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.harness import Cluster
-
-INSTALL_TIMEOUT_S = 240.0
+from tests.debian_packages import installed
 
 
 @pytest.fixture(scope="session")
@@ -30,23 +26,3 @@ def restic() -> str:
 def nginx() -> str:
     """The same."""
     return installed("nginx", "nginx-light")
-
-
-def installed(program: str, package: str) -> str:
-    """Where a program of one of Debian's packages is. Skips the test where it is not, and cannot be had."""
-    if found := shutil.which(program):
-        return found
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.skip(f"not installed: Debian's package {package}")
-    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", package]):
-        done = subprocess.run(
-            ["apt-get", "--quiet", *arguments],
-            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            pytest.skip(f"cannot install {package}: {done.stderr.strip()[-300:]}")
-    return shutil.which(program) or pytest.skip(f"the package {package} has no {program} command")

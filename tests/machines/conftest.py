@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.debian_packages import require
 from tests.machines.bed import Machine, bed, make_base
-from tests.machines.debian_packages import require
 from tests.machines.manual import follow
 from tests.machines.products import made
 
+INSTALL_TIMEOUT_S = 600.0
 PROGRAMS = {"mmdebstrap": "mmdebstrap", "systemd-nspawn": "systemd-container", "mkfs.ext4": "e2fsprogs"}
 SUITE = "bookworm"
 
@@ -26,7 +27,7 @@ def package() -> Path:
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Debian that has just been installed."""
-    require(PROGRAMS)
+    require(PROGRAMS, timeout_s=INSTALL_TIMEOUT_S)
     return make_base(tmp_path_factory.mktemp("base"), suite=SUITE)
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.processes import free_ports, wait_until
+from tests.debian_packages import require
 from tests.machines.bed import make_base
-from tests.machines.debian_packages import require
 from tests.test_tidy import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 CONTAINER = ROOT / "deploy" / "container"
 VALIDATORS = ("compose-spec==0.2.1", "kubernetes-validate==1.37.0")  # too large for everybody's environment
+INSTALL_TIMEOUT_S = 600.0
 PROGRAMS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "systemd-nspawn": "systemd-container"}
 BASE, IMAGE = "localhost/debian:bookworm-slim", "localhost/filestore"
 READ_COMPOSE = """
@@ -94,7 +95,7 @@ class Image:
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterator[Image]:
     """Built from the Containerfile, on a Debian that is made here: no registry is asked."""
-    require(PROGRAMS)
+    require(PROGRAMS, timeout_s=INSTALL_TIMEOUT_S)
     place = tmp_path_factory.mktemp("image")
     made = Image(place)
     slim = make_base(place, suite="bookworm", included=("ca-certificates",))

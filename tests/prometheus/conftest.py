@@ -1,6 +1,5 @@
 """The long suite of a real Prometheus: not part of `make test`, run by `make prometheus`."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,31 +11,14 @@ import pytest
 from deploy.dev.cluster import Member
 from deploy.dev.processes import free_ports, wait_until
 from tests.cluster.harness import Cluster
+from tests.debian_packages import installed
 from tests.prometheus.scraping import OURS, SCRAPED_S, asked, targets
-
-INSTALL_TIMEOUT_S = 240.0
 
 
 @pytest.fixture(scope="session")
 def prometheus() -> str:
     """The program; skips the test where there is none, and none can be installed."""
-    if found := shutil.which("prometheus"):
-        return found
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.skip("not installed: Debian's package prometheus")
-    # A unit of a daemon that the package would start has no place here.
-    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", "prometheus"]):
-        done = subprocess.run(
-            ["apt-get", "--quiet", *arguments],
-            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"},
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            pytest.skip(f"cannot install prometheus: {done.stderr.strip()[-300:]}")
-    return shutil.which("prometheus") or pytest.skip("the package has no prometheus command")
+    return installed("prometheus", "prometheus")
 
 
 @pytest.fixture(scope="session")
