@@ -249,9 +249,10 @@ async def _settled(
     for one that may not be known to be lost yet), and the log knows what this disk has lost of them: no
     client may learn of bytes that are gone. `seen_releases`: `UploadLocks.releases` before `record` was read.
     """
-    doubt_s = DOUBT_S if request.method == hdrs.METH_HEAD else POLL_DOUBT_S
+    goes_on = request.method == hdrs.METH_HEAD  # from what it is told; others look on
+    doubt_s = DOUBT_S if goes_on else POLL_DOUBT_S
     if record.placement and not services.disk.hangs():
-        await services.locks.settled(record.file_uuid, doubt_s=bounded_s(doubt_s))
+        await services.locks.settled(record.file_uuid, doubt_s=bounded_s(doubt_s), ends_silent=goes_on)
     if services.locks.releases != seen_releases:
         seen_releases = services.locks.releases
         query = GetUpload(caller=caller, file_uuid=record.file_uuid)

@@ -8,7 +8,7 @@ upload: the other gets 423.
 Who asks where an upload stands may be the client of a request that has just broken off, before this node has
 noticed: some of its bytes lie with a proxy still, or with the node that passes them on. So the answer waits
 for the end of that request, as long as a silent one is given; one that receives all the time is taken to
-live, and goes on.
+live, and goes on. Who only looks on, again and again, ends nobody: a sender may pause.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ class UploadLock:
         """A byte came."""
         self.moved_at_s = asyncio.get_running_loop().time()
 
-    def is_live(self) -> bool:
-        """Whether a client is there that waits for this request's end."""
+    def is_silent(self) -> bool:
+        """Whether a client that is to send has sent nothing for TAKEOVER_STALL_S."""
         stalled_s = asyncio.get_running_loop().time() - self.moved_at_s
-        return self.connected() and not (self.receiving and stalled_s >= TAKEOVER_STALL_S)
+        return self.receiving and stalled_s >= TAKEOVER_STALL_S
 
 
 class UploadLocks:
@@ -90,16 +90,17 @@ class UploadLocks:
             if not taken:
                 self._writers.pop(principal, None)
 
-    async def settled(self, file_uuid: str, *, doubt_s: float = 0.0) -> bool:
+    async def settled(self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True) -> bool:
         """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked.
 
-        One that seems to live is waited for as long as `doubt_s`.
+        One that seems to live is waited for as long as `doubt_s`. With `ends_silent` one that is silent while
+        its connection stands counts as dead.
         """
         loop = asyncio.get_running_loop()
         asked_at_s = loop.time()
         until_s = asked_at_s + bounded_s(TAKEOVER_WAIT_S)
         while (present := self._locks.get(file_uuid)) is not None:
-            if present.is_live():
+            if present.connected() and not (ends_silent and present.is_silent()):
                 if loop.time() >= asked_at_s + doubt_s:
                     return False
                 with suppress(TimeoutError):

@@ -4,11 +4,13 @@ import hashlib
 import os
 import socket
 import ssl
+import time
 
 import pytest
 
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
+from node.uploads.write_locks import POLL_DOUBT_S, TAKEOVER_STALL_S
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_uploads import Upload
 
@@ -47,6 +49,23 @@ def test_target_with_an_origin_works_at_the_holder_and_is_passed_on(cluster: Clu
     put = f"PUT {origin}{path_of(upload)} HTTP/1.1\r\nContent-Length: 4\r\n"
     assert answer_to(cluster, upload.other, put, b"abcd")[0] == 200
     assert upload.content() == b"abcd"
+
+
+def test_sender_that_pauses_is_not_ended_by_who_looks_on(cluster: Cluster) -> None:
+    """Neither at the holder nor where the bytes and the question pass through another node."""
+    for by in ("holder", "other"):
+        upload = Upload(cluster, size_bytes=8)
+        node = upload.holder if by == "holder" else upload.other
+        head = f"PUT {path_of(upload)} HTTP/1.1\r\nContent-Length: 8\r\nConnection: close\r\n"
+        with connect(cluster, node) as connection:
+            connection.sendall(with_credential(cluster, head) + b"abcd")
+            paused_at_s = time.monotonic()
+            while time.monotonic() < paused_at_s + TAKEOVER_STALL_S + POLL_DOUBT_S:
+                answer = cluster.get(f"/files/{upload.file_uuid}/status", node=node)
+                assert (answer.status, answer.json["offset"]) == (200, 0)
+            connection.sendall(b"efgh")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        assert upload.content() == b"abcdefgh"
 
 
 @pytest.mark.parametrize("extra", [50, 61, 62])

@@ -65,6 +65,18 @@ async def test_writer_ends_a_silent_request_and_takes_over(monkeypatch: pytest.M
             assert silent.gone.is_set()
 
 
+async def test_silent_request_is_not_ended_by_who_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_locks, "TAKEOVER_STALL_S", 0.0)
+    table, silent, begun = UploadLocks(), Connection(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(use(table, silent, begun=begun, receiving=True))
+        await begun.wait()
+        assert not await table.settled(ID, ends_silent=False)
+        assert not silent.gone.is_set()
+        silent.gone.set()
+        assert await table.settled(ID, ends_silent=False)  # a closed connection leaves nobody to wait for
+
+
 async def test_completing_request_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_locks, "TAKEOVER_STALL_S", 0.0)
     table, first, begun = UploadLocks(), Connection(), asyncio.Event()
