@@ -10,9 +10,12 @@ import pytest
 
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
+from node.content.concatenation import READ_BYTES
+from node.uploads.chain import BEHIND_BYTES_MAX
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.part_steps import TUS, Parts, check_content
 from tests.cluster.test_damage import change_byte
+from tests.cluster.upload_steps import stopped
 
 pytestmark = pytest.mark.long
 MIB = 1 << 20
@@ -81,6 +84,37 @@ def test_part_that_a_disk_gives_back_as_other_bytes_comes_from_another_node(four
     record = four.get(f"/backups/{answer.json['file_uuid']}").json
     assert record["blob_sha256"] == hashlib.sha256(parts.content).hexdigest()
     check_content(four, answer.json["file_uuid"], parts.content)
+
+
+def test_bytes_of_a_part_that_nobody_compared_are_not_built_on(mended: Cluster) -> None:
+    """The request that brought them ended at the last one: it waited for nodes that hang."""
+    node, *others = mended.nodes
+    parts = Parts(mended, [os.urandom(BEHIND_BYTES_MAX + 2 * READ_BYTES), os.urandom(5 * MIB)])
+    parts.send_all()
+    bucket_id = mended.post("/buckets", {"name": "uncompared"}).json["bucket_id"]
+    wait_until(
+        lambda: lying_bytes(mended, node, parts.uuids[0]) == len(parts.pieces[0]),
+        what="the part on the node",
+        timeout_s=60,
+    )
+    change_byte(mended.data(node) / "uploads" / parts.uuids[0] / "data", MIB)
+    file: dict[str, str] = {}
+
+    def is_brought() -> bool:
+        """Once this node has taken the file over, if it is placed on another first."""
+        assert parts.finish(node=node, bucket_id=bucket_id).status == 503
+        [found] = mended.get(f"/buckets/{bucket_id}/files", node=node).json["files"]
+        file.update(found)
+        return lying_bytes(mended, node, file["file_uuid"]) == len(parts.pieces[0])
+
+    with stopped(mended, others[0]), stopped(mended, others[1]):
+        wait_until(is_brought, what="the part, and nothing behind it", timeout_s=90)
+    mended.wait_healthy()
+    answer = parts.finish_once_taken(node=node, bucket_id=bucket_id)
+    assert (answer.status, answer.json["file_uuid"]) == (201, file["file_uuid"])
+    record = mended.get(f"/backups/{file['file_uuid']}").json
+    assert record["blob_sha256"] == hashlib.sha256(parts.content).hexdigest()
+    check_content(mended, file["file_uuid"], parts.content)
 
 
 def test_file_whose_holder_dies_in_the_middle_goes_on_elsewhere(four: Cluster) -> None:
