@@ -86,6 +86,7 @@ def test_part_that_a_disk_gives_back_as_other_bytes_comes_from_another_node(four
     check_content(four, answer.json["file_uuid"], parts.content)
 
 
+@pytest.mark.timeout(400)
 def test_bytes_of_a_part_that_nobody_compared_are_not_built_on(mended: Cluster) -> None:
     """The request that brought them ended at the last one: it waited for nodes that hang."""
     node, *others = mended.nodes
@@ -108,7 +109,7 @@ def test_bytes_of_a_part_that_nobody_compared_are_not_built_on(mended: Cluster) 
         return lying_bytes(mended, node, file["file_uuid"]) == len(parts.pieces[0])
 
     with stopped(mended, others[0]), stopped(mended, others[1]):
-        wait_until(is_brought, what="the part, and nothing behind it", timeout_s=90)
+        wait_until(is_brought, what="the part, and nothing behind it", timeout_s=180)
     mended.wait_healthy()
     answer = parts.finish_once_taken(node=node, bucket_id=bucket_id)
     assert (answer.status, answer.json["file_uuid"]) == (201, file["file_uuid"])
