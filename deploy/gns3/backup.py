@@ -37,6 +37,7 @@ Progress = Callable[[int, int | None], None]
 Bar = Callable[[str], AbstractContextManager[Progress]]
 
 ATTEMPTS_MAX: Final = 2  # of an export that breaks off
+LOOK_UPS_MAX: Final = 8  # at once, of the newest backups
 STOPPED_POLL_S: Final = 5.0
 _STORE_IS_GONE: Final = (Unavailable, Unauthorized, UntrustedServer)
 
@@ -86,6 +87,7 @@ class BackupRun:
         self._server, self._client, self._journal = server, client, journal
         self._wishes, self._bar, self._tell = wishes, bar, tell
         self._owner_id = ""
+        self._newest: dict[str, StoredBackup | None] = {}
         self._stored_md5s: set[str] | None = None
         self._on_server: list[ServerImage] = []
 
@@ -93,6 +95,7 @@ class BackupRun:
         """One result for each project, in their order. Raises FilestoreError before the first one only."""
         self._owner_id = (await self._client.whoami()).user_id
         await self._clean_up()
+        await self._look_up(projects)
         results: dict[str, BackupResult] = {}
         gone: Failure | None = None
         for project in projects:
@@ -122,8 +125,7 @@ class BackupRun:
             return result, error if is_gone else None
 
     async def _back_up(self, project: LabProject) -> BackupResult:
-        backups = await backups_of(self._client, project.project_id, owner_id=self._owner_id)
-        newest = backups[-1] if backups else None
+        newest = self._newest[project.project_id]
         began_at = time.time()
         stored: Project | None = None
         with self._bar(project.name) as progress:
@@ -143,6 +145,25 @@ class BackupRun:
             images,
             tuple(errors),
         )
+
+    async def _look_up(self, projects: Sequence[LabProject]) -> None:
+        """Find the newest backup of each, before the first export: its server waits for nothing then.
+
+        Raises FilestoreError.
+        """
+        limit = asyncio.Semaphore(LOOK_UPS_MAX)
+
+        async def look_up(project: LabProject) -> None:
+            async with limit:
+                backups = await backups_of(self._client, project.project_id, owner_id=self._owner_id)
+            self._newest[project.project_id] = backups[-1] if backups else None
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for project in projects:
+                    group.create_task(look_up(project))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
     async def _again(
         self,
@@ -279,6 +300,8 @@ class BackupRun:
                 if await self._runs(project) and time.monotonic() < give_up_at:
                     continue
                 running.remove(project)
+                with suppress(*FAILURES):  # it is known as it was at first
+                    await self._look_up([project])
                 result, gone = await self._result_of(project)
                 results.append(result)
                 self._tell(result)

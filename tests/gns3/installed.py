@@ -15,8 +15,20 @@ ENVIRONMENTS: Final = ROOT / ".gns3-server"
 INSTALL_TIMEOUT_S: Final = 600.0
 
 
+class NotInstalled(Exception):
+    """gns3-server cannot be had here; the text says why."""
+
+
 def gns3server(version: str = VERSION) -> Path:
     """The program; skips the test where it cannot be installed."""
+    try:
+        return installed(version)
+    except NotInstalled as error:
+        pytest.skip(str(error))
+
+
+def installed(version: str = VERSION) -> Path:
+    """The program. Raises NotInstalled."""
     environment = ENVIRONMENTS / version
     program, marker = environment / "bin" / "gns3server", environment / ".installed"
     if marker.exists():
@@ -35,6 +47,6 @@ def gns3server(version: str = VERSION) -> Path:
             arguments, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
         )
         if done.returncode != 0:
-            pytest.skip(f"cannot install gns3-server {version}: {done.stderr.strip()[-300:]}")
+            raise NotInstalled(f"cannot install gns3-server {version}: {done.stderr.strip()[-300:]}")
     marker.touch()
     return program

@@ -19,7 +19,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
+from ca.webcertificate import WebCertificateFiles
 from deploy.dev.processes import free_ports, wait_until
+from tests.web_certificates import trusting
 
 PASSWORD: Final = "of the test"
 COMPUTE_PASSWORD: Final = "of the compute"
@@ -51,10 +53,19 @@ class LabServer:
 
     api = "v3"
 
-    def __init__(self, program: Path, directory: Path, *, token_minutes: int = 1440) -> None:
+    def __init__(
+        self,
+        program: Path,
+        directory: Path,
+        *,
+        token_minutes: int = 1440,
+        pair: WebCertificateFiles | None = None,
+    ) -> None:
+        """`pair`: its certificate for 127.0.0.1, where it speaks https."""
         self._program, self.directory, self._token_minutes = program, directory, token_minutes
+        self._pair = pair
         self.port, first_port = free_ports(2)
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if pair is None else 'https'}://127.0.0.1:{self.port}"
         self._console_port = first_port
         self._process: subprocess.Popen[bytes] | None = None
         self._token = ""
@@ -238,7 +249,11 @@ class LabServer:
     def _exchange(
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=REQUEST_TIMEOUT_S)
+        address = ("127.0.0.1", self.port)
+        connection = http.client.HTTPConnection(*address, timeout=REQUEST_TIMEOUT_S)
+        if self._pair is not None:
+            context = trusting(self._pair.certificate)
+            connection = http.client.HTTPSConnection(*address, timeout=REQUEST_TIMEOUT_S, context=context)
         try:
             connection.request(method, f"/{self.api}{path}", body=content, headers=dict(headers))
             response = connection.getresponse()
@@ -272,6 +287,11 @@ class LabServer:
             f"jwt_access_token_expire_minutes = {self._token_minutes}",
         ]
 
+    def _settings_of_tls(self) -> list[str]:
+        if self._pair is None:
+            return []
+        return ["enable_ssl = True", f"certfile = {self._pair.certificate}", f"certkey = {self._pair.key}"]
+
     def _configure(self) -> None:
         lines = [
             "[Server]",
@@ -284,6 +304,7 @@ class LabServer:
             f"console_end_port_range = {self._console_port + 600}",
             f"udp_start_port_range = {self._console_port}",
             f"udp_end_port_range = {self._console_port + 600}",
+            *self._settings_of_tls(),
             *self._settings_of_version(),
         ]
         (self.directory / "gns3_server.conf").write_text("\n".join(lines) + "\n")

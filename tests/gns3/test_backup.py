@@ -1,38 +1,21 @@
 """Projects are backed up once, and again when they have changed; restored ones are equal, file by file."""
 
 import json
-import os
 import secrets
 import signal
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from deploy.dev.processes import wait_until
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
+from tests.gns3.thirty_projects import odd_name, thirty_projects
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-
-MIB: Final = 1 << 20
-ODD_NAMES: Final = (
-    "plain",
-    "with spaces and (brackets)",
-    "ünïcödé Łab 網路",
-    "dots.and-dashes_",
-    "100% & $HOME; `x` 'y' \"z\"",
-    "-begins-like-an-option",
-    "a" * 120,
-    "tab-less # hash ? question",
-)
-
-
-def odd_name(number: int) -> str:
-    return f"{ODD_NAMES[number % len(ODD_NAMES)]} {number}"
 
 
 def test_unchanged_project_is_not_stored_again(operator: Operator, old: LabServer) -> None:
@@ -152,23 +135,11 @@ def test_watch_writes_metrics_and_backs_up_everything(
 def test_thirty_projects_come_back_equal_on_an_empty_server(
     operator: Operator, old: LabServer, new: LabServer
 ) -> None:
-    sizes = [0, 1, 4096, 70_000, 3 * MIB] * 5 + [9 * MIB, 17 * MIB, 40 * MIB, 120 * MIB, 300 * MIB]
-    ids: dict[str, str] = {}
-    for number, size_bytes in enumerate(sizes):
-        disk = os.urandom(min(size_bytes, 16 * MIB)) * max(1, size_bytes // (16 * MIB))
-        files = {"project-files/qemu/1/hda_disk.qcow2": disk, "project-files/ü/empty": b""}
-        ids[odd_name(number)] = old.make_project(odd_name(number), files)
+    ids = thirty_projects(old)
     assert set(operator.backup("--all", "--server", "old").values()) <= {"stored", "unchanged"}
 
-    began = time.monotonic()
-    for project in old.call("GET", "/projects"):
-        assert old.request("GET", f"/projects/{project['project_id']}/export")[0] == 200
-    exporting_s = time.monotonic() - began
     before = operator.stored_bytes()
-    began = time.monotonic()
     assert set(operator.backup("--all", "--server", "old").values()) == {"unchanged"}
-    unchanged_s = time.monotonic() - began
-    print(f"exporting {exporting_s:.1f} s, an unchanged night {unchanged_s:.1f} s")
     assert operator.stored_bytes() == before
 
     changed = odd_name(7)
