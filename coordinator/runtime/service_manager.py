@@ -15,7 +15,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,8 @@ from typing import Any, Final
 BEAT_S: Final = 5.0  # between two sentences; more often where the watchdog is impatient
 BEATS_PER_WATCHDOG: Final = 4  # one that is late, and one that is lost, do no harm
 STATUS_CHARS_MAX: Final = 200
-CHANGE_TIMEOUT_S: Final = 1.0  # for a change that must not be lost; another beat follows one that is
+CHANGE_TIMEOUT_S: Final = 1.0  # for a change; one that did not go by then goes before the next beat
+CHANGES_MAX: Final = 8  # that have not gone: of more, the newest
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class ServiceManager:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._watchdog_s = _watchdog_s()
         self._status = ""
+        self._untold = deque[Sequence[str]](maxlen=CHANGES_MAX)
 
     @property
     def beat_s(self) -> float:
@@ -46,20 +49,21 @@ class ServiceManager:
 
     def ready(self) -> None:
         """The process serves; after `reloading`, it does so by what it has read."""
-        self._tell("READY=1", timeout_s=CHANGE_TIMEOUT_S)
+        self._change("READY=1")
 
     def reloading(self) -> None:
         """The process reads again what may change while it runs; `ready` follows."""
         now = f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
-        self._tell("RELOADING=1", now, timeout_s=CHANGE_TIMEOUT_S)
+        self._change("RELOADING=1", now)
 
     def stopping(self) -> None:
         """The process takes no more requests and ends soon."""
         self._status = "Stopping"
-        self._tell("STOPPING=1", f"STATUS={self._status}", timeout_s=CHANGE_TIMEOUT_S)
+        self._change("STOPPING=1", f"STATUS={self._status}")
 
     def alive(self) -> None:
         """The process lives: the watchdog begins to wait anew."""
+        self._tell_changes()
         self._tell("WATCHDOG=1")
 
     def show(self, status: str) -> None:
@@ -67,6 +71,16 @@ class ServiceManager:
         line = " ".join(status.split())[:STATUS_CHARS_MAX]
         if line != self._status and self._tell(f"STATUS={line}"):
             self._status = line
+
+    def _change(self, *facts: str) -> None:
+        """Tell what no later word makes up for."""
+        self._untold.append(facts)
+        self._tell_changes(CHANGE_TIMEOUT_S)
+
+    def _tell_changes(self, timeout_s: float = 0.0) -> None:
+        """Tell all that did not go, in order, until one does not again."""
+        while self._untold and self._tell(*self._untold[0], timeout_s=timeout_s):
+            self._untold.popleft()
 
     def _tell(self, *facts: str, timeout_s: float = 0.0) -> bool:
         """Send a datagram of some assignments; whether it went. A manager that takes none stops nothing."""

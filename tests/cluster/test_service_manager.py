@@ -3,13 +3,14 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import free_ports, wait_until
+from ca.errors import Unavailable
+from deploy.dev.processes import Child, free_ports, wait_until
 from tests.cluster.harness import FILESTORE
 from tests.notify_socket import NotifySocket
 
@@ -27,16 +28,24 @@ class Service:
 
     def until(self, line: str, *, times: int = 1) -> None:
         """Wait until the manager has heard it so often."""
-        wait_until(lambda: self.heard.count(line) >= times, what=line, timeout_s=WAIT_S)
+        self._wait(lambda: self.heard.count(line) >= times, line)
 
     def until_status(self, text: str) -> None:
         """Wait until that is the newest status."""
-        wait_until(lambda: self.heard.statuses()[-1:] == [text], what=text, timeout_s=WAIT_S)
+        self._wait(lambda: self.heard.statuses()[-1:] == [text], text)
 
     def reload(self, *, times: int) -> None:
         """Wait until it has read everything again; `times`: how often since its start."""
         self.process.send_signal(signal.SIGHUP)
         self.until("READY=1", times=times + 1)
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        child = Child("the service", self.process, self._log)
+        try:
+            wait_until(condition, what=what, timeout_s=WAIT_S, watched=[child])
+        except Unavailable:
+            if not condition():  # what it told last is there when it has ended
+                raise
 
     def says(self, text: str) -> bool:
         """Whether that is in its log."""

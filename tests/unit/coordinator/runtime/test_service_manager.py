@@ -108,6 +108,19 @@ def test_nothing_is_told_where_nobody_asked(monkeypatch: pytest.MonkeyPatch, hea
     assert heard.lines() == []
 
 
+def test_change_that_a_full_socket_took_not_goes_before_the_next_beat(heard: NotifySocket) -> None:
+    manager = ServiceManager()
+    told = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 2
+    for _ in range(told):
+        manager.alive()
+    manager.reloading()
+    manager.ready()
+    assert set(heard.lines()) == {ALIVE}
+    manager.alive()
+    changes = [line for line in heard.lines() if line in ("RELOADING=1", "READY=1", ALIVE)][-3:]
+    assert changes == ["RELOADING=1", "READY=1", ALIVE]
+
+
 def test_manager_that_is_gone_stops_nothing(heard: NotifySocket) -> None:
     heard.path.unlink()
     manager = ServiceManager()
