@@ -39,6 +39,7 @@ from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
+from tests.unit.node.packs import pack_acts
 from tests.unit.peer_ports import CLUSTER
 from tests.unit.power_worlds import LAGGING
 from tests.unit.snapshot_files import fetch, taken
@@ -293,9 +294,14 @@ def count(root: Path) -> None:
         note(f"counted {instance.directory} {instance.start}")
 
 
+def use_packs(root: Path) -> None:
+    """Small blobs of a node."""
+    pack_acts.use_packs(root, note)
+
+
 _STATES = (apply, copy, make, install, decide, start, rebuild_alone, rebuild_fetched, lose_log)
 ACTS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (*_STATES, killed, append, promise, shape, place, count)
+    each.__name__: each for each in (*_STATES, killed, append, promise, shape, place, count, use_packs)
 }
 
 

@@ -1,0 +1,142 @@
+"""One pack on the disk: made, appended to, sealed, read. All calls block."""
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from node.diskio.durable import Disk, Octets, write_all
+from node.diskio.fs import READ_FLAGS
+from node.packs.record import (
+    HEADER_BYTES,
+    MARKER_BYTES,
+    PackHeader,
+    PackInvalid,
+    Record,
+    decode_header,
+    encode_end,
+    encode_header,
+)
+
+SUFFIX: Final = ".pack"
+NUMBER_BITS: Final = 63  # at random: a number that was used once never comes again, whatever is left of it
+_DIGITS: Final = 16
+_NAME: Final = re.compile(rf"[0-7][0-9a-f]{{{_DIGITS - 1}}}{re.escape(SUFFIX)}")
+_CREATE_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def pack_name(number: int) -> str:
+    """The file name of a pack."""
+    return f"{number:0{_DIGITS}x}{SUFFIX}"
+
+
+def numbers_in(directory: int) -> list[int]:
+    """The packs of a directory; other names are passed over. Raises OSError."""
+    return sorted(int(name[:_DIGITS], 16) for name in os.listdir(directory) if _NAME.fullmatch(name))
+
+
+@dataclass(frozen=True, slots=True)
+class PackReader:
+    """A pack that is open for reading. The caller closes it."""
+
+    descriptor: int
+    header: PackHeader
+    size_bytes: int
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.descriptor)
+
+
+def open_pack(number: int, directory: int) -> PackReader:
+    """Raises PackInvalid for what is no pack, or not this one; FileNotFoundError, OSError."""
+    descriptor = os.open(pack_name(number), READ_FLAGS, dir_fd=directory)
+    try:
+        header = decode_header(os.pread(descriptor, HEADER_BYTES, 0))
+        if header.number != number:
+            raise PackInvalid(f"it says that it is number {header.number}")
+        return PackReader(descriptor, header, os.fstat(descriptor).st_size)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def is_in_use(reader: PackReader) -> bool:
+    """Whether a process appends to it now. Raises OSError."""
+    try:
+        fcntl.flock(reader.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(reader.descriptor, fcntl.LOCK_UN)
+    return False
+
+
+class PackWriter:
+    """A new pack, which this process alone appends to. For one thread at a time.
+
+    After an error it takes no more: of what was written behind `durable_offset` nobody knows what became.
+    """
+
+    def __init__(self, directory: int, disk: Disk) -> None:
+        """Make one; its name is durable. Raises OSError."""
+        self._disk = disk
+        self.header, self._descriptor = self._made(directory)
+        self.records: list[Record] = []
+        self.durable_offset = HEADER_BYTES
+        self.is_broken = True
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_all(disk, self._descriptor, encode_header(self.header), 0)
+            disk.fsync(self._descriptor)
+            disk.fsync(directory)
+        except BaseException:
+            os.close(self._descriptor)
+            with suppress(OSError):
+                os.unlink(pack_name(self.header.number), dir_fd=directory)
+            raise
+        self.is_broken = False
+
+    @property
+    def number(self) -> int:
+        """That of its name."""
+        return self.header.number
+
+    def append(self, records: Sequence[Record], pieces: Sequence[Octets]) -> None:
+        """Write records, whose bytes are `pieces`, and sync them: all are durable, or it raises OSError.
+
+        The first of the records begins at `durable_offset`.
+        """
+        assert not self.is_broken
+        self.is_broken = True
+        buffer = b"".join(pieces)
+        write_all(self._disk, self._descriptor, buffer, self.durable_offset)
+        self._disk.fdatasync(self._descriptor)
+        self.is_broken = False
+        self.records += records
+        self.durable_offset += len(buffer)
+
+    def seal(self) -> None:
+        """Write the index behind the last record, and take no more. Raises OSError; then it has none."""
+        if not self.is_broken:
+            self.is_broken = True
+            write_all(
+                self._disk,
+                self._descriptor,
+                encode_end(self.records, self.durable_offset),
+                self.durable_offset,
+            )
+            self._disk.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Give the descriptor, and with it the lock, back."""
+        os.close(self._descriptor)
+
+    @staticmethod
+    def _made(directory: int) -> tuple[PackHeader, int]:
+        number = secrets.randbits(NUMBER_BITS)
+        descriptor = os.open(pack_name(number), _CREATE_FLAGS, 0o600, dir_fd=directory)
+        return PackHeader(number, secrets.token_bytes(MARKER_BYTES)), descriptor

@@ -1,0 +1,215 @@
+"""The format of a pack: a header, records, and once it takes no more, an index of them at its end.
+
+A record is a head (the pack's marker, kind, length of the payload, SHA-256, XXH3 of the payload, CRC-32 of
+all this) and a payload. Of kind BLOB the payload is the content; of kind REMOVED it names the record, by pack
+and offset, that counts no more. All numbers are little-endian, but for XXH3, which is in its canonical form.
+
+The head has a CRC of its own, so that a payload of which a sector was lost is stepped over, and costs that
+blob alone. Behind a bad head the next marker begins a record again: the marker is random, so that no payload
+can pass for one. Which bytes were durable is not told by the file: whoever was promised a blob finds it, as
+it was synced, and what was not promised may be there or not.
+
+After Haystack (Beaver and others, "Finding a needle in Haystack: Facebook's photo storage", OSDI 2010), whose
+needles have a magic number and a checksum too, and Bitcask (Sheehy and Smith, 2010), whose files are sealed
+with a hint of what is in them.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import xxhash
+
+from node.diskio.durable import CRC_BYTES, Octets, with_crc, without_crc
+
+VERSION: Final = 1
+MARKER_BYTES: Final = 8
+PAYLOAD_BYTES_MAX: Final = 1 << 20
+SCAN_BYTES: Final = 1 << 20  # read at once where records are looked for
+_MAGIC: Final = b"FSTPACK\0"
+_END_MAGIC: Final = b"FSTPKEND"
+_HEADER: Final = struct.Struct(f"<8sIQ{MARKER_BYTES}s")  # magic, version, number, marker
+_HEAD: Final = struct.Struct(f"<{MARKER_BYTES}sBI32s8s")  # marker, kind, payload length, sha256, XXH3
+_TARGET: Final = struct.Struct("<QQ")  # pack, offset
+_ENTRY: Final = struct.Struct("<BQI32s8s")  # kind, offset, payload length, sha256, XXH3
+_END: Final = struct.Struct("<8sQI8s")  # magic, where the index begins, records, XXH3 of the index
+HEADER_BYTES: Final = _HEADER.size + CRC_BYTES
+HEAD_BYTES: Final = _HEAD.size + CRC_BYTES
+END_BYTES: Final = _END.size + CRC_BYTES
+
+
+class RecordKind(IntEnum):
+    """What a record says. The numbers are the disk format and never change."""
+
+    BLOB = 1
+    REMOVED = 2
+
+
+_KINDS: Final = frozenset(map(int, RecordKind))
+
+
+class PackInvalid(Exception):
+    """The file is no pack that this release can read; the text says why."""
+
+
+class RecordDamaged(Exception):
+    """No copy of a blob is what was written. The text is its SHA-256."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackHeader:
+    """The first bytes of a pack. `number` is that of its name, of 63 bits."""
+
+    number: int
+    marker: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record begins."""
+
+    pack: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a pack. `digest`: XXH3 of its payload of `length` bytes, 8 bytes."""
+
+    kind: RecordKind
+    offset: int
+    length: int
+    sha256: bytes
+    digest: bytes
+
+    @property
+    def payload_offset(self) -> int:
+        """Where its payload begins in the pack."""
+        return self.offset + HEAD_BYTES
+
+    @property
+    def stop(self) -> int:
+        """Where the next record begins."""
+        return self.payload_offset + self.length
+
+
+def digest_of(payload: Octets) -> bytes:
+    """The XXH3 of a payload: as of a segment of a blob in a file of its own."""
+    return xxhash.xxh3_64_digest(payload)
+
+
+def encode_header(header: PackHeader) -> bytes:
+    """The first HEADER_BYTES of a pack."""
+    return with_crc(_HEADER.pack(_MAGIC, VERSION, header.number, header.marker))
+
+
+def decode_header(raw: bytes) -> PackHeader:
+    """Raises PackInvalid."""
+    body = without_crc(raw) if len(raw) == HEADER_BYTES else None
+    if body is None or body[: len(_MAGIC)] != _MAGIC:
+        raise PackInvalid("this is no pack, or its header is damaged")
+    _, version, number, marker = _HEADER.unpack(body)
+    if version != VERSION:
+        raise PackInvalid(f"format version {version} is not known to this release")
+    return PackHeader(number, marker)
+
+
+def encode_blob(marker: bytes, sha256: bytes, content: Octets) -> bytes:
+    """The head of a record of this content, which is written behind it."""
+    return _encode_head(marker, RecordKind.BLOB, sha256, content)
+
+
+def encode_removed(marker: bytes, sha256: bytes, place: Place) -> bytes:
+    """A record, whole, after which the blob at `place` counts no more."""
+    payload = _TARGET.pack(place.pack, place.offset)
+    return _encode_head(marker, RecordKind.REMOVED, sha256, payload) + payload
+
+
+def decode_removed(payload: bytes) -> Place | None:
+    """The place of the blob that counts no more; None if this is no payload of such a record."""
+    return Place(*_TARGET.unpack(payload)) if len(payload) == _TARGET.size else None
+
+
+def decode_head(raw: Octets, offset: int, marker: bytes) -> Record | None:
+    """The record whose head these HEAD_BYTES are; None where they are none of this pack."""
+    body = without_crc(bytes(raw)) if len(raw) == HEAD_BYTES else None
+    if body is None or body[:MARKER_BYTES] != marker:
+        return None
+    _, kind, length, sha256, digest = _HEAD.unpack(body)
+    if kind not in _KINDS or length > PAYLOAD_BYTES_MAX:
+        return None
+    return Record(RecordKind(kind), offset, length, sha256, digest)
+
+
+def encode_end(records: Sequence[Record], start: int) -> bytes:
+    """What is written at `start` behind the last record of a pack that takes no more."""
+    index = b"".join(
+        _ENTRY.pack(each.kind, each.offset, each.length, each.sha256, each.digest) for each in records
+    )
+    return index + with_crc(_END.pack(_END_MAGIC, start, len(records), digest_of(index)))
+
+
+def read_end(descriptor: int) -> list[Record] | None:
+    """All records of a pack, as its index says; None of one that has no whole index. Raises OSError."""
+    size_bytes = os.fstat(descriptor).st_size
+    body = without_crc(os.pread(descriptor, END_BYTES, max(size_bytes - END_BYTES, 0)))
+    if body is None or len(body) != _END.size or body[: len(_END_MAGIC)] != _END_MAGIC:
+        return None
+    _, start, count, digest = _END.unpack(body)
+    if start + count * _ENTRY.size + END_BYTES != size_bytes:
+        return None
+    index = os.pread(descriptor, count * _ENTRY.size, start)
+    if len(index) != count * _ENTRY.size or digest_of(index) != digest:
+        return None
+    return [
+        Record(RecordKind(kind), offset, length, sha256, found)
+        for kind, offset, length, sha256, found in _ENTRY.iter_unpack(index)
+    ]
+
+
+def scan(descriptor: int, header: PackHeader, start: int) -> Iterator[Record]:
+    """Every record from `start` on whose head is whole, whatever became of what lies between them.
+
+    The payload is not looked at. Raises OSError.
+    """
+    at = start
+    while True:
+        found = decode_head(os.pread(descriptor, HEAD_BYTES, at), at, header.marker)
+        if found is not None:
+            yield found
+            at = found.stop
+            continue
+        at = _next_marker(descriptor, header.marker, at)
+        if at < 0:
+            return
+
+
+def payload_of(descriptor: int, record: Record) -> bytes | None:
+    """The payload of a record; None if it is not what was written. Raises OSError."""
+    payload = os.pread(descriptor, record.length, record.payload_offset)
+    return payload if len(payload) == record.length and digest_of(payload) == record.digest else None
+
+
+def _encode_head(marker: bytes, kind: RecordKind, sha256: bytes, payload: Octets) -> bytes:
+    assert len(payload) <= PAYLOAD_BYTES_MAX
+    body = _HEAD.pack(marker, kind, len(payload), sha256, digest_of(payload))
+    return with_crc(body)
+
+
+def _next_marker(descriptor: int, marker: bytes, at: int) -> int:
+    """Where a whole head begins behind `at`; -1 for nowhere."""
+    at += 1
+    while chunk := os.pread(descriptor, SCAN_BYTES, at):
+        found = chunk.find(marker)
+        while found >= 0:
+            head = os.pread(descriptor, HEAD_BYTES, at + found)
+            if decode_head(head, at + found, marker) is not None:
+                return at + found
+            found = chunk.find(marker, found + 1)
+        if len(chunk) <= MARKER_BYTES:
+            return -1
+        at += len(chunk) - MARKER_BYTES + 1
+    return -1

@@ -1,0 +1,357 @@
+"""The small blobs of a disk, in packs.
+
+    DIR/packs/NUMBER.pack     records (`node/packs/record.py`); a process appends to its own pack only
+    DIR/packs/index.sqlite    where each blob lies (`node/packs/index.py`)
+    DIR/packs/opening.lock    held while packs that nobody appends to are read into the index
+
+A blob that `put` has returned for is durable, and is found by every process of the node. One that `remove`
+was called for is not found any more; where the index is lost it may be back, as a blob that nobody asked for.
+
+A pack that its process has left, however that ended, is never appended to again: what was behind its last
+sync is not known. All calls block. For any thread.
+"""
+
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ca.secretfiles import sync_directory
+from node.diskio.durable import Disk, Octets
+from node.diskio.fs import unlink
+from node.packs.index import Found, PackFacts, PackIndex, Removal
+from node.packs.pack_file import PackReader, PackWriter, is_in_use, numbers_in, open_pack, pack_name
+from node.packs.record import (
+    HEAD_BYTES,
+    HEADER_BYTES,
+    PackInvalid,
+    Place,
+    Record,
+    RecordDamaged,
+    RecordKind,
+    decode_removed,
+    digest_of,
+    encode_blob,
+    encode_removed,
+    payload_of,
+    read_end,
+    scan,
+)
+
+BLOB_BYTES_MAX: Final = 64 << 10
+PACK_BYTES_MAX: Final = 256 << 20
+READERS_MAX: Final = 64  # packs that are kept open for reading
+INDEX: Final = "index.sqlite"
+OPENING: Final = "opening.lock"
+
+_ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
+T = TypeVar("T", Found, Record)
+
+_log = logging.getLogger(__name__)
+
+
+class PackStore:
+    """The packs of one directory. One per process and directory."""
+
+    def __init__(
+        self, directory: Path, *, disk: Disk | None = None, pack_bytes_max: int = PACK_BYTES_MAX
+    ) -> None:
+        """Open them, and read what the index lacks. Raises OSError, sqlite3.Error."""
+        self._disk = disk or Disk()
+        self._pack_bytes_max = pack_bytes_max
+        directory.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(directory.parent)
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._appending = threading.Lock()
+        self._reading = threading.Lock()
+        self._writer: PackWriter | None = None
+        self._readers: dict[int, PackReader] = {}
+        try:
+            with self._opening():
+                self.index = self._opened_index(directory / INDEX)
+                self._catch_up()
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    def close(self) -> None:
+        """Seal the pack that is appended to, and give everything back; again is harmless."""
+        if self._directory < 0:
+            return
+        with self._appending:
+            self._end_pack()
+        with self._reading:
+            for reader in self._readers.values():
+                reader.close()
+            self._readers.clear()
+        self.index.close()
+        os.close(self._directory)
+        self._directory = -1
+
+    def put(self, blobs: Sequence[tuple[bytes, Octets]]) -> None:
+        """Store blobs, each with its SHA-256, under one sync. Raises OSError, and then none of them counts.
+
+        One that is there already is stored again, and counts twice until the packs are rewritten.
+        """
+        assert all(len(content) <= BLOB_BYTES_MAX for _, content in blobs)
+        with self._appending:
+            writer, _, records = self._append(blobs)
+            self.index.add(writer.number, records, stop=writer.durable_offset)
+
+    def find(self, sha256: bytes) -> Found | None:
+        """Where a blob is; its bytes are not looked at."""
+        return self.index.find(sha256)
+
+    def read(self, sha256: bytes) -> bytes | None:
+        """A blob, compared with its checksum; None when it is not here. Raises RecordDamaged, OSError."""
+        copies = self.index.copies(sha256)
+        if not copies:
+            return None
+        for found in copies:
+            content = self._content(found)
+            if content is not None:
+                return content
+        if self.index.copies(sha256) != copies:  # it was rewritten elsewhere, or removed, meanwhile
+            return self.read(sha256)
+        raise RecordDamaged(sha256.hex())
+
+    def remove(self, sha256: bytes) -> bool:
+        """Have a blob count no more; False if there was none. Raises OSError."""
+        with self._appending:
+            was_there = False
+            while copies := self.index.copies(sha256):  # again, where another process moved one meanwhile
+                self._append_removals([(sha256, found.place) for found in copies])
+                was_there = True
+            return was_there
+
+    def after(self, sha256: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """The next blobs in the order of their SHA-256, with their lengths."""
+        return self.index.after(sha256, limit)
+
+    def rewrite(self, pack: PackFacts, *, stop: Callable[[], bool] = lambda: False) -> int:
+        """Copy what counts of a sealed pack to the one that is appended to, and remove it: bytes given back.
+
+        A crash at any point leaves every blob in one of the two at least. Given up when `stop` says so. A
+        record that is damaged stays what it is: the pack is kept for it, and 0 is answered. Raises OSError.
+        """
+        size_bytes = self._reader(pack.number).size_bytes
+        written_bytes = 0
+        for batch in _batches(self.index.in_pack(pack.number), self._pack_bytes_max // 16):
+            if stop():
+                return 0
+            contents = [(found, self._content(found)) for found in batch]
+            if any(content is None for _, content in contents):
+                return 0
+            written_bytes += self._copy(
+                [(found, content) for found, content in contents if content is not None]
+            )
+        with self._appending:
+            if self.index.in_pack(pack.number):
+                return 0  # not all of it was copied: its removal, or another copy, came between
+            written_bytes += self._copy_removals(pack.number)
+            unlink(pack_name(pack.number), parent=self._directory)
+            self._disk.fsync(self._directory)
+            self.index.drop(pack.number)
+        self._forget_reader(pack.number)
+        return size_bytes - written_bytes
+
+    def seal(self) -> None:
+        """Begin a new pack with the next blob, so that the present one may be rewritten. Raises OSError."""
+        with self._appending:
+            self._end_pack()
+
+    def _copy(self, contents: Sequence[tuple[Found, bytes]]) -> int:
+        """Append blobs anew, and have their old records count no more: bytes written.
+
+        One that another process removes meanwhile is not found again.
+        """
+        with self._appending:
+            writer, began, records = self._append([(found.sha256, content) for found, content in contents])
+            moves = list(zip([found for found, _ in contents], records, strict=True))
+            left = self.index.move(writer.number, moves, stop=writer.durable_offset)
+            written_bytes = writer.durable_offset - began
+            return written_bytes + self._append_removals(
+                [(each.sha256, Place(writer.number, each.offset)) for each in left]
+            )
+
+    def _copy_removals(self, number: int) -> int:
+        """Append the removals in a pack that are still needed: bytes written. The caller holds the lock."""
+        needed = self.index.removals_in(number)
+        return self._append_removals([(each.sha256, each.target) for each in needed])
+
+    def _append_removals(self, targets: Sequence[tuple[bytes, Place]]) -> int:
+        """Have these records count no more: bytes written. The caller holds the lock."""
+        if not targets:
+            return 0
+        writer = self._pack_to_append_to()
+        removals, records, pieces = list[Removal](), list[Record](), list[Octets]()
+        began = at = writer.durable_offset
+        for sha256, target in targets:
+            piece = encode_removed(writer.header.marker, sha256, target)
+            payload = piece[HEAD_BYTES:]
+            pieces.append(piece)
+            records.append(Record(RecordKind.REMOVED, at, len(payload), sha256, digest_of(payload)))
+            removals.append(Removal(sha256, Place(writer.number, at), target))
+            at = records[-1].stop
+        writer.append(records, pieces)
+        self.index.add(writer.number, (), removals, stop=at)
+        return at - began
+
+    def _append(self, blobs: Sequence[tuple[bytes, Octets]]) -> tuple[PackWriter, int, list[Record]]:
+        """Write blobs, each with its SHA-256, under one sync: into which pack, from where on, as what.
+
+        The index does not know of them yet. The caller holds the lock.
+        """
+        writer = self._pack_to_append_to()
+        records, pieces = list[Record](), list[Octets]()
+        began = at = writer.durable_offset
+        for sha256, content in blobs:
+            pieces += encode_blob(writer.header.marker, sha256, content), content
+            records.append(Record(RecordKind.BLOB, at, len(content), sha256, digest_of(content)))
+            at = records[-1].stop
+        writer.append(records, pieces)
+        return writer, began, records
+
+    def _pack_to_append_to(self) -> PackWriter:
+        """The pack of this process, anew where it is full or broken. Raises OSError."""
+        writer = self._writer
+        if writer is not None and (writer.is_broken or writer.durable_offset >= self._pack_bytes_max):
+            self._end_pack()
+            writer = None
+        if writer is None:
+            writer = self._writer = PackWriter(self._directory, self._disk)
+        return writer
+
+    def _end_pack(self) -> None:
+        """Append to the present pack no more; one that cannot be sealed is read whole when that is wanted."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.seal()
+        except OSError as error:
+            _log.warning("a pack has no index at its end", extra={"reason": error.strerror})
+        finally:
+            writer.close()
+        self.index.seal(writer.number)
+
+    def _content(self, found: Found) -> bytes | None:
+        """The bytes of a record; None where they are not what was written, or the pack is gone."""
+        try:
+            reader = self._reader(found.place.pack)
+        except (FileNotFoundError, PackInvalid):
+            return None
+        record = Record(RecordKind.BLOB, found.place.offset, found.length, found.sha256, found.digest)
+        return payload_of(reader.descriptor, record)
+
+    def _reader(self, number: int) -> PackReader:
+        with self._reading:
+            reader = self._readers.pop(number, None) or open_pack(number, self._directory)
+            self._readers[number] = reader  # behind those that were wanted less lately
+            while len(self._readers) > READERS_MAX:
+                self._readers.pop(next(iter(self._readers))).close()
+            return reader
+
+    def _forget_reader(self, number: int) -> None:
+        with self._reading:
+            if (reader := self._readers.pop(number, None)) is not None:
+                reader.close()
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Alone among the processes of the node."""
+        lock = os.open(OPENING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _catch_up(self) -> None:
+        """Read into the index what it lacks of packs that nobody appends to; forget packs that are gone."""
+        known = {each.number: each for each in self.index.packs()}
+        present = numbers_in(self._directory)
+        for number in known.keys() - set(present):
+            self.index.drop(number)
+        left: list[tuple[int, int]] = []  # packs, and where to begin in them
+        for number in present:
+            facts = known.get(number)
+            if (facts is None or not facts.is_sealed) and self._is_left(number):
+                left.append((number, max(HEADER_BYTES, facts.indexed_bytes if facts else 0)))
+        for number, start in left:
+            self._index_blobs(number, start)
+        for number, start in left:  # wherever the blobs are that they are of
+            self._index_removals(number, start)
+            self.index.seal(number)
+
+    def _is_left(self, number: int) -> bool:
+        """Whether nobody appends to a pack; one that never got its header is removed."""
+        try:
+            reader = open_pack(number, self._directory)
+        except PackInvalid as error:
+            _log.error("a pack cannot be read", extra={"pack": number, "reason": str(error)})
+            return False
+        try:
+            return not is_in_use(reader)
+        finally:
+            reader.close()
+
+    def _index_blobs(self, number: int, start: int) -> None:
+        reader = self._reader(number)
+        records = _records_of(reader, start)
+        for batch in _batches(records, _ROWS_BYTES):
+            blobs = [each for each in batch if each.kind == RecordKind.BLOB]
+            self.index.add(number, blobs, stop=start)
+        self.index.add(number, (), stop=reader.size_bytes)
+
+    def _index_removals(self, number: int, start: int) -> None:
+        reader = self._reader(number)
+        found = [each for each in _records_of(reader, start) if each.kind == RecordKind.REMOVED]
+        removals = list[Removal]()
+        for record in found:
+            target = decode_removed(payload_of(reader.descriptor, record) or b"")
+            if target is not None:
+                removals.append(Removal(record.sha256, Place(number, record.offset), target))
+        self.index.add(number, (), removals, stop=start)
+
+    def _opened_index(self, path: Path) -> PackIndex:
+        """Anew where it is no database any more. Raises sqlite3.Error."""
+        try:
+            return PackIndex(path)
+        except sqlite3.OperationalError:
+            raise  # the disk, or another process
+        except sqlite3.DatabaseError as error:
+            _log.error("the index of the packs is damaged, and made anew", extra={"reason": str(error)})
+            for suffix in ("", "-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{INDEX}{suffix}", dir_fd=self._directory)
+            return PackIndex(path)
+
+
+def _records_of(reader: PackReader, start: int) -> Iterator[Record]:
+    """What lies in a pack from `start` on: by its index, else what is whole of it. Raises OSError."""
+    indexed = read_end(reader.descriptor)
+    if indexed is not None:
+        yield from (record for record in indexed if record.offset >= start)
+        return
+    for record in scan(reader.descriptor, reader.header, start):
+        if payload_of(reader.descriptor, record) is not None:
+            yield record
+
+
+def _batches(items: Iterable[T], bytes_max: int) -> Iterator[list[T]]:
+    """Of at least one item, and hardly more payload than `bytes_max`."""
+    batch, batch_bytes = list[T](), 0
+    for item in items:
+        if batch and batch_bytes + item.length > bytes_max:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(item)
+        batch_bytes += item.length + HEAD_BYTES
+    if batch:
+        yield batch

@@ -1,0 +1,312 @@
+"""Blobs in packs: stored, removed, rewritten and damaged; by several threads, and by several processes."""
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from node.diskio.durable import Disk
+from node.packs.pack_file import pack_name
+from node.packs.record import HEAD_BYTES, HEADER_BYTES, RecordDamaged
+from node.packs.store import PackStore
+from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
+
+MANY = 40
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "packs"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[PackStore]:
+    with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as opened:
+        yield opened
+
+
+def opened_anew(store: PackStore, path: Path, *, has_index: bool = True) -> PackStore:
+    store.close()
+    if not has_index:
+        for file in path.glob("index.sqlite*"):
+            file.unlink()
+    return PackStore(path, pack_bytes_max=PACK_BYTES)
+
+
+def put(store: PackStore, *numbers: int) -> None:
+    store.put([blob(number) for number in numbers])
+
+
+def present(store: PackStore) -> set[int]:
+    """Which of the first blobs are read as they were stored."""
+    found = set()
+    for number in range(MANY):
+        sha256, content = blob(number)
+        if (read := store.read(sha256)) is not None:
+            assert read == content
+            found.add(number)
+    listed = {sha256 for sha256, _ in store.after(b"", 1000)}
+    assert listed == {blob(number)[0] for number in found}
+    return found
+
+
+def rewrite_all(store: PackStore) -> int:
+    store.seal()
+    return sum(store.rewrite(pack) for pack in store.index.packs() if pack.is_sealed)
+
+
+def change(path: Path, offset: int, count: int = 1) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        content = file.read(count)
+        file.seek(offset)
+        file.write(bytes(byte ^ 0xFF for byte in content))
+
+
+def pack_of(store: PackStore, path: Path, number: int) -> tuple[Path, int]:
+    """The pack that a blob lies in, and where its record begins."""
+    found = store.find(blob(number)[0])
+    assert found is not None
+    return path / pack_name(found.place.pack), found.place.offset
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_removed_blob_is_not_found_whoever_opens_the_packs(
+    store: PackStore, path: Path, has_index: bool
+) -> None:
+    put(store, 1, 2, 3)
+    assert store.remove(blob(2)[0])
+    assert not store.remove(blob(2)[0])
+    assert present(store) == {1, 3}
+    with closing(opened_anew(store, path, has_index=has_index)) as again:
+        assert present(again) == {1, 3}
+        put(again, 2)
+        assert present(again) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_rewriting_gives_back_what_is_dead_and_loses_nothing(
+    store: PackStore, path: Path, has_index: bool
+) -> None:
+    put(store, *range(MANY))
+    for number in range(0, MANY, 2):
+        store.remove(blob(number)[0])
+    before = sum(file.stat().st_size for file in path.glob("*.pack"))
+    given_back = rewrite_all(store)
+    after = sum(file.stat().st_size for file in path.glob("*.pack"))
+    assert given_back > 0
+    assert (
+        0 <= given_back - (before - after) < 2000
+    )  # headers of packs, and the index at the end of a new one
+    assert present(store) == set(range(1, MANY, 2))
+    with closing(opened_anew(store, path, has_index=has_index)) as again:
+        assert present(again) == set(range(1, MANY, 2))
+
+
+def test_pack_that_is_appended_to_is_not_taken_away(store: PackStore) -> None:
+    put(store, 1, 2)
+    [pack] = store.index.packs()
+    assert not pack.is_sealed
+    assert store.rewrite(pack) == 0
+    assert present(store) == {1, 2}
+
+
+def test_removal_outlives_the_pack_that_it_was_written_to(store: PackStore, path: Path) -> None:
+    put(store, 1, 2)
+    store.seal()
+    store.remove(blob(2)[0])
+    put(store, 3)
+    store.seal()
+    held = store.find(blob(1)[0])
+    assert held is not None
+    for pack in store.index.packs():
+        if pack.number != held.place.pack:
+            assert store.rewrite(pack) != 0
+    with closing(opened_anew(store, path, has_index=False)) as again:
+        assert present(again) == {1, 3}
+        rewrite_all(again)
+        again.seal()
+        rewrite_all(again)
+        assert again.index.removals_in(again.index.packs()[0].number) == []  # its target is gone by now
+        assert present(again) == {1, 3}
+
+
+def test_live_bytes_are_those_of_what_counts(store: PackStore) -> None:
+    put(store, *range(10))
+    for number in range(5):
+        store.remove(blob(number)[0])
+    live = sum(each.live_bytes for each in store.index.packs())
+    assert live == 5 * (HEAD_BYTES + 16) + sum(HEAD_BYTES + len(blob(each)[1]) for each in range(5, 10))
+    rewrite_all(store)
+    rewrite_all(store)
+    live = sum(each.live_bytes for each in store.index.packs())
+    assert live == sum(HEAD_BYTES + len(blob(each)[1]) for each in range(5, 10))
+    assert store.index.totals() == (5, sum(len(blob(each)[1]) for each in range(5, 10)))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("where", ["head", "payload"])
+def test_damage_costs_one_blob(path: Path, where: str, has_index: bool) -> None:
+    store = PackStore(path, disk=Disk(fdatasync=lambda _descriptor: None))
+    put(store, *range(10))
+    pack, offset = pack_of(store, path, 4)
+    size_bytes = pack.stat().st_size
+    store.close()
+    os.truncate(pack, size_bytes)  # as of a process that was killed: no index at its end
+    change(pack, offset + (5 if where == "head" else HEAD_BYTES))
+    if not has_index:
+        for file in path.glob("index.sqlite*"):
+            file.unlink()
+    with closing(PackStore(path)) as again:
+        if has_index and where == "payload":
+            with pytest.raises(RecordDamaged):
+                again.read(blob(4)[0])
+            assert rewrite_all(again) == 0  # it stays where it is, for whoever looks into it
+            again.remove(blob(4)[0])
+        elif has_index:
+            again.remove(blob(4)[0])  # its head is needed by nobody who has the index
+        assert present(again) == set(range(10)) - {4}
+
+
+def test_torn_end_of_a_pack_is_passed_over(store: PackStore, path: Path) -> None:
+    put(store, 1, 2)
+    pack, offset = pack_of(store, path, 2)
+    store.close()
+    os.truncate(pack, offset + HEAD_BYTES + 1)
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+    with closing(PackStore(path)) as again:
+        assert present(again) == {1}
+        put(again, 2)
+        assert present(again) == {1, 2}
+        assert pack_of(again, path, 2)[0] != pack
+
+
+def test_files_that_are_no_packs_stay_and_stop_nothing(store: PackStore, path: Path) -> None:
+    put(store, 1)
+    strange = [path / pack_name(7), path / pack_name(8), path / "README", path / "12.pack"]
+    strange[0].write_bytes(b"no pack")
+    strange[2].write_bytes(b"hello")
+    pack, _ = pack_of(store, path, 1)
+    strange[1].write_bytes(pack.read_bytes())  # a pack under another's name
+    strange[3].mkdir()
+    with closing(opened_anew(store, path)) as again:
+        assert present(again) == {1}
+    assert all(file.exists() for file in strange)
+
+
+def test_index_that_is_no_database_is_made_anew(store: PackStore, path: Path) -> None:
+    put(store, 1, 2)
+    store.close()
+    (path / "index.sqlite").write_bytes(b"x" * 5000)
+    with closing(PackStore(path)) as again:
+        assert present(again) == {1, 2}
+
+
+def test_sync_that_fails_fails_all_of_its_blobs_and_no_other(path: Path) -> None:
+    fails = False
+
+    def fdatasync(descriptor: int) -> None:
+        if fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fdatasync(descriptor)
+
+    with closing(PackStore(path, disk=Disk(fdatasync=fdatasync))) as store:
+        put(store, 1)
+        fails = True
+        with pytest.raises(OSError, match="Input/output"):
+            put(store, 2, 3)
+        assert present(store) == {1}
+        fails = False
+        put(store, 4)
+        assert present(store) == {1, 4}
+        assert pack_of(store, path, 1)[0] != pack_of(store, path, 4)[0]
+
+
+def test_full_disk_fails_a_put_and_leaves_what_was_there(path: Path) -> None:
+    room = HEADER_BYTES + 5000
+
+    def pwrite(descriptor: int, buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        if offset + len(buffer) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.pwrite(descriptor, buffer, offset)
+
+    stored = set()
+    with closing(PackStore(path, disk=Disk(pwrite=pwrite))) as store:
+        for number in range(MANY):
+            with suppress(OSError):
+                put(store, number)
+                stored.add(number)
+        assert 0 < len(stored) < MANY
+        assert present(store) == stored
+    with closing(PackStore(path)) as again:
+        assert present(again) >= stored
+
+
+def test_two_processes_find_each_other_s_blobs_and_append_to_packs_of_their_own(path: Path) -> None:
+    with closing(PackStore(path)) as one:
+        put(one, 1)
+        with closing(PackStore(path)) as two:
+            put(two, 2)
+            put(one, 3)
+            assert present(one) == present(two) == {1, 2, 3}
+            assert pack_of(one, path, 1)[0] == pack_of(one, path, 3)[0] != pack_of(one, path, 2)[0]
+            two.remove(blob(1)[0])
+            assert present(one) == {2, 3}
+            one.seal()
+            one.remove(blob(3)[0])
+            for pack in two.index.packs():
+                if pack.is_sealed:
+                    assert two.rewrite(pack) > 0
+            assert present(one) == {2}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_threads_that_store_remove_and_rewrite_agree_with_what_they_did(path: Path, seed: int) -> None:
+    stop = threading.Event()
+    with (
+        closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store,
+        closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as other,
+    ):
+
+        def use(worker: int) -> set[int]:
+            """Blobs of this worker's own that are there at the end; every look on the way is checked."""
+            rand, mine = random.Random(f"{seed} {worker}"), set[int]()
+            used = store if worker % 2 else other
+            for _ in range(120):
+                number = rand.randrange(MANY // 4) * 4 + worker
+                if number in mine and rand.random() < 0.5:
+                    assert used.remove(blob(number)[0])
+                    mine.discard(number)
+                else:
+                    put(used, number)
+                    mine.add(number)
+                for each in range(worker, MANY, 4):
+                    assert (used.find(blob(each)[0]) is not None) == (each in mine)
+                if mine:
+                    looked = rand.choice(sorted(mine))
+                    assert used.read(blob(looked)[0]) == blob(looked)[1]
+            return mine
+
+        def rewrite() -> None:
+            while not stop.is_set():
+                rewrite_all(store)
+
+        with ThreadPoolExecutor(5) as pool:
+            rewriting = pool.submit(rewrite)
+            try:
+                left = set[int]().union(*pool.map(use, range(4)))
+            finally:
+                stop.set()
+            rewriting.result()
+        assert present(store) == present(other) == left
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+    with closing(PackStore(path)) as again:
+        assert present(again) >= left
