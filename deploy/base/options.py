@@ -37,6 +37,22 @@ class Duration(click.ParamType[int]):
         return seconds
 
 
+class Digest(click.ParamType[str]):
+    """A checksum of `digits` hexadecimal digits; in small letters then."""
+
+    name = "digest"
+
+    def __init__(self, digits: int) -> None:
+        self._digits = digits
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Fails the command for anything else."""
+        text = str(value).lower()
+        if not re.fullmatch(rf"[0-9a-f]{{{self._digits}}}", text, re.ASCII):
+            self.fail(f"{value!r} has not {self._digits} hexadecimal digits.", param, ctx)
+        return text
+
+
 def data_option(whose: str) -> Callable[[Any], Any]:
     """`--data`: a directory of a member that is there already; `whose` is its help."""
     existing = click.Path(exists=True, file_okay=False, path_type=Path)

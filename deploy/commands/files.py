@@ -11,6 +11,7 @@ import click
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, exit_code_of, line_of
 from deploy.base.lookup import bucket_names, find_bucket, find_file, is_uuid
+from deploy.base.options import Digest
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted, printable_name
 from filestore_client import AsyncClient
@@ -155,8 +156,10 @@ def show(connection: Connection, named: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--md5", metavar="DIGEST", help="VM images whose content has this MD5.")
-@click.option("--sha256", metavar="DIGEST", help="Files of any kind whose content has this SHA-256.")
+@click.option("--md5", type=Digest(32), metavar="DIGEST", help="VM images whose content has this MD5.")
+@click.option(
+    "--sha256", type=Digest(64), metavar="DIGEST", help="Files of any kind whose content has this SHA-256."
+)
 @json_option
 @connection_options
 def find(connection: Connection, md5: str | None, sha256: str | None, as_json: bool) -> int:
@@ -169,9 +172,8 @@ def find(connection: Connection, md5: str | None, sha256: str | None, as_json: b
 
     async def work(client: AsyncClient) -> list[_Listed]:
         if md5 is not None:
-            return [image async for image in client.images.list(md5=md5.lower(), status="available")]
-        wanted = str(sha256).lower()
-        return [file async for file in client.files.list(status="available") if file.blob_sha256 == wanted]
+            return [image async for image in client.images.list(md5=md5, status="available")]
+        return [file async for file in client.files.list(status="available") if file.blob_sha256 == sha256]
 
     found = connection.run(work)
     print_records(found, _COLUMNS, as_json=as_json, empty="No available file has this content.")

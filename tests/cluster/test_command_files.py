@@ -79,7 +79,7 @@ def test_file_of_any_kind_is_found_by_its_sha256_and_what_nobody_has_is_4(
     done = cluster.filestore("find", "--sha256", "0" * 64)
     assert (done.returncode, done.stdout) == (4, b"")
     assert done.stderr == b"No available file has this content.\n"
-    for wrong in ((), ("--md5", "0" * 32, "--sha256", "0" * 64)):
+    for wrong in ((), ("--md5", "0" * 32, "--sha256", "0" * 64), ("--md5", "0" * 64), ("--sha256", "lab")):
         assert cluster.filestore("find", *wrong).returncode == 2
 
 

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from deploy.base.options import Duration, Expiry, Size
+from deploy.base.options import Digest, Duration, Expiry, Size
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,13 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("7d", 604800)])
 def test_duration_is_seconds(text: str, seconds: int) -> None:
     assert Duration().convert(text, None, None) == seconds
+
+
+def test_digest_is_in_small_letters_and_has_its_length() -> None:
+    assert Digest(4).convert("00Ff", None, None) == "00ff"
+    for wrong in ("00f", "00fff", "00fg", "", "٠٠٠٠"):
+        with pytest.raises(click.UsageError, match="has not 4 hexadecimal digits"):
+            Digest(4).convert(wrong, None, None)
 
 
 def test_end_is_a_time_in_utc() -> None:
