@@ -285,15 +285,13 @@ def test_pure_packages_import_nothing_that_touches_the_world(package: str) -> No
 
 @pytest.mark.parametrize("package", PURE_PACKAGES)
 def test_pure_packages_import_only_pure_or_plain_data_modules_of_ours(package: str) -> None:
+    models = ("access_records", "bounds", "instance", "records", "replica_records")
     data_modules = {
-        "coordinator.model.bounds",
+        *(f"coordinator.model.{name}" for name in models),
         "coordinator.protocol",  # its packages and modules, by name
         "coordinator.protocol.commands",
         "coordinator.protocol.queries",
-        "coordinator.model.records",
-        "coordinator.model.replica_records",
         "coordinator.protocol.calls",
-        "coordinator.model.instance",
     }
     faults = [
         f"{name_of(path)}:{line} imports {module}"

@@ -90,8 +90,11 @@ class Grants(Resource):
     """Permissions on buckets and files."""
 
     def list(self, *, bucket_id: str = "", file_uuid: str = "") -> AsyncIterator[Grant]:
-        """Every permission on a bucket or a file."""
-        path = _granted_on(bucket_id, file_uuid)
+        """Every permission on a bucket or a file.
+
+        Without either: what the caller has, gave, or that is on what it owns; for admins all.
+        """
+        path = _granted_on(bucket_id, file_uuid) if bucket_id or file_uuid else "/api/v1/permissions"
         return pages(self._transport, path, "permissions", Grant)
 
     async def add(
@@ -119,9 +122,12 @@ class Grants(Resource):
 class Shares(Resource):
     """Public links to files."""
 
-    def list(self, file_uuid: str) -> AsyncIterator[ListedShare]:
-        """Every link to a file, without their secrets."""
-        path = f"/api/v1/files/{_part(file_uuid)}/public-tokens"
+    def list(self, file_uuid: str = "") -> AsyncIterator[ListedShare]:
+        """Every link to a file, without their secrets.
+
+        Without a file: those that the caller made, or that are on its files; for admins all.
+        """
+        path = f"/api/v1/files/{_part(file_uuid)}/public-tokens" if file_uuid else "/api/v1/public-tokens"
         return pages(self._transport, path, "public_tokens", ListedShare)
 
     async def create(self, file_uuid: str, *, expires_at: str = "") -> Share:

@@ -133,6 +133,8 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListBucketFiles: files.list_bucket,
     queries.ListPermissions: permissions.list_page,
     queries.ListPublicTokens: public_tokens.list_page,
+    queries.ListOwnPermissions: permissions.list_own,
+    queries.ListOwnPublicTokens: public_tokens.list_own,
     queries.GetPublicContent: public_tokens.get_content,
     queries.GetUpload: uploads.get,
     queries.GetParts: parts.get,

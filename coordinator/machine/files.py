@@ -16,6 +16,7 @@ from coordinator.machine.execution.access import (
     Level,
     User,
     level_on_bucket,
+    level_on_file,
     own_or_granted,
     require_bucket_level,
     require_file_level,
@@ -108,6 +109,13 @@ def permitted(
         scope, user, level, owner_id=file.owner_id, bucket_id=file.bucket_id, sequence=file.sequence
     )
     return file
+
+
+def level(scope: Change | Question, user: User, file: FileRow) -> Level:
+    """What the user may do with a file."""
+    return level_on_file(
+        scope, user, owner_id=file.owner_id, bucket_id=file.bucket_id, sequence=file.sequence
+    )
 
 
 def row_of(row: tuple[Any, ...]) -> FileRow:
@@ -241,13 +249,13 @@ def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
     ).fetchone()
     if bucket is None:
         raise NotFound("There is no such bucket.")
-    level = level_on_bucket(question, user, owner_id=bucket[0], bucket_id=query.bucket_id)
-    if level < Level.READ and query.bucket_id == DEFAULT_BUCKET_ID:
+    held = level_on_bucket(question, user, owner_id=bucket[0], bucket_id=query.bucket_id)
+    if held < Level.READ and query.bucket_id == DEFAULT_BUCKET_ID:
         rows, next_cursor = _shared_page(question, user, query)
     else:
         require_bucket_level(question, user, Level.READ, owner_id=bucket[0], bucket_id=query.bucket_id)
         rows, next_cursor = _bucket_page(question.db, query)
-    return FilePage([FileRecord(**fields_of(row)) for row in rows], next_cursor)
+    return FilePage([FileRecord(**fields_of(row), kind=row[-2]) for row in rows], next_cursor)
 
 
 def fields_of(row: tuple[Any, ...], *, is_reply: bool = False) -> dict[str, Any]:
@@ -273,7 +281,7 @@ def fields_of(row: tuple[Any, ...], *, is_reply: bool = False) -> dict[str, Any]
 
 def _bucket_page(db: sqlite3.Connection, query: ListBucketFiles) -> tuple[list[Row], int]:
     listing = Listing(
-        columns=f"{FILE_COLUMNS}, f.sequence",
+        columns=f"{FILE_COLUMNS}, f.kind, f.sequence",
         table="files f",
         sequence="f.sequence",
         candidates=(Condition("f.bucket_id = ?", (query.bucket_id,)),),
@@ -288,8 +296,8 @@ def _shared_page(question: Question, user: User, query: ListBucketFiles) -> tupl
     filters = (own, _IS_FILE, *file_filters(query.status, query.filename_prefix))
     conditions = " AND ".join(condition.sql for condition in filters)
     statement = (
-        f"SELECT {FILE_COLUMNS}, f.sequence FROM files f WHERE f.sequence IN (SELECT value FROM json_each(?))"
-        f" AND {conditions} ORDER BY f.sequence"
+        f"SELECT {FILE_COLUMNS}, f.kind, f.sequence FROM files f"
+        f" WHERE f.sequence IN (SELECT value FROM json_each(?)) AND {conditions} ORDER BY f.sequence"
     )
     values = tuple(value for condition in filters for value in condition.values)
     found: list[Row] = []

@@ -1,16 +1,32 @@
 """Permissions on buckets and files: granted to a user, a group or a role, by whoever has admin there."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from msgspec import Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound
 from coordinator.machine import buckets, files
-from coordinator.machine.execution.access import Level, principal
+from coordinator.machine.execution.access import (
+    Level,
+    User,
+    level_on_bucket,
+    level_on_file,
+    principal,
+    received,
+    require_user,
+)
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import Caller, PermissionPage, PermissionRecord
+from coordinator.machine.execution.pages import Condition, Listing, read_page
+from coordinator.model.access_records import GrantPage, GrantRecord
+from coordinator.model.records import (
+    DEFAULT_BUCKET_ID,
+    Caller,
+    PermissionPage,
+    PermissionRecord,
+)
 from coordinator.protocol.commands import GrantPermission, WithdrawPermission
-from coordinator.protocol.queries import ListPermissions
+from coordinator.protocol.queries import ListOwnPermissions, ListPermissions
 
 PERMISSIONS_MAX = 1000  # on one bucket or file: they are looked through, and go together with it
 
@@ -25,6 +41,62 @@ class _Target(Struct, frozen=True):
     column: str
     key: str | int
     bucket_id: str
+
+
+class _Given(Struct, frozen=True):
+    """A row of `_ON_BUCKETS` or `_ON_FILES`, without its sequence."""
+
+    permission_id: str
+    level: int
+    principal: str
+    granted_by: str
+    created_at_ms: int
+    expires_at_ms: int | None
+    target: str
+    bucket_id: str
+    file_uuid: str
+    name: str
+    kind: str
+    owner_id: str
+    file_sequence: int
+
+    def is_received(self, user: User, at_ms: int) -> bool:
+        """Whether it gives something to this user now."""
+        is_over = self.expires_at_ms is not None and self.expires_at_ms <= at_ms
+        return self.principal in user.principals and not is_over
+
+    def record(self) -> GrantRecord:
+        principal_type, _, principal_id = self.principal.partition(":")
+        return GrantRecord(
+            permission_id=self.permission_id,
+            permission=Level(self.level).name.lower(),
+            principal_type=principal_type,
+            principal_id=principal_id,
+            granted_by=self.granted_by,
+            created_at_ms=self.created_at_ms,
+            expires_at_ms=self.expires_at_ms,
+            target=self.target,
+            bucket_id=self.bucket_id,
+            file_uuid=self.file_uuid,
+            name=self.name,
+            kind=self.kind,
+        )
+
+
+_GIVEN = "p.permission_id, p.level, p.principal, p.granted_by, p.created_at_ms, p.expires_at_ms"
+_ON_BUCKETS: Final = Listing(
+    columns=f"{_GIVEN}, 'bucket', b.bucket_id, '', b.name, '', b.owner_id, 0, p.sequence",
+    table="bucket_permissions p",
+    joined="JOIN buckets b ON b.bucket_id = p.bucket_id",
+    sequence="p.sequence",
+)
+_ON_FILES: Final = Listing(
+    columns=f"{_GIVEN}, 'file', f.bucket_id, f.file_uuid, f.filename, f.kind, f.owner_id, f.sequence,"
+    " p.sequence",
+    table="file_permissions p",
+    joined="JOIN files f ON f.sequence = p.file_sequence",
+    sequence="p.sequence",
+)
 
 
 def grant(change: Change, command: GrantPermission) -> PermissionRecord:
@@ -90,6 +162,55 @@ def _require(scope: Change | Question, caller: Caller, target: str, target_id: s
         return _Target(target, "bucket_permissions", "bucket_id", target_id, target_id)
     file = files.require(scope, caller, target_id, Level.ADMIN)
     return _Target(target, "file_permissions", "file_sequence", file.sequence, file.bucket_id)
+
+
+def list_own(question: Question, query: ListOwnPermissions) -> GrantPage:
+    """One page of what was given to the caller, by it, and on what it owns; for admins all; oldest first.
+
+    Sequences are those of the log, so that buckets and files have one order.
+    """
+    user = require_user(question.users, query.caller)
+    found: list[tuple[int, _Given]] = []
+    ends: list[int] = []
+    for is_shown, listing in ((_is_bucket_shown, _ON_BUCKETS), (_is_file_shown, _ON_FILES)):
+        filters = () if user.is_admin else (_own(question, user, listing.table),)
+        rows, next_cursor = read_page(
+            question.db, replace(listing, filters=filters), cursor=query.cursor, limit=query.limit
+        )
+        given = [(row[-1], _Given(*row[:-1])) for row in rows]
+        found += [each for each in given if user.is_admin or is_shown(question, user, each[1])]
+        ends += [next_cursor] if next_cursor else []
+    end = min(ends, default=0)  # beyond, one of the two was not looked through
+    page = sorted((each for each in found if not end or each[0] <= end), key=lambda each: each[0])
+    if len(page) > query.limit:
+        page, end = page[: query.limit], page[query.limit - 1][0]
+    return GrantPage([given.record() for _, given in page], end)
+
+
+def _own(question: Question, user: User, table: str) -> Condition:
+    """Of rows of `_ON_BUCKETS` or `_ON_FILES`. The default bucket is nobody's, whatever its record says."""
+    given = received(question, user)
+    owned = "f.owner_id = ?"
+    values: tuple[str | int, ...] = (user.user_id, user.user_id)
+    if table == _ON_BUCKETS.table:
+        owned, values = "(b.owner_id = ? AND b.bucket_id <> ?)", (*values, DEFAULT_BUCKET_ID)
+    return Condition(f"(granted_by = ? OR {owned} OR {given.sql})", (*values, *given.values))
+
+
+def _is_bucket_shown(question: Question, user: User, given: _Given) -> bool:
+    held = level_on_bucket(question, user, owner_id=given.owner_id, bucket_id=given.bucket_id)
+    return held >= Level.ADMIN or given.is_received(user, question.at_ms)
+
+
+def _is_file_shown(question: Question, user: User, given: _Given) -> bool:
+    held = level_on_file(
+        question,
+        user,
+        owner_id=given.owner_id,
+        bucket_id=given.bucket_id,
+        sequence=given.file_sequence,
+    )
+    return held >= Level.ADMIN or given.is_received(user, question.at_ms)
 
 
 def _check_new(change: Change, target: _Target, permission_id: str) -> tuple[int, ...]:

@@ -9,11 +9,17 @@ import msgspec
 
 from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
 from coordinator.machine import contents, files
-from coordinator.machine.execution.access import Level
+from coordinator.machine.execution.access import Level, require_user
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import ContentRecord, PublicTokenPage, PublicTokenRecord
+from coordinator.machine.execution.pages import Condition, Listing, read_page
+from coordinator.model.access_records import SharePage, ShareRecord
+from coordinator.model.records import (
+    ContentRecord,
+    PublicTokenPage,
+    PublicTokenRecord,
+)
 from coordinator.protocol.commands import CreatePublicToken, RevokePublicToken
-from coordinator.protocol.queries import GetPublicContent, ListPublicTokens
+from coordinator.protocol.queries import GetPublicContent, ListOwnPublicTokens, ListPublicTokens
 
 _DAY_MS = 24 * 60 * 60 * 1000
 LIFE_MS_DEFAULT = _DAY_MS
@@ -79,6 +85,30 @@ def list_page(question: Question, query: ListPublicTokens) -> PublicTokenPage:
     return PublicTokenPage(page, rows[query.limit - 1][-1] if len(rows) > query.limit else 0)
 
 
+def list_own(question: Question, query: ListOwnPublicTokens) -> SharePage:
+    """One page of what the caller made, or that is on what it owns, where it is admin; oldest first."""
+    user = require_user(question.users, query.caller)
+    own = Condition("(t.created_by = ? OR f.owner_id = ?)", (user.user_id, user.user_id))
+    listing = Listing(
+        columns=f"{files.ROW_COLUMNS}, f.filename, t.token_id, t.created_by, t.created_at_ms,"
+        " t.expires_at_ms, t.revoked, t.sequence",
+        table="public_tokens t",
+        joined="JOIN files f ON f.sequence = t.file_sequence",
+        sequence="t.sequence",
+        filters=() if user.is_admin else (own,),
+    )
+    rows, next_cursor = read_page(question.db, listing, cursor=query.cursor, limit=query.limit)
+    found = [(files.row_of(row), row[-7:]) for row in rows]
+    return SharePage(
+        [
+            _share(file, rest, question.at_ms)
+            for file, rest in found
+            if files.level(question, user, file) >= Level.ADMIN
+        ],
+        next_cursor,
+    )
+
+
 def get_content(question: Question, query: GetPublicContent) -> ContentRecord:
     """The record and the nodes that have the bytes, for whoever has the token.
 
@@ -136,6 +166,12 @@ def _check_new(change: Change, command: CreatePublicToken, file_sequence: int) -
     if ended is None:
         raise Conflict(f"This file has {count} public tokens, the most that it may have.")
     return tuple(ended)
+
+
+def _share(file: files.FileRow, row: tuple[Any, ...], at_ms: int) -> ShareRecord:
+    """A record from a row of the file's name and _COLUMNS."""
+    link = _record(file, row[1:], at_ms)
+    return ShareRecord(**msgspec.structs.asdict(link), filename=row[0], kind=file.kind)
 
 
 def _record(file: files.FileRow, row: tuple[Any, ...], at_ms: int) -> PublicTokenRecord:

@@ -46,7 +46,8 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     """What every stored file has in common. `size_bytes` is 0 and `blob_sha256` "" until they are known.
 
     `retention_hours`: unset where the file is kept until it is deleted. `due_at_ms`: when an available file
-    becomes tombstoned, and a tombstoned one goes; unset for never, and as long as it is not known.
+    becomes tombstoned, and a tombstoned one goes; unset for never, and as long as it is not known. `kind`: in
+    lists of every kind only.
     """
 
     file_uuid: str
@@ -61,6 +62,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     updated_at_ms: int
     retention_hours: int | UnsetType = UNSET
     due_at_ms: int | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
 
 
 class ProjectFileRecord(FileRecord, frozen=True, kw_only=True):

@@ -163,6 +163,22 @@ class ListPublicTokens(ListQuery, frozen=True, kw_only=True, tag="list_public_to
     file_uuid: Text
 
 
+class ListOwnPermissions(ListQuery, frozen=True, kw_only=True, tag="list_own_permissions"):
+    """A GrantPage: what was given to the caller, by it, and on what it owns; for admins all.
+
+    What was given to it and has expired is left out, and what it gave where it has no admin any more. A page
+    may be short of its limit, or empty, and have a next one.
+    """
+
+
+class ListOwnPublicTokens(ListQuery, frozen=True, kw_only=True, tag="list_own_public_tokens"):
+    """A SharePage: public tokens that the caller made, or that are on files that it owns; for admins all.
+
+    Needs admin on the file: others are left out. Ended ones are shown. A page may be short of its limit, or
+    empty, and have a next one.
+    """
+
+
 class GetPublicContent(Query, frozen=True, kw_only=True, tag="get_public_content"):
     """The ContentRecord behind a public token, without a caller.
 
@@ -382,6 +398,8 @@ AnyQuery = (
     | ListBucketFiles
     | ListPermissions
     | ListPublicTokens
+    | ListOwnPermissions
+    | ListOwnPublicTokens
     | GetPublicContent
     | GetJobRun
     | ListJobRuns

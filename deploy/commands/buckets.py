@@ -11,7 +11,14 @@ from deploy.base.options import Expiry, Size
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.terminal import printable_name
 from filestore_client import AsyncClient
-from filestore_client.base.records import Bucket, Grant, ListedShare, Permission, PrincipalType, Share
+from filestore_client.base.records import (
+    Bucket,
+    Grant,
+    ListedShare,
+    Permission,
+    PrincipalType,
+    Share,
+)
 
 _BUCKETS: Final[Mapping[str, Callable[[Bucket], object]]] = {
     "bucket_id": lambda bucket: bucket.bucket_id,
@@ -28,8 +35,24 @@ _GRANTS: Final[Mapping[str, Callable[[Grant], object]]] = {
     "by": lambda grant: grant.granted_by,
     "until": lambda grant: moment(grant.expires_at),
 }
+_OWN_GRANTS: Final[Mapping[str, Callable[[Grant], object]]] = {
+    "id": lambda grant: grant.id,
+    "permission": lambda grant: grant.permission,
+    "to": lambda grant: f"{grant.principal_type} {grant.principal_id}",
+    "on": lambda grant: f"{grant.target} {grant.name}",
+    "by": lambda grant: grant.granted_by,
+    "until": lambda grant: moment(grant.expires_at),
+}
 _SHARES: Final[Mapping[str, Callable[[ListedShare], object]]] = {
     "id": lambda share: share.id,
+    "status": lambda share: share.status,
+    "by": lambda share: share.created_by,
+    "made": lambda share: moment(share.created_at),
+    "until": lambda share: moment(share.expires_at),
+}
+_OWN_SHARES: Final[Mapping[str, Callable[[ListedShare], object]]] = {
+    "id": lambda share: share.id,
+    "file": lambda share: share.filename,
     "status": lambda share: share.status,
     "by": lambda share: share.created_by,
     "made": lambda share: moment(share.created_at),
@@ -177,12 +200,23 @@ def add_grant(
 @json_option
 @connection_options
 def list_grants(connection: Connection, bucket: str | None, file: str | None, as_json: bool) -> None:
-    """List the permissions on a bucket or a file."""
+    """List the permissions on a bucket or a file.
+
+    Without either: those that you have, gave, or that are on what is yours; admins see all.
+    """
+    if bucket is None and file is None:
+        own = connection.run(_own_grants)
+        print_records(own, _OWN_GRANTS, as_json=as_json, empty="No permissions: only owners and admins.")
+        return
 
     async def work(client: AsyncClient) -> list[Grant]:
         return [each async for each in client.grants.list(**await _target(client, bucket, file))]
 
     print_records(connection.run(work), _GRANTS, as_json=as_json, empty="Nobody but the owner and admins.")
+
+
+async def _own_grants(client: AsyncClient) -> list[Grant]:
+    return [each async for each in client.grants.list()]
 
 
 @grant.command("rm")
@@ -237,20 +271,29 @@ def create_share(connection: Connection, named: str, expires_at: str | None, as_
 
 
 @share.command("ls")
-@click.argument("named", metavar="NAME|FILE_UUID")
+@click.argument("named", metavar="[NAME|FILE_UUID]", required=False)
 @json_option
 @connection_options
-def list_shares(connection: Connection, named: str, as_json: bool) -> None:
+def list_shares(connection: Connection, named: str | None, as_json: bool) -> None:
     """List the links to a file, without their secrets.
 
-    SHARE_ID of `filestore share rm` is in the first column.
+    Without a file: those that you made, or that are on your files; admins see all. SHARE_ID of `filestore
+    share rm` is in the first column.
     """
+    if named is None:
+        own = connection.run(_own_shares)
+        print_records(own, _OWN_SHARES, as_json=as_json, empty="No links.")
+        return
 
     async def work(client: AsyncClient) -> list[ListedShare]:
         file = await find_file(client, named)
         return [each async for each in client.shares.list(file.file_uuid)]
 
     print_records(connection.run(work), _SHARES, as_json=as_json, empty="No links.")
+
+
+async def _own_shares(client: AsyncClient) -> list[ListedShare]:
+    return [each async for each in client.shares.list()]
 
 
 @share.command("rm")

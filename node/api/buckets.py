@@ -22,7 +22,7 @@ from node.api.bodies.buckets import (
     UpdateBucketBody,
 )
 from node.api.bodies.checks import check_label, path_uuid
-from node.api.bodies.files import FileSummary, expires_at
+from node.api.bodies.files import FileSummary, expires_at, kind_of
 from node.api.context import API
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
@@ -143,6 +143,7 @@ def _summary_of(record: FileRecord) -> FileSummary:
         status=record.status,
         expires_at=expires_at(record),
         created_at=rfc3339(record.created_at_ms),
+        kind=kind_of(record),
     )
 
 

@@ -81,7 +81,7 @@ async def _grant(request: web.Request, target: Target) -> web.Response:
     async with audited(request, "grant_permission", principal=caller.subject, target=place):
         record = await request.app[API].metadata.propose(command, PermissionRecord)
     headers = {"Location": f"{request.path}/{record.permission_id}"}
-    return json_response(_body_of(record), status=201, headers=headers)
+    return json_response(body_of(record), status=201, headers=headers)
 
 
 async def _list(request: web.Request, target: Target) -> web.Response:
@@ -96,7 +96,7 @@ async def _list(request: web.Request, target: Target) -> web.Response:
     page = await request.app[API].metadata.read(query, PermissionPage)
     answer = PermissionList(
         count=len(page.permissions),
-        permissions=[_body_of(record) for record in page.permissions],
+        permissions=[body_of(record) for record in page.permissions],
         next_cursor=cursor_text(page.next_cursor),
     )
     return page_response(request, answer, page.next_cursor)
@@ -122,7 +122,8 @@ def _checked_principal(body: GrantBody) -> str:
     return check_names([body.principal_id], "principal_id")[0]
 
 
-def _body_of(record: PermissionRecord) -> PermissionBody:
+def body_of(record: PermissionRecord) -> PermissionBody:
+    """The entry as it is answered."""
     return PermissionBody(
         id=record.permission_id,
         permission=record.permission,

@@ -78,7 +78,7 @@ async def list_page(request: web.Request) -> web.Response:
     page = await request.app[API].metadata.read(query, PublicTokenPage)
     answer = PublicTokenList(
         count=len(page.public_tokens),
-        public_tokens=[_listed(record) for record in page.public_tokens],
+        public_tokens=[listed(record) for record in page.public_tokens],
         next_cursor=cursor_text(page.next_cursor),
     )
     return page_response(request, answer, page.next_cursor)
@@ -95,7 +95,8 @@ async def revoke(request: web.Request) -> web.Response:
     return json_response(RevokedPublicToken(deleted=True, id=token_id))
 
 
-def _listed(record: PublicTokenRecord) -> ListedPublicToken:
+def listed(record: PublicTokenRecord) -> ListedPublicToken:
+    """The token as lists show it."""
     return ListedPublicToken(
         id=record.token_id,
         file_uuid=record.file_uuid,

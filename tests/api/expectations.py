@@ -43,7 +43,8 @@ BACKUP = _shape(RECORD | EXPIRY | BACKUP_METADATA)
 VM = _shape(RECORD | EXPIRY | VM_METADATA)
 VM_EXTENDED = VM | {"md5": str}
 PERMISSION = _shape(promises.PERMISSION)
-FILE_SUMMARY = _shape(SUMMARY | EXPIRY)
+FILE_SUMMARY = _shape(SUMMARY | EXPIRY | {"kind": "string"})
+OWN_PERMISSION = PERMISSION | dict.fromkeys(("target", "bucket_id", "file_uuid", "name", "kind"), str)
 UPLOAD = _shape(INITIALISATION)
 PUBLIC_TOKEN = _shape(promises.PUBLIC_TOKEN)
 LISTED_PUBLIC_TOKEN = {
@@ -55,6 +56,7 @@ LISTED_PUBLIC_TOKEN = {
     "expires_at": str,
     "status": str,
 }
+OWN_PUBLIC_TOKEN = LISTED_PUBLIC_TOKEN | {"filename": str, "kind": str}
 BUCKET = {
     "bucket_id": str,
     "name": str,

@@ -121,6 +121,8 @@ ROWS: Final = (
     Row("create_public_token", ALL, 201),
     Row("list_public_tokens", ALL, 200),
     Row("revoke_public_token", ALL, 200),
+    Row("list_own_permissions", "user", 200),
+    Row("list_own_public_tokens", "user", 200),
     # ---- users
     Row("mint_user_token", "admin role", 200),
     Row("renew_user_token", "user", 200),

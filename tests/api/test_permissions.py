@@ -7,6 +7,7 @@ import pytest
 from tests.api.expectations import (
     FUTURE,
     NOBODY,
+    OWN_PERMISSION,
     PAST,
     PERMISSION,
     check_refused,
@@ -153,3 +154,19 @@ def test_only_admins_of_the_place_give_list_and_take(cluster: Cluster, place: st
     assert (given.status, given.json["granted_by"]) == (201, chief.id)
     assert cluster.get(path, token=chief.token).json["count"] == 3
     assert cluster.request("DELETE", f"{path}/{entry}", token=chief.token).status == 200
+
+
+def test_own_permissions_are_listed_with_what_they_are_on(cluster: Cluster, place: str) -> None:
+    bob, carol = person(cluster), person(cluster, groups=[unique("team")])
+    grant(cluster, place, "write", bob.id)
+    (found,) = cluster.get("/permissions", token=bob.token).json["permissions"]
+    check_shape(found, OWN_PERMISSION)
+    is_file = place.startswith("/files/")
+    target_id = place.rpartition("/")[2]
+    assert (found["target"], found["file_uuid" if is_file else "bucket_id"]) == (
+        place[1:].partition("s/")[0],
+        target_id,
+    )
+    assert found["kind"] == ("project" if is_file else "")
+    assert cluster.get("/permissions", token=carol.token).json["permissions"] == []
+    assert found["id"] in [each["id"] for each in pages(cluster, "/permissions", "permissions", limit=3)]

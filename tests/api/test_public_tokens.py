@@ -11,6 +11,7 @@ from tests.api.expectations import (
     KINDS,
     LISTED_PUBLIC_TOKEN,
     NOBODY,
+    OWN_PUBLIC_TOKEN,
     PAST,
     PUBLIC_TOKEN,
     check_refused,
@@ -158,3 +159,14 @@ def test_file_without_content_may_be_shared_before_it_has_any(cluster: Cluster, 
     check_refused(cluster.get(url, token=None, stranger=True), "not_available")
     assert cluster.request("PUT", made["upload_url"], content=b"now").status == 200
     assert cluster.get(url, token=None).body == b"now"
+
+
+def test_own_links_are_listed_with_their_files(cluster: Cluster) -> None:
+    alice, bob = person(cluster), person(cluster)
+    file_uuid = store(cluster, "/vms", b"x", token=alice.token)
+    share(cluster, file_uuid, alice.token)
+    (found,) = cluster.get("/public-tokens", token=alice.token).json["public_tokens"]
+    check_shape(found, OWN_PUBLIC_TOKEN)
+    assert (found["file_uuid"], found["kind"], found["status"]) == (file_uuid, "image", "active")
+    assert cluster.get("/public-tokens", token=bob.token).json["public_tokens"] == []
+    assert found["id"] in [each["id"] for each in pages(cluster, "/public-tokens", "public_tokens", limit=2)]

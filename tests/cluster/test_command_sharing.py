@@ -36,6 +36,9 @@ def test_link_is_made_works_without_a_token_and_leads_nowhere_once_removed(
     assert read_by_link(cluster, url) == b"hello, lab"
     (listed,) = objects(cluster, "share", "ls", name)
     assert (listed["file_uuid"], listed["status"], listed["created_by"]) == (file_uuid, "active", "admin")
+    (own,) = [each for each in objects(cluster, "share", "ls") if each["id"] == listed["id"]]
+    assert own == listed | {"filename": name, "kind": own["kind"]}
+    assert name in output(cluster, "share", "ls")
     shown = output(cluster, "share", "ls", file_uuid)
     assert listed["id"] in shown
     assert output(cluster, "share", "rm", name, listed["id"]) == f"{listed['id']} leads nowhere any more.\n"
@@ -124,6 +127,9 @@ def test_permission_opens_a_file_until_it_is_taken_back(cluster: Cluster, name: 
     (listed,) = objects(cluster, "grant", "ls", "--file", file_uuid)
     assert (listed["id"], listed["permission"], listed["principal_id"]) == (grant_id, "read", user_id)
     assert f"user {user_id}" in output(cluster, "grant", "ls", "--file", name)
+    (received,) = objects_in(output(cluster, "grant", "ls", "--json", FILESTORE_TOKEN_FILE=token))
+    assert (received["id"], received["target"], received["name"]) == (grant_id, "file", name)
+    assert f"file {name}" in output(cluster, "grant", "ls", FILESTORE_TOKEN_FILE=token)
     assert output(cluster, "grant", "rm", grant_id, "--file", name) == f"{grant_id} is withdrawn.\n"
     assert refusal(cluster, "cat", file_uuid, FILESTORE_TOKEN_FILE=token)[0] == 3
     assert cluster.filestore("grant", "ls", "--file", name).stderr == b"Nobody but the owner and admins.\n"
@@ -149,7 +155,8 @@ def test_permission_on_a_bucket_is_of_a_user_a_group_or_a_role(
 
 @pytest.mark.long
 def test_permission_is_on_one_thing(cluster: Cluster) -> None:
-    for arguments in ((), ("--bucket", "a", "--file", "b")):
-        done = cluster.filestore("grant", "ls", *arguments)
+    both = ("--bucket", "a", "--file", "b")
+    for arguments in (("ls", *both), ("add", "alice", "read"), ("add", "alice", "read", *both)):
+        done = cluster.filestore("grant", *arguments)
         assert done.returncode == 2
         assert b"Give either --bucket or --file." in done.stderr

@@ -101,6 +101,7 @@ class FileSummary(Record, frozen=True, kw_only=True):
     status: str
     expires_at: str
     created_at: str
+    kind: str = ""  # of servers of older versions
 
 
 class ManifestImage(Struct, frozen=True, kw_only=True):
@@ -135,8 +136,12 @@ class Bucket(Record, frozen=True, kw_only=True):
     updated_at: str
 
 
-class Grant(Struct, frozen=True, kw_only=True):
-    """A permission that was given to a user or a group."""
+class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A permission that was given to a user or a group.
+
+    What it is on is told in the list of all one's grants alone: `target` is `bucket` or `file`, `name` its
+    name; of a bucket `file_uuid` and `kind` are "".
+    """
 
     id: str
     permission: str
@@ -145,6 +150,11 @@ class Grant(Struct, frozen=True, kw_only=True):
     granted_by: str
     created_at: str
     expires_at: str
+    target: str = ""
+    bucket_id: str = ""
+    file_uuid: str = ""
+    name: str = ""
+    kind: str = ""
 
 
 class Share(Struct, frozen=True, kw_only=True):
@@ -157,8 +167,11 @@ class Share(Struct, frozen=True, kw_only=True):
     expires_at: str
 
 
-class ListedShare(Struct, frozen=True, kw_only=True):
-    """A public link as it is listed: its secret is not known any more."""
+class ListedShare(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A public link as it is listed: its secret is not known any more.
+
+    `filename` and `kind` of its file are told in the list of all one's links alone.
+    """
 
     id: str
     file_uuid: str
@@ -167,6 +180,8 @@ class ListedShare(Struct, frozen=True, kw_only=True):
     created_at: str
     expires_at: str
     status: str
+    filename: str = ""
+    kind: str = ""
 
 
 class User(Struct, frozen=True, kw_only=True):

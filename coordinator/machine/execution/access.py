@@ -210,6 +210,11 @@ def own_or_granted(scope: Scope, user: User) -> Condition:
     )
 
 
+def received(scope: Scope, user: User) -> Condition:
+    """The condition that a row of a table of permissions is one of the user's, and has not expired."""
+    return Condition(f"({_GRANTED})", _grant_parameters(scope, user))
+
+
 def granted_buckets(scope: Scope, user: User) -> Condition:
     """A SELECT of the ids of the buckets that the user has a permission on."""
     return Condition(

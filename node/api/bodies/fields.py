@@ -240,6 +240,14 @@ Roles = Annotated[
 Groups = Annotated[
     list[GroupOrRole], Meta(max_length=64, description="Groups of the user.", examples=[["students"]])
 ]
+KindOfFile = Annotated[
+    str,
+    Meta(
+        description="Of which kind the file is: its record is under /project-files, /vms or /backups.",
+        examples=["project"],
+        extra_json_schema={"enum": ["project", "image", "backup"]},
+    ),
+]
 PermissionLevel = Annotated[
     Literal["read", "write", "admin"],
     Meta(description="admin implies write, write implies read.", examples=["write"]),

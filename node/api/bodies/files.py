@@ -1,10 +1,11 @@
 """What the bodies of all kinds of file have in common."""
 
-from typing import Annotated, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Final, TypedDict
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from coordinator.model.records import DEFAULT_BUCKET_ID, FileRecord
+from coordinator.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, FileRecord
 from coordinator.model.timestamps import rfc3339
 from node.api.bodies.fields import (
     BlobSha256,
@@ -19,6 +20,7 @@ from node.api.bodies.fields import (
     GivenBucketId,
     GivenSha256,
     GivenSizeBytes,
+    KindOfFile,
     MemberId,
     NewRetentionHours,
     OwnerId,
@@ -30,6 +32,8 @@ from node.api.bodies.fields import (
     UploadUrl,
 )
 from node.api.bodies.request import Request
+
+KIND_WORDS: Final[Mapping[str, str]] = {PROJECT_FILE: "project", VM: "image", BACKUP: "backup"}
 
 
 class CreateFileBody(Request, frozen=True, kw_only=True):
@@ -94,6 +98,12 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     status: FileStatus
     expires_at: ExpiresAt
     created_at: CreatedAt
+    kind: KindOfFile | UnsetType = UNSET
+
+
+def kind_of(record: FileRecord) -> str | UnsetType:
+    """The kind as the API says it; absent where a coordinator of an older version does not."""
+    return UNSET if record.kind is UNSET else KIND_WORDS[record.kind]
 
 
 class FileReplicas(Struct, frozen=True, kw_only=True):

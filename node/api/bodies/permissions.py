@@ -10,6 +10,7 @@ from node.api.bodies.fields import (
     Deleted,
     GivenTimestamp,
     MaybeTimestamp,
+    MaybeUuid,
     NextCursor,
     PermissionLevel,
     PrincipalKind,
@@ -68,6 +69,34 @@ class PermissionList(Struct, frozen=True, kw_only=True):
 
     count: Count
     permissions: Annotated[list[PermissionBody], Meta(description="The permission entries.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class OwnPermissionBody(PermissionBody, frozen=True, kw_only=True):
+    """A permission entry, with what it is on."""
+
+    target: Annotated[
+        str,
+        Meta(description="What it is on.", examples=["file"], extra_json_schema={"enum": ["bucket", "file"]}),
+    ]
+    bucket_id: Annotated[Uuid, Meta(description="The bucket, or that of the file.")]
+    file_uuid: Annotated[MaybeUuid, Meta(description='The file; "" where it is on a bucket.')]
+    name: Annotated[str, Meta(description="The name of the bucket or of the file.", examples=["lab 7"])]
+    kind: Annotated[
+        str,
+        Meta(
+            description='Of which kind the file is; "" where it is on a bucket.',
+            examples=["project"],
+            extra_json_schema={"enum": ["", "project", "image", "backup"]},
+        ),
+    ]
+
+
+class OwnPermissionList(Struct, frozen=True, kw_only=True):
+    """A page of permissions, oldest first. It may be short of its limit and still have a next one."""
+
+    count: Count
+    permissions: Annotated[list[OwnPermissionBody], Meta(description="The permission entries.")]
     next_cursor: NextCursor | UnsetType = UNSET
 
 

@@ -10,9 +10,11 @@ from node.api.bodies.fields import (
     Count,
     CreatedAt,
     Deleted,
+    Filename,
     FileUuid,
     GivenTimestamp,
     GivenUuid,
+    KindOfFile,
     NextCursor,
     Timestamp,
     UserId,
@@ -86,6 +88,21 @@ class PublicTokenList(Struct, frozen=True, kw_only=True):
 
     count: Count
     public_tokens: Annotated[list[ListedPublicToken], Meta(description="The public tokens.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class OwnPublicToken(ListedPublicToken, frozen=True, kw_only=True):
+    """A public token without its secret, with the name of its file."""
+
+    filename: Filename
+    kind: KindOfFile
+
+
+class OwnPublicTokenList(Struct, frozen=True, kw_only=True):
+    """A page of public tokens, oldest first. It may be short of its limit and still have a next one."""
+
+    count: Count
+    public_tokens: Annotated[list[OwnPublicToken], Meta(description="The public tokens.")]
     next_cursor: NextCursor | UnsetType = UNSET
 
 
