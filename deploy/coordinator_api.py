@@ -15,15 +15,16 @@ from node.server import authority_of, node_url
 def application(shell: Shell) -> web.Application:
     """The application of `coordinator.server.run_coordinator`."""
     app = new_application(client_routes(METADATA), component="coordinator", metrics=shell.metrics)
+    access = shell.access.with_members(lambda: shell.view.console_members())
     app[API] = ApiServices(
         metadata=shell.metadata,
         view=shell.view,
         audit=AuditLog(shell.files.audit),
         node_url=lambda node_id: node_url(shell.view, node_id),
         readiness=shell.readiness,
-        access=shell.access,
+        access=access,
         authority=authority_of(shell.config.own.address, shell.config.own.api_port),
         bundles=Bundles(shell.files, shell.config),
     )
-    app[WEB] = shell.access
+    app[WEB] = access
     return app

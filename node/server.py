@@ -302,6 +302,7 @@ async def open_node(
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None
     ready = partial(_readiness, config, view, watch, numbers, start)
+    access = access.with_members(view.console_members)
     api = _api_services(config, metadata, view, audit, exposition, ready, access)
     services = NodeServices(
         config.id,

@@ -7,6 +7,7 @@ Only the page itself is asked for anew each time. Reading blocks, and happens on
 import functools
 import gzip
 import hashlib
+import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,12 @@ PLACE: Final = Path(__file__).parent / "static"
 PAGE: Final = "index.html"
 _VERSION_MARK: Final = "@version@"  # in the page, for the folder of everything else
 _CONTENT_MARK: Final = "@content@"  # in the page: whether who serves it has content of files
+_NODES_MARK: Final = "@nodes@"  # in the page: origins of nodes, with spaces between
+_COORDINATORS_MARK: Final = "@coordinators@"  # and of coordinators
 _VERSION_HEX: Final = 16
 FILE_BYTES_MAX: Final = 1 << 20
 FILES_MAX: Final = 200
+PAGES_KEPT_MAX: Final = 8
 _TYPES: Final[Mapping[str, str]] = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -40,13 +44,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleFiles:
-    """All of them: the page, and the others by their path below `/console/{version}/`.
-
-    There are two pages, by whether the process that serves them has content of files.
-    """
+    """All of them: the page with its marks, and the others by their path below `/console/{version}/`."""
 
     version: str
-    pages: Mapping[bool, Served]
+    page: str
     parts: Mapping[str, Served]
 
 
@@ -58,13 +59,22 @@ def console_files() -> ConsoleFiles:
     for name, content in contents.items():
         whole.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
     version = whole.hexdigest()[:_VERSION_HEX]
-    page = contents.pop(PAGE).decode("utf-8").replace(_VERSION_MARK, version)
-    pages = {True: page.replace(_CONTENT_MARK, "yes"), False: page.replace(_CONTENT_MARK, "no")}
     return ConsoleFiles(
         version=version,
-        pages={has_content: _served(PAGE, text.encode("utf-8")) for has_content, text in pages.items()},
+        page=contents.pop(PAGE).decode("utf-8"),
         parts={name: _served(name, content) for name, content in contents.items()},
     )
+
+
+@functools.lru_cache(maxsize=PAGES_KEPT_MAX)
+def console_page(*, has_content: bool, nodes: tuple[str, ...], coordinators: tuple[str, ...]) -> Served:
+    """The page of a process that serves content of files or does not, while these are the members. Blocks."""
+    files = console_files()
+    page = files.page.replace(_VERSION_MARK, files.version)
+    page = page.replace(_CONTENT_MARK, "yes" if has_content else "no")
+    for mark, origins in ((_NODES_MARK, nodes), (_COORDINATORS_MARK, coordinators)):
+        page = page.replace(mark, html.escape(" ".join(origins)))
+    return _served(PAGE, page.encode("utf-8"))
 
 
 def _read() -> Iterator[tuple[str, bytes]]:

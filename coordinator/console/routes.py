@@ -1,28 +1,25 @@
 """The routes of the web console on a client port; `/` leads there. No credential: it has nothing of anybody.
 
-The page is a client of the API like any other. What it may load and ask is this process alone.
+The page is a client of the API like any other. What it loads is of this process alone. It may ask the other
+members of the cluster too: an upload goes on through another node when this one dies.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from aiohttp import hdrs, web
 
 from ca.errors import NotFound
-from coordinator.console.files import Served, console_files
+from coordinator.console.files import Served, console_files, console_page
+from coordinator.http.cors import ConsoleMembers
 
 PLACE: Final = "/console/"
-# Only what this process serves; pictures that a page made of bytes that it holds (blob:), and those in style
-# sheets (data:). No script may make code or markup out of text.
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
-)
+MEMBERS_MAX: Final = 64  # of a role, in the policy: 4 KiB of it
+# As a policy can name them, which knows no IPv6 address (CSP 3, section 2.3.1).
+_NAMED: Final = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 _HEADERS: Final = {
-    "Content-Security-Policy": POLICY,
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -34,16 +31,41 @@ _KEPT: Final = "public, max-age=31536000, immutable"
 _GZIP: Final = re.compile(r"\s*(gzip|\*)\s*(?:;\s*q=([0-9.]{1,5})\s*)?", re.IGNORECASE)
 
 
-def console_routes(*, has_content: bool, node_url: Callable[[web.Request], str]) -> list[web.RouteDef]:
+def policy(others: Iterable[str] = ()) -> str:
+    """The Content-Security-Policy of a page that may ask these origins beside its own.
+
+    Loaded is only what this process serves; pictures also of bytes that a page holds (blob:), and in style
+    sheets (data:). No script may make code or markup out of text.
+    """
+    asked = " ".join(("'self'", *others))
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        f"connect-src {asked}; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def console_routes(
+    *,
+    has_content: bool,
+    node_url: Callable[[web.Request], str],
+    members: Callable[[web.Request], ConsoleMembers],
+) -> list[web.RouteDef]:
     """`/` and `/console` lead to `/console/`, and everything of the console is below it.
 
     `has_content`: whether this process serves the content of files. `node_url`: of one that does, for who
-    looks for it at `/console/node`; it raises Unavailable.
+    looks for it at `/console/node`; it raises Unavailable. `members`: whom the page may ask, too.
     """
 
     async def get_page(request: web.Request) -> web.Response:
-        files = await asyncio.to_thread(console_files)
-        return _answer(request, files.pages[has_content], _ASKED_EACH_TIME)
+        known = members(request)
+        nodes, coordinators = _nameable(known.nodes), _nameable(known.coordinators)
+        page = await asyncio.to_thread(
+            console_page, has_content=has_content, nodes=nodes, coordinators=coordinators
+        )
+        # Browsers keep a page's policy with it, and take none from a 304. The page names what the policy
+        # does, so that another policy has another tag.
+        return _answer(request, page, _ASKED_EACH_TIME, policy((*nodes, *coordinators)))
 
     async def lead_to_node(request: web.Request) -> web.Response:
         return _moved(f"{node_url(request)}{PLACE}")
@@ -71,13 +93,17 @@ async def _get_part(request: web.Request) -> web.Response:
     served = files.parts.get(request.match_info["name"])
     if request.match_info["version"] != files.version or served is None:
         raise NotFound("The console has no such part, or another version by now: load the page again.")
-    return _answer(request, served, _KEPT)
+    return _answer(request, served, _KEPT, policy())
 
 
-def _answer(request: web.Request, served: Served, keeping: str) -> web.Response:
+def _nameable(origins: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(origin for origin in origins if _NAMED.fullmatch(origin))[:MEMBERS_MAX])
+
+
+def _answer(request: web.Request, served: Served, keeping: str, allowed: str) -> web.Response:
     is_packed = _takes_gzip(request.headers)
     etag = f'"{served.tag}-gzip"' if is_packed else f'"{served.tag}"'
-    headers = _HEADERS | {hdrs.ETAG: etag, hdrs.CACHE_CONTROL: keeping}
+    headers = _HEADERS | {"Content-Security-Policy": allowed, hdrs.ETAG: etag, hdrs.CACHE_CONTROL: keeping}
     if _is_kept(request.headers.get(hdrs.IF_NONE_MATCH, ""), etag):
         return web.Response(status=304, headers=headers)
     headers[hdrs.CONTENT_TYPE] = served.content_type

@@ -4,7 +4,8 @@ What holds for a single request is asked here, too: whose it is, and by which ad
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from aiohttp import hdrs, web
 
 from ca.errors import InvalidRequest
 from ca.webcertificate import CERTIFICATE_OPTION, KEY_OPTION, WebCertificateFiles
-from coordinator.http.cors import CorsPolicy, parse_origins
+from coordinator.http.cors import ConsoleMembers, CorsPolicy, parse_origins
 from coordinator.http.forwarded import HOST, Forwarded, Headers, TrustedProxies, address_in, parse_networks
 from coordinator.http.web_options import WebOptions
 
@@ -46,6 +47,10 @@ class WebAccess:
             return self.proxies.read(peer, headers)
         client = address_in(headers.get(CLIENT_ADDRESS, ""))
         return Forwarded(client) if client else None
+
+    def with_members(self, members: Callable[[], ConsoleMembers]) -> "WebAccess":
+        """The same, and the pages of members may read answers too."""
+        return replace(self, cors=self.cors.with_members(members))
 
     def shared_url(self, request: web.BaseRequest) -> str:
         """By which address others reach what the sender of a request reaches; "" where nobody has said it."""

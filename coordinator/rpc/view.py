@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from ca.errors import FilestoreError, Unavailable
 from ca.identity import Identity, Role
 from ca.usertoken import Claims, Ticket, Verifier
+from coordinator.http.cors import ConsoleMembers, origins_of
 from coordinator.model.clock import now_ms
 from coordinator.model.records import ClusterView, CoordinatorRecord, NodeRecord
 from coordinator.protocol.calls import HeartbeatCall
@@ -56,6 +57,7 @@ class View:
         self._verifier: Verifier | None = None
         self._nodes: dict[str, NodeRecord] = {}
         self._revoked: frozenset[str] = frozenset()
+        self._console_members = ConsoleMembers()
         self._confirmed_at = self._leader_confirmed_at = float("-inf")
         self._clock_offset_s = math.nan
         self._leader_clock: tuple[int, float] | None = None  # what it showed, and our monotonic clock then
@@ -138,6 +140,10 @@ class View:
         """A node that has joined, or None."""
         return self._nodes.get(node_id)
 
+    def console_members(self) -> ConsoleMembers:
+        """Who serves the console beside this process, as far as it knows: nobody before the first view."""
+        return self._console_members
+
     def server_name(self, node_id: str) -> str:
         """The name in a node's certificate."""
         return Identity(self.current.cluster, Role.NODE, node_id).dns_name
@@ -202,6 +208,10 @@ class View:
         self._current = view
         self._verifier = Verifier(view.cluster, view.user_token_keys, ends_at_ms=view.token_key_ends)
         self._nodes = {node.node_id: node for node in view.nodes}
+        self._console_members = ConsoleMembers(
+            nodes=origins_of((node.address, node.api_port) for node in view.nodes if _serves(node)),
+            coordinators=origins_of((each.address, each.api_port) for each in view.coordinators),
+        )
         revoked, self._revoked = self._revoked, frozenset(view.revoked_serials)
         if ended := self._revoked - revoked:
             self.on_revoked(ended)
@@ -221,3 +231,7 @@ class View:
                 await asyncio.to_thread(write_known, self._known, coordinators)
             except OSError as error:
                 _log.warning("the list of coordinators cannot be saved: %s", error)
+
+
+def _serves(node: NodeRecord) -> bool:
+    return node.peer_port > 0 and not node.is_revoked

@@ -11,6 +11,7 @@ from aiohttp import hdrs, web
 
 from ca.errors import NotAcceptable
 from coordinator.console.routes import console_routes
+from coordinator.http.cors import ConsoleMembers
 from coordinator.model.time_limits import patient
 from node.api import (
     audit,
@@ -66,13 +67,19 @@ def client_routes(operations: Iterable[Operation]) -> list[web.RouteDef]:
     """
     listed = tuple(operations)
     has_content = any(operation.name == "download_file" for operation in listed)
-    console = console_routes(has_content=has_content, node_url=_node_url)
+    console = console_routes(has_content=has_content, node_url=_node_url, members=_members)
     return [*mounted(Documentation(listed).operations), *console]
 
 
 def _node_url(request: web.Request) -> str:
     """Where a node is, for somebody who needs content. Raises Unavailable."""
     return request.app[API].holder_url(request, "")
+
+
+def _members(request: web.Request) -> ConsoleMembers:
+    """Whom a page may ask beside this process: nobody, where the cluster is reached by a public address."""
+    api = request.app[API]
+    return api.view.console_members() if api.reaches_nodes(request) else ConsoleMembers()
 
 
 def mounted(operations: Iterable[Operation]) -> list[web.RouteDef]:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from ca.errors import CATALOGUE
 from coordinator.console.routes import console_routes
+from coordinator.http.cors import ConsoleMembers
 from coordinator.http.web_access import WebAccess
 from coordinator.runtime.metrics import Metrics
 from coordinator.server import Shell
@@ -50,7 +51,10 @@ def routes_of(app: web.Application) -> set[tuple[str, str]]:
 
     The console is a client of the API and no part of it.
     """
-    console = {route.path for route in console_routes(has_content=True, node_url=str)}
+    console = {
+        route.path
+        for route in console_routes(has_content=True, node_url=str, members=lambda _: ConsoleMembers())
+    }
     listed = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
     found = {(method, path) for method, path in listed if path.replace("{name}", "{name:.+}") not in console}
     return {(method, path) for method, path in found if method != "HEAD" or ("GET", path) not in found}

@@ -1,5 +1,6 @@
 """The web console as a person uses it: signing in, going from page to page, and what must be true of each."""
 
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -54,16 +55,18 @@ async def show(page: Page, address: str, selector: str = "main h1") -> None:
     await page.until(f"document.querySelector({selector!r}) && {QUIET}")
 
 
-def faults(page: Page, member: Member, *, told: tuple[str, ...] = ()) -> list[str]:
-    """Complaints of the browser, and what was asked of anybody else than this member.
+def faults(
+    page: Page, member: Member, *, told: tuple[str, ...] = (), asked: Iterable[Member] = ()
+) -> list[str]:
+    """Complaints of the browser, and what was asked of anybody else than this member and those `asked`.
 
     `told`: parts of complaints that the test provokes, such as the status of a link that was revoked.
     """
-    own = urlsplit(member.url).netloc
+    own = {urlsplit(each.url).netloc for each in (member, *asked)}
     foreign = [
         f"foreign request: {url}"
         for url in page.requested()
-        if not url.startswith(("blob:", "about:")) and urlsplit(url).netloc != own
+        if not url.startswith(("blob:", "about:")) and urlsplit(url).netloc not in own
     ]
     unexpected = [each for each in page.complaints() if not any(part in each for part in told)]
     return unexpected + foreign

@@ -148,13 +148,14 @@ async def test_a_day_of_a_user(own_cluster: Cluster, tmp_path: Path) -> None:
 
 
 async def lose_the_node(page: Page, cluster: Cluster, serving: Member) -> None:
-    """The node that serves the page dies: the page says so, and where the others are."""
+    """The node that serves the page dies: another does its work, and the page says so, and where it is."""
     await page.value("location.hash = '#/projects'")
     await page.until("document.querySelector('main h1')?.textContent === 'Projects'")
     cluster.kill(serving)
-    await page.until("document.querySelector('.banner.bad a')")
-    leads = await page.value("[...document.querySelectorAll('.banner.bad a')].map(a => a.origin + a.hash)")
+    await page.until("document.querySelector('.banner.warn a')")
+    leads = await page.value("[...document.querySelectorAll('.banner.warn a')].map(a => a.origin + a.hash)")
     assert set(leads) == {f"{node.url}/#/projects".replace("/#", "#") for node in cluster.nodes[1:]}
+    await show(page, "#/backups", "main tbody tr")
 
 
 async def shared(page: Page) -> str:

@@ -160,6 +160,30 @@ def test_page_of_the_configured_origin_uploads_and_downloads(cluster: Cluster, b
     assert not [name for name in other.headers if name.startswith("access-control")]
 
 
+def test_page_of_a_member_may_ask_the_others_and_nobody_else(cluster: Cluster) -> None:
+    serving, *others = cluster.members
+    for member in others:
+        asked = cluster.request("GET", "/auth/whoami", node=member, headers={"Origin": serving.url})
+        assert (asked.status, asked.headers["access-control-allow-origin"]) == (200, serving.url)
+        for stranger in ("https://127.0.0.1:1", serving.url.replace("https", "http"), "null"):
+            told = cluster.request("GET", "/auth/whoami", node=member, headers={"Origin": stranger})
+            assert "access-control-allow-origin" not in told.headers
+        preflight = {"Origin": serving.url, "Access-Control-Request-Method": "PATCH"}
+        answer = cluster.request("OPTIONS", "/files/x/content", node=member, token=None, headers=preflight)
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (204, serving.url)
+        assert "Authorization" in answer.headers["access-control-allow-headers"]
+
+
+def test_page_names_members_to_who_reaches_them(cluster: Cluster, browser: Browser) -> None:
+    for member in (cluster.nodes[0], cluster.coordinators[0]):
+        own = cluster.request("GET", f"{member.url}/console/", node=member, token=None)
+        (asked,) = [part for part in own.headers["content-security-policy"].split("; ") if "connect" in part]
+        assert set(asked.split()[2:]) == {each.url for each in cluster.members}
+        public = browser.ask("GET", "/console/", member=member, token=None)
+        assert "connect-src 'self'; " in public.headers["content-security-policy"]
+        assert not [each.id for each in cluster.members if each.url.encode() in public.body]
+
+
 def web_expiry(cluster: Cluster, member: Member) -> float:
     lines = cluster.get("/metrics", node=member, token=None).body.decode().splitlines()
     found = [line for line in lines if "certificate_expiry" in line and 'certificate="web"' in line]

@@ -1,10 +1,13 @@
-// Requests to /api/v1 of this process, with the token of the session; errors say what to do; lists; polling.
+// Requests to /api/v1 of the process that served the page, or of another node once that has died, with the token of the session; errors say what to do; lists; polling.
 import { useCallback, useEffect, useRef, useState } from "./html.js";
+import { counted } from "./format.js";
+import * as place from "./place.js";
 import * as session from "./session.js";
 
 export const API = "/api/v1";
 const PAGE_ROWS = 1000;
 export const ROWS_MAX = 20_000; // of a list in a page; beyond, the beginning of a name narrows it
+const ANSWER_MS_MAX = 30_000; // for the head of an answer to a question; a process that has no majority says so in 5 s
 const POLL_MS_MIN = 1000;
 const POLL_MS_MAX = 60_000;
 
@@ -21,58 +24,77 @@ const ADVICE = {
   rate_limited: "Wait a moment, then try again.",
   unavailable: "The cluster cannot do this now. It is tried again by itself; if it lasts, tell an administrator.",
   internal: "This is a fault of the service. Tell an administrator, with the request id.",
-  network: "This node cannot be reached. Look at your network, or open the console of another node.",
+  unanswered: "It may have been done all the same: look, then try again. Another node is asked then.",
+  network: "No node can be reached. Look at your network, or open the console of another node.",
 };
 
 export class ApiError extends Error {
   // code and status as the API has them (status 0: no answer came); `message` for people; `advice`: what to do.
-  constructor(status, code, message, requestId = "") {
+  // isRefused: with the token that was sent it cannot be had, however often one asks.
+  constructor(status, code, message, requestId = "", { waitS = 0, isRefused = status === 401 } = {}) {
     super(message);
     this.name = "ApiError";
     this.status = status;
     this.code = code;
     this.requestId = requestId;
-    this.advice = ADVICE[code] || (status >= 500 ? ADVICE.internal : "");
+    this.isRefused = isRefused;
+    this.waitS = waitS;
+    this.advice = waitS > 1 && status === 429 ? `Wait ${counted(waitS, "second")}, then try again.`
+      : ADVICE[code] || (status >= 500 ? ADVICE.internal : "");
   }
 }
 
 export async function errorOf(response) {
   const id = response.headers.get("X-Request-Id") || "";
+  const more = { waitS: Number(response.headers.get("Retry-After")) || 0, isRefused: response.headers.has("WWW-Authenticate") };
   try {
     const { code, error, details } = await response.json();
-    return new ApiError(response.status, code, details || error, id);
+    return new ApiError(response.status, code, details || error, id, more);
   } catch {
-    return new ApiError(response.status, "", `The answer was ${response.status}.`, id);
+    return new ApiError(response.status, "", `The answer was ${response.status}.`, id, more);
   }
 }
 
-// One request. `body` is sent as JSON; `token` in place of the session's ("" for none). Raises ApiError.
-export async function request(method, path, { body, query, headers, signal, token, raw } = {}) {
+// The first answer: of whom this page asks now, then of every other node in turn, for what only reads. What changes
+// something is asked once, as it may have been done: whoever asks again reaches another node. `from`: only that one.
+async function answered(target, init, { signal, from }) {
+  for (let left = init.method === "GET" && !from ? place.originsCount : 1; ; left -= 1) {
+    const whom = from || place.origin();
+    const waiting = new AbortController();
+    const stop = () => waiting.abort();
+    const timer = init.method === "GET" ? setTimeout(stop, ANSWER_MS_MAX) : 0;
+    signal?.addEventListener("abort", stop);
+    try {
+      return await fetch(`${whom}${target}`, { ...init, signal: waiting.signal });
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      if (!from) place.leave(whom);
+      if (left > 1) continue;
+      if (!from) dispatchEvent(new Event("filestore:lost"));
+      const isAsked = init.method === "GET";
+      throw new ApiError(0, isAsked ? "network" : "unanswered", "No answer came.");
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
+// One request. `body` is sent as JSON; `token` in place of the session's ("" for none); `from`: the origin of the
+// member that is asked, and no other. Raises ApiError.
+export async function request(method, path, { body, query, headers, signal, token, raw, from } = {}) {
   const search = new URLSearchParams(Object.entries(query || {}).filter(([, v]) => v !== "" && v != null));
   if (paced.has(signal)) await nextSlot();
   const sent = new Headers(headers || {});
   const used = token ?? session.token();
   if (used) sent.set("Authorization", `Bearer ${used}`);
   if (body !== undefined) sent.set("Content-Type", "application/json");
-  let response;
-  try {
-    response = await fetch(`${path.startsWith("/") ? "" : `${API}/`}${path}${search.size ? `?${search}` : ""}`, {
-      method,
-      headers: sent,
-      body: body === undefined ? undefined : JSON.stringify(body),
-      signal,
-      credentials: "omit",
-      cache: "no-store",
-    });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    dispatchEvent(new Event("filestore:lost"));
-    throw new ApiError(0, "network", "No answer came.");
-  }
+  const target = `${path.startsWith("/") ? "" : `${API}/`}${path}${search.size ? `?${search}` : ""}`;
+  const text = body === undefined ? undefined : JSON.stringify(body);
+  const response = await answered(target, { method, headers: sent, body: text, credentials: "omit", cache: "no-store" }, { signal, from });
   dispatchEvent(new Event("filestore:found"));
   if (!response.ok) {
     const error = await errorOf(response);
-    if (error.status === 401 && token === undefined && used && used === session.token()) {
+    if (error.isRefused && token === undefined && used && used === session.token()) {
       session.close("Your token has ended, or was revoked. Sign in again to go on where you were.");
     }
     throw error;

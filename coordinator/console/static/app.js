@@ -2,7 +2,6 @@
 import { html, render, useEffect, useErrorBoundary, useState } from "./html.js";
 import * as api from "./api.js";
 import { Layout } from "./layout.js";
-import { learnOthers } from "./place.js";
 import { match, useRoute } from "./router.js";
 import { ROUTES } from "./routes.js";
 import { describe, isAdmin, useSession } from "./session.js";
@@ -13,6 +12,14 @@ import { Dialogs, closeAll } from "./ui/dialog.js";
 import { Notices } from "./ui/toast.js";
 import { Empty, ErrorBox, Heading, Loading } from "./ui/parts.js";
 
+const LOAD_ALL_MS = 3000;
+
+// Every page is here before it is needed: it still opens when the node that served this one has died.
+function loadAll() {
+  for (const [, load] of ROUTES) load().catch(() => {});
+  import("./vendor/tus.js").catch(() => {});
+}
+
 function App() {
   const { token, user } = useSession();
   const route = useRoute();
@@ -21,7 +28,9 @@ function App() {
   const isPublic = Boolean(found?.route[2]?.isPublic);
   const count = useBusyCount();
   useEffect(() => {
-    if (user) learnOthers();
+    if (!user) return undefined;
+    const timer = setTimeout(loadAll, LOAD_ALL_MS);
+    return () => clearTimeout(timer);
   }, [user?.user_id]);
   if (isPublic) return html`<${Page} key=${route.path} found=${found} query=${route.query} /><${Notices} />`;
   if (!token) return html`<${SignIn} /><${Notices} />`;

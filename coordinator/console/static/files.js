@@ -1,7 +1,7 @@
 // What can be done with files of any kind: where they are in the API, download, rename, share, delete.
 import { html } from "./html.js";
 import * as api from "./api.js";
-import { servesContent } from "./place.js";
+import { origin, servesContent } from "./place.js";
 import { fromLocalInput, localInput, moment } from "./format.js";
 import { confirm, Dialog, FormDialog, show } from "./ui/dialog.js";
 import { Copy, Name } from "./ui/parts.js";
@@ -27,7 +27,7 @@ export const STATUSES = [
 export async function download(file) {
   const { url } = await api.post(`files/${file.file_uuid}/ticket`);
   const link = document.createElement("a");
-  link.href = servesContent ? new URL(url).pathname : url;
+  link.href = servesContent ? `${origin()}${new URL(url).pathname}` : url;
   link.download = file.filename;
   link.rel = "noreferrer";
   document.body.append(link);

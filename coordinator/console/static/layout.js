@@ -1,7 +1,7 @@
 // What surrounds every page: the navigation, who is signed in, the theme; and what stops somebody from going on.
 import { html, useEffect, useState } from "./html.js";
 import * as api from "./api.js";
-import { nodeConsole, otherConsoles, servesContent } from "./place.js";
+import { nodeConsole, otherConsoles, servesContent, tryHome } from "./place.js";
 import { NAVIGATION } from "./routes.js";
 import { isAdmin, useSession, close, open, session } from "./session.js";
 import { relative } from "./format.js";
@@ -82,25 +82,34 @@ function Banners() {
   const { user } = useSession();
   const [now, setNow] = useState(Date.now());
   const [isAway, setIsAway] = useState(!navigator.onLine);
+  const [elsewhere, setElsewhere] = useState("");
   useEffect(() => {
-    const timer = setInterval(() => setNow(Date.now()), 30_000);
+    const timer = setInterval(() => {
+      setNow(Date.now());
+      tryHome();
+    }, 30_000);
+    const moved = ({ detail }) => setElsewhere(detail);
     const lost = () => setIsAway(true);
     const back = () => setIsAway(false);
     addEventListener("filestore:lost", lost);
     addEventListener("filestore:found", back);
+    addEventListener("filestore:moved", moved);
     return () => {
       clearInterval(timer);
       removeEventListener("filestore:lost", lost);
       removeEventListener("filestore:found", back);
+      removeEventListener("filestore:moved", moved);
     };
   }, []);
   const leftMs = user ? new Date(user.token_expires_at).getTime() - now : Infinity;
   const others = otherConsoles();
+  const also = others.length > 0 && html`The console is also at ${others.map((url, at) => html`${at > 0 ? ", " : ""}
+    <a href=${url} rel="noreferrer">${new URL(url).host}</a>`)}; sign in there with the same token.`;
   return html`${!servesContent && html`<p class="banner">A coordinator serves this page: it has the records, not the
       content. To upload or to look into files, <a href=${nodeConsole()}>open the console of a node</a>.</p>`}
     ${leftMs < SOON_MS && html`<p class="banner warn">Your token ends <${Time} at=${user.token_expires_at} />.
       <button type="button" class="small" onClick=${() => renew().catch((e) => notify(e.message, "bad"))}>Renew it</button></p>`}
-    ${isAway && html`<p class="banner bad" role="alert">This node does not answer. It is asked again by itself.
-      ${others.length > 0 && html`The console is also at ${others.map((url, at) => html`${at > 0 ? ", " : ""}
-        <a href=${url} rel="noreferrer">${new URL(url).host}</a>`)}; sign in there with the same token.`}</p>`}`;
+    ${isAway ? html`<p class="banner bad" role="alert">No node answers. They are asked again by themselves. ${also}</p>`
+      : elsewhere && html`<p class="banner warn" role="alert">The node that served this page does not answer: ${new URL(elsewhere).host} does
+        its work meanwhile, for uploads too. Do not load the page anew. ${also}</p>`}`;
 }

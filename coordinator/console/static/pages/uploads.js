@@ -32,7 +32,7 @@ function One({ each }) {
   const { id, state, sent, size_bytes: total } = each;
   const left = each.speed > 0 ? `, ${duration((total - sent) / each.speed)} left` : "";
   const words = state === "uploading" ? `${size(sent)} of ${size(total)}, ${speed(each.speed)}${left}`
-    : state === "retrying" ? `${size(sent)} of ${size(total)}; the connection is lost, it is tried again`
+    : state === "retrying" ? `${size(sent)} of ${size(total)}; the connection is lost, it goes on by itself, through another node if need be`
     : state === "stored" ? size(total) : `${size(sent)} of ${size(total)}`;
   const abandon = () => confirm({ title: "Give this upload up?", names: [each.filename], action: "Give it up",
     text: "What has come of it is dropped.", run: () => giveUp(id) });

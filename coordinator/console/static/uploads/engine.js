@@ -2,14 +2,18 @@
 import { createStore, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
 import { KINDS } from "../files.js";
+import * as place from "../place.js";
 import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
 import { fingerprint } from "./guess.js";
-import { forget, remember } from "./memory.js";
+import { forget, remember, remembered } from "./memory.js";
 
 const AT_ONCE = 3;
 // Between tries of one upload; a node that dies is replaced within some seconds, and may be started again.
 const RETRY_MS = [300, 1000, 2000, 4000, 6000, ...Array(14).fill(8000)];
+const UNANSWERED_MS = 120_000;
+const REFUSALS_MAX = 3; // of one node, before another is asked
+const STALLED_MS = 15_000; // without progress: does the node answer at all?
 const SPEED_S = 0.4; // weight of what was measured last
 
 // { id, file, filename, size_bytes, kind, fields, file_uuid, state, sent, speed, error, user, note }
@@ -77,8 +81,9 @@ function created(id) {
   if (!creating.has(id)) {
     const make = async () => {
       const mark = await fingerprint(file);
-      const { file_uuid } = await api.post(KINDS[kind].path, { ...fields, size_bytes: file.size });
       const { filename } = fields;
+      const body = { ...fields, size_bytes: file.size };
+      const { file_uuid } = await api.post(KINDS[kind].path, body).catch((error) => again(kind, body, user, error));
       remember({ file_uuid, filename, size_bytes: file.size, fingerprint: mark, kind, user, begun_at: new Date().toISOString() });
       change(id, { file_uuid });
       return file_uuid;
@@ -88,16 +93,32 @@ function created(id) {
   return creating.get(id);
 }
 
+// A record whose creation got no answer: it may have been made all the same, by a node that died of it. Another node
+// knows: then it is the one of this name and size that no upload of this browser has. Else it is asked for once more.
+async function again(kind, body, user, error) {
+  if (error.code !== "unanswered" || place.originsCount === 1) throw error;
+  const { path, field } = KINDS[kind];
+  const { rows } = await api.list(path, field, { query: { filename: body.filename, status: "pending" }, rowsMax: 1000 });
+  const others = new Set([...remembered(user), ...uploads.get()].map((each) => each.file_uuid));
+  const isIt = (row) => row.filename === body.filename && row.size_bytes === body.size_bytes && row.owner_id === user
+    && Date.now() - new Date(row.created_at).getTime() < UNANSWERED_MS && !others.has(row.file_uuid);
+  return rows.find(isIt) || api.post(path, body);
+}
+
 function send(id, file, fileUuid) {
   const measure = newMeasure();
+  const path = `${api.API}/files/${fileUuid}/content`;
   const upload = new globalThis.tus.Upload(file, {
-    uploadUrl: `${location.origin}${api.API}/files/${fileUuid}/content`,
+    uploadUrl: `${place.origin()}${path}`,
     retryDelays: RETRY_MS,
     storeFingerprintForResuming: false,
     onBeforeRequest: (request) => request.setHeader("Authorization", `Bearer ${token()}`),
-    onShouldRetry: (error) => {
+    onShouldRetry: (error, attempt) => {
       const status = error.originalResponse?.getStatus() || 0;
-      const isTried = status === 0 || status >= 500 || [408, 409, 423, 429].includes(status);
+      const isTried = !isRefused(error.originalResponse) && (status === 0 || status >= 500 || [408, 409, 423, 429].includes(status));
+      // Any node takes what comes next; one that only refuses may be cut off from the others.
+      if (status === 0 || (status >= 500 && attempt >= REFUSALS_MAX)) place.leave(new URL(upload.url).origin);
+      upload.url = `${place.origin()}${path}`;
       if (isTried) change(id, { state: "retrying", speed: 0 });
       return isTried;
     },
@@ -117,13 +138,33 @@ function send(id, file, fileUuid) {
   running.set(id, upload);
   change(id, { state: "uploading" });
   upload.start();
+  watch(id, upload, path, measure);
+}
+
+// A machine that lost its power breaks no connection: an upload that stands still asks whether its node lives.
+async function watch(id, upload, path, measure) {
+  let seen = -1;
+  for (;;) {
+    await new Promise((done) => setTimeout(done, STALLED_MS));
+    if (running.get(id) !== upload) return;
+    const from = new URL(upload.url).origin;
+    const isStill = measure.sent() === seen;
+    seen = measure.sent();
+    if (!isStill || place.originsCount === 1 || (await place.answers(from)) || running.get(id) !== upload) continue;
+    await upload.abort();
+    place.leave(from);
+    upload.url = `${place.origin()}${path}`;
+    change(id, { state: "retrying", speed: 0 });
+    upload.start();
+  }
 }
 
 // A function of the bytes that are sent: bytes a second, a few times a second; undefined in between.
 function newMeasure() {
-  let [at, bytes, speed] = [performance.now(), -1, 0];
-  return (sent) => {
+  let [at, bytes, speed, latest] = [performance.now(), -1, 0, 0];
+  const measure = (sent) => {
     const now = performance.now();
+    latest = sent;
     if (bytes < 0) bytes = sent; // where the upload goes on from
     if (now - at < 250) return undefined;
     const measured = (1000 * Math.max(0, sent - bytes)) / (now - at);
@@ -131,17 +172,23 @@ function newMeasure() {
     [at, bytes] = [now, sent];
     return speed;
   };
+  measure.sent = () => latest;
+  return measure;
 }
+
+// Whether the token is not taken, which is told by 401, or by 429 after too many tries from this address.
+const isRefused = (response) => Boolean(response?.getHeader("WWW-Authenticate"));
 
 function asApiError(error) {
   const response = error.originalResponse;
   if (!response) return new api.ApiError(0, "network", "No answer came.");
+  const more = { isRefused: isRefused(response) };
   try {
     const { code, details, error: title } = JSON.parse(response.getBody());
-    return new api.ApiError(response.getStatus(), code, details || title, response.getHeader("X-Request-Id") || "");
+    return new api.ApiError(response.getStatus(), code, details || title, response.getHeader("X-Request-Id") || "", more);
   } catch {
     // An answer to HEAD has no body.
-    return new api.ApiError(response.getStatus(), response.getStatus() === 401 ? "unauthorized" : "", `The answer was ${response.getStatus()}.`);
+    return new api.ApiError(response.getStatus(), "", `The answer was ${response.getStatus()}.`, "", more);
   }
 }
 
@@ -149,7 +196,7 @@ function failed(id, error) {
   const each = find(id);
   ended(id, false);
   if (!each || each.state === "paused") return;
-  if (error.status === 401) {
+  if (error.isRefused) {
     change(id, { state: "signed out", speed: 0, error: null });
     close("Your token has ended, or was revoked. Sign in again: your uploads go on by themselves.");
     return;

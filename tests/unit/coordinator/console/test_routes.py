@@ -11,9 +11,10 @@ from aiohttp import ClientResponse, ClientSession
 from yarl import URL
 
 from ca.errors import Unavailable
-from coordinator.console.files import PLACE, ConsoleFiles, console_files
+from coordinator.console.files import PLACE, ConsoleFiles, console_files, console_page
 from coordinator.console.routes import console_routes
 from coordinator.http.app import new_application, serve
+from coordinator.http.cors import ConsoleMembers
 
 PACKED_BYTES_MAX = 200_000  # of all that a browser ever loads of it
 LINES_MAX = 300
@@ -24,6 +25,16 @@ NODE = "https://127.0.0.1:7443"
 
 def node_url(_request: object) -> str:
     return NODE
+
+
+OTHERS = ConsoleMembers(
+    nodes=(NODE, "https://n2.lab.org", "https://[::1]:7443", "https://x; script-src *"),
+    coordinators=("https://127.0.0.1:7442",),
+)
+
+
+def no_others(_request: object) -> ConsoleMembers:
+    return ConsoleMembers()
 
 
 def no_node(_request: object) -> str:
@@ -38,7 +49,8 @@ def files() -> ConsoleFiles:
 @pytest.fixture
 async def client() -> AsyncIterator[ClientSession]:
     """Asks a process that serves content."""
-    app = new_application(console_routes(has_content=True, node_url=node_url), component="node")
+    routes = console_routes(has_content=True, node_url=node_url, members=lambda _: OTHERS)
+    app = new_application(routes, component="node")
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None)
     try:
         base = f"http://127.0.0.1:{listener.port}"
@@ -77,9 +89,36 @@ async def test_page_has_a_strict_policy_and_is_asked_for_each_time(client: Clien
     assert "unsafe" not in policy
 
 
-async def test_page_is_told_whether_there_is_content_here(files: ConsoleFiles) -> None:
-    assert b'data-content="yes"' in files.pages[True].body
-    assert b'data-content="no"' in files.pages[False].body
+async def test_page_is_told_whether_there_is_content_here() -> None:
+    assert b'data-content="yes"' in console_page(has_content=True, nodes=(), coordinators=()).body
+    assert b'data-content="no"' in console_page(has_content=False, nodes=(), coordinators=()).body
+
+
+async def test_page_may_ask_members_that_a_policy_can_name(client: ClientSession) -> None:
+    answer = await ask(client, "/console/")
+    sources = "'self' https://127.0.0.1:7443 https://n2.lab.org https://127.0.0.1:7442"
+    assert f"connect-src {sources};" in answer.headers["Content-Security-Policy"]
+    page = await answer.read()
+    assert b'data-nodes="https://127.0.0.1:7443 https://n2.lab.org"' in page
+    assert b'data-coordinators="https://127.0.0.1:7442"' in page
+
+
+async def test_page_of_another_policy_has_another_tag() -> None:
+    """Browsers keep the policy that came with a page, and take none from the 304 that says it is the same."""
+    others = [OTHERS]
+    routes = console_routes(has_content=True, node_url=node_url, members=lambda _: others[0])
+    listener = await serve(
+        new_application(routes, component="node"), host="127.0.0.1", port=0, ssl_context=None
+    )
+    try:
+        async with ClientSession(f"http://127.0.0.1:{listener.port}") as session:
+            first = await ask(session, "/console/")
+            others[0] = ConsoleMembers(nodes=OTHERS.nodes)
+            again = await ask(session, "/console/", If_None_Match=first.headers["ETag"])
+            assert again.status == 200
+            assert "7442" not in again.headers["Content-Security-Policy"]
+    finally:
+        await listener.close()
 
 
 async def test_parts_are_kept_for_good_under_their_version(
@@ -168,7 +207,8 @@ async def test_who_needs_content_is_led_to_a_node(client: ClientSession) -> None
 
 
 async def test_who_needs_content_is_told_where_no_node_is_known() -> None:
-    app = new_application(console_routes(has_content=False, node_url=no_node), component="coordinator")
+    routes = console_routes(has_content=False, node_url=no_node, members=no_others)
+    app = new_application(routes, component="coordinator")
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None)
     try:
         async with ClientSession(f"http://127.0.0.1:{listener.port}") as session:
@@ -199,7 +239,7 @@ def test_modules_are_short_and_import_what_is_there(path: Path) -> None:
 
 
 def test_page_loads_what_is_there(files: ConsoleFiles) -> None:
-    page = files.pages[True].body.decode()
+    page = console_page(has_content=True, nodes=(), coordinators=()).body.decode()
     assert "@" not in page
     for address in re.findall(r'(?:href|src)="([^"]+)"', page):
         if address != "/docs":

@@ -4,7 +4,7 @@ import pytest
 from multidict import CIMultiDict
 
 from ca.errors import InvalidRequest
-from coordinator.http.cors import METHODS, joined, parse_origins
+from coordinator.http.cors import METHODS, ConsoleMembers, joined, origins_of, parse_origins
 
 APP = "https://app.example.org"
 ALLOW = "Access-Control-Allow-Origin"
@@ -120,3 +120,31 @@ def test_origins_have_a_bound() -> None:
 )
 def test_what_an_answer_varies_by_is_kept(own: str, both: str) -> None:
     assert joined(own, "Origin") == both
+
+
+def test_pages_of_members_may_read_answers_as_long_as_they_are_members() -> None:
+    members = [ConsoleMembers(nodes=("https://10.0.0.2:7443",), coordinators=("https://10.0.0.1:7442",))]
+    policy = parse_origins([APP]).with_members(lambda: members[0])
+    for origin in ("https://10.0.0.2:7443", "https://10.0.0.1:7442", APP):
+        assert policy.headers("GET", CIMultiDict(Origin=origin))[ALLOW] == origin
+    for origin in (
+        "https://10.0.0.2",
+        "http://10.0.0.2:7443",
+        "https://10.0.0.2:7444",
+        "https://10.0.0.20:7443",
+    ):
+        assert policy.headers("GET", CIMultiDict(Origin=origin)) == {"Vary": "Origin"}
+    members[0] = ConsoleMembers()
+    assert policy.headers("GET", CIMultiDict(Origin="https://10.0.0.2:7443")) == {"Vary": "Origin"}
+
+
+def test_answers_vary_where_only_members_may_read_them() -> None:
+    assert parse_origins([]).with_members(ConsoleMembers).varies
+
+
+def test_origins_of_members_are_as_browsers_write_them() -> None:
+    assert origins_of([("10.0.0.2", 7443), ("N2.lab.org", 443), ("2001:db8::1", 7443)]) == (
+        "https://10.0.0.2:7443",
+        "https://n2.lab.org",
+        "https://[2001:db8::1]:7443",
+    )
