@@ -144,7 +144,11 @@ def _failed(request: web.Request, error: Unauthorized, principal: str) -> Filest
         principal=principal,
         target=f"{request.method} {_route_of(request)}",
     )
-    return error if hdrs.AUTHORIZATION not in request.headers else answer
+    if hdrs.AUTHORIZATION not in request.headers:
+        return error
+    # Beyond the rate as well: who waits and asks again needs another credential all the same.
+    answer.headers.setdefault(hdrs.WWW_AUTHENTICATE, "Bearer")
+    return answer
 
 
 def _route_of(request: web.Request) -> str:

@@ -91,12 +91,12 @@ async def test_day_of_an_operator(own_cluster: Cluster, operator: Page) -> None:
     await show(page, "#/audit", "main tbody tr")
     for action in ("put user", "mint user token", "grant permission", "drain node", "remove node"):
         await page.until(text_is("main tbody tr", action))
-    assert faults(page, admin) == []
+    assert faults(page, admin, asked=own_cluster.members) == []
     await page.value("sessionStorage.clear(), location.reload()")
     await page.until("document.querySelector('#token')")
     await sign_in(page, user_token)
     await _sees_only_what_is_hers(page, bucket)
-    assert faults(page, admin) == []
+    assert faults(page, admin, asked=own_cluster.members) == []
 
 
 async def _add_node(cluster: Cluster, page: Page) -> None:
@@ -233,7 +233,7 @@ async def test_hostile_names_and_addresses_are_only_text(own_cluster: Cluster, o
         await page.until("document.querySelector('main .empty')")
     assert not await page.value("document.querySelector('main :is(img, b)')")
     assert await page.value("document.title") != "1"
-    assert faults(page, node) == []
+    assert faults(page, node, asked=own_cluster.members) == []
 
 
 _APPEND = {"Tus-Resumable": "1.0.0", "Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}

@@ -52,11 +52,15 @@ export function clock(member) {
   return `${duration(Math.abs(offset) / 1000)} ${offset > 0 ? "ahead" : "behind"}`;
 }
 
-// Addresses of all members' consoles: [{ id, url }], nodes first. `status` as above, `authority` of cluster/ca.
-export function consoles(status, authority) {
-  const nodes = (status?.nodes || []).filter((node) => node.url).map((node) => ({ id: node.id, url: node.url }));
-  const coordinators = (authority?.coordinators || []).map((each) => ({ id: each.coordinator_id, url: urlOf(each) }));
-  return [...nodes, ...coordinators];
+// All members, nodes first: [{ id, origin }], as far as it is known; null until somebody has answered.
+export function useMembers() {
+  const status = api.usePolled((signal) => api.get("cluster/status", { signal }), [], { isLive: false });
+  const authority = api.usePolled((signal) => api.get("cluster/ca", { signal }), [], { isLive: false });
+  if (status.isLoading || authority.isLoading) return null;
+  const nodes = (status.data?.nodes || []).filter((node) => node.url).map((node) => ({ id: node.id, url: node.url }));
+  const coordinators = (authority.data?.coordinators || []).map((each) => ({ id: each.coordinator_id, url: urlOf(each) }));
+  const members = [...nodes, ...coordinators].map(({ id, url }) => ({ id, origin: new URL(url).origin }));
+  return members.some((each) => each.origin === location.origin) ? members : [{ id: "this member", origin: location.origin }, ...members];
 }
 
 export const urlOf = (coordinator) =>

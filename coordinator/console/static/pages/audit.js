@@ -1,13 +1,13 @@
-// Who did what, newest first, as the member has it on record that serves this page.
+// Who did what, newest first, as all members have it on record.
 import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
-import { consoles, useStatus } from "../cluster.js";
+import { hasMore, merged, newest, PAGE_ROWS, silent, withOlder } from "../audit.js";
+import { useMembers } from "../cluster.js";
 import { counted, fromLocalInput, localInput } from "../format.js";
 import { replaceQuery } from "../router.js";
 import { PlainTable } from "../ui/plain-table.js";
-import { Action, Badge, Card, Empty, ErrorBox, Heading, Loading, Name, When } from "../ui/parts.js";
+import { Action, Badge, Empty, ErrorBox, Heading, Loading, Name, When } from "../ui/parts.js";
 
-const PAGE_ROWS = 100;
 const SPANS = [["", "any time"], ["1", "the last hour"], ["24", "the last day"], ["168", "the last 7 days"], ["own", "from … until …"]];
 const ACTIONS = ["add_coordinator", "cancel_job_run", "create_join_token", "create_public_token", "create_ticket", "delete_bucket", "delete_file",
   "delete_join_token", "delete_user", "drain_node", "forget_node_instance", "grant_permission", "join", "mint_user_token", "put_user",
@@ -24,41 +24,54 @@ function asked({ principal, action, target, span, since, until }) {
 export default function Audit({ query }) {
   const [filters, setFilters] = useState(query);
   const [typed, setTyped] = useState(query);
-  const [older, setOlder] = useState({ entries: [], cursor: null });
-  const key = JSON.stringify(filters);
-  const newest = api.usePolled((signal) => api.get("audit", { query: asked(filters), signal }), [key], { everyMs: 5000, isLive: older.entries.length === 0 });
+  const [older, setOlder] = useState(null);
+  const all = useMembers();
+  const members = (all || []).filter((each) => !filters.member || each.id === filters.member);
+  const key = JSON.stringify([filters, members.map((each) => each.origin)]);
+  // One request for each member, and one a second: so they come less often than elsewhere.
+  const latest = api.usePolled((signal) => newest(members, asked(filters), signal), [key], { everyMs: 15_000, isLive: older === null });
   useEffect(() => {
-    setOlder({ entries: [], cursor: null });
+    setOlder(null);
     replaceQuery(filters);
   }, [key]);
   useEffect(() => {
     const timer = setTimeout(() => setFilters(typed), 400); // not a request for each letter
     return () => clearTimeout(timer);
   }, [typed]);
-  const entries = [...(newest.data?.entries || []), ...older.entries];
-  const cursor = older.cursor ?? newest.data?.next_cursor ?? "";
-  const more = async () => {
-    const page = await api.get("audit", { query: { ...asked(filters), cursor } });
-    setOlder({ entries: [...older.entries, ...page.entries], cursor: page.next_cursor || "" });
-  };
+  const answers = older ?? latest.data ?? [];
+  const entries = merged(answers);
+  const isLoading = !all || latest.isLoading;
+  const isMore = hasMore(answers);
+  const more = async () => setOlder(await withOlder(answers, asked(filters)));
   const isNarrowed = Object.values(filters).some(Boolean);
-  return html`<${Heading} title="Audit log" sub="Who did what, newest first." />
-    <div class="table-box"><${Filters} typed=${typed} setTyped=${setTyped} count=${newest.isLoading ? "" : `${counted(entries.length, "entry", "entries")}${cursor ? " so far" : ""}`} />
-      <${ErrorBox} error=${newest.error} retry=${newest.refresh} />
-      ${newest.isLoading ? html`<${Loading} lines=${8} />` : entries.length > 0 ? html`<${Entries} entries=${entries} />`
-        : !newest.error && !cursor && html`<${Empty} title=${isNarrowed ? "Nothing of this is on record here." : "Nothing is on record here yet."}>
-          ${isNarrowed ? html`<button type="button" class="small outline" onClick=${() => setTyped({})}>Show all</button>` : "Another member may have more: see below."}</${Empty}>`}
-      ${cursor && html`<p class="under"><${Action} run=${more}>Show older entries</${Action}></p>`}</div>
-    <${Members} />`;
+  const count = isLoading ? "" : `${counted(entries.length, "entry", "entries")}${isMore ? " so far" : ""}`;
+  return html`<${Heading} title="Audit log" sub="Who did what, newest first: of every node and coordinator." />
+    <div class="table-box"><${Filters} typed=${typed} setTyped=${setTyped} members=${all || []} count=${count} />
+      <${ErrorBox} error=${latest.error} retry=${latest.refresh} /><${Silent} answers=${answers} refresh=${latest.refresh} />
+      ${isLoading ? html`<${Loading} lines=${8} />` : entries.length > 0 ? html`<${Entries} entries=${entries} />`
+        : !latest.error && !isMore && html`<${Empty} title=${isNarrowed ? "Nothing of this is on record." : "Nothing is on record yet."}>
+          ${isNarrowed && html`<button type="button" class="small outline" onClick=${() => setTyped({})}>Show all</button>`}</${Empty}>`}
+      ${isMore && html`<p class="under"><${Action} run=${more}>Show older entries</${Action}></p>`}</div>`;
 }
 
-function Filters({ typed, setTyped, count }) {
+// Members that did not answer: what they have is missing here.
+function Silent({ answers, refresh }) {
+  const missing = silent(answers);
+  if (missing.length === 0) return null;
+  return html`<div class="banner warn" role="status"><p>Without the entries of ${missing.map((each, index) => html`${index > 0 ? ", " : ""}<a
+    href="${each.origin}/console/${location.hash}" rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.
+    <code>filestore audit</code> on the command line asks every member.</p><button type="button" class="small" onClick=${refresh}>Ask again</button></div>`;
+}
+
+function Filters({ typed, setTyped, members, count }) {
   const field = (name) => ({ value: typed[name] || "", onInput: (event) => setTyped({ ...typed, [name]: event.target.value }) });
   return html`<div class="toolbar many">
     <input type="search" aria-label="Who did it" placeholder="Who, such as alice" autocapitalize="off" ...${field("principal")} />
     <input type="search" aria-label="What was done" placeholder="What, such as delete_file" list="audit-actions" autocapitalize="off" ...${field("action")} />
     <datalist id="audit-actions">${ACTIONS.map((name) => html`<option value=${name}></option>`)}</datalist>
     <input type="search" aria-label="To what: an id or a name" placeholder="To what: an id or a name" autocapitalize="off" ...${field("target")} />
+    <select aria-label="Through which member" ...${field("member")}><option value="">any member</option>
+      ${members.map((each) => html`<option value=${each.id}>${each.id}</option>`)}</select>
     <select aria-label="When" ...${field("span")}>${SPANS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select>
     ${typed.span === "own" && html`<input type="datetime-local" aria-label="From" max=${localInput(new Date())} ...${field("since")} />
       <input type="datetime-local" aria-label="Until" ...${field("until")} />`}
@@ -72,20 +85,9 @@ function Entries({ entries }) {
     { key: "action", title: "Did", width: "13rem", small: "auto", render: (e) => html`<span title=${e.action}>${e.action.replaceAll("_", " ")}</span>` },
     { key: "target", title: "To", hide: "narrow", render: (e) => html`<${Name}>${e.target}</${Name}>` },
     { key: "outcome", title: "Outcome", width: "8rem", hide: "narrow", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
+    { key: "member", title: "Through", width: "8.5rem", hide: "medium" },
+    { key: "client_address", title: "From", width: "9rem", hide: "wide" },
     { key: "request_id", title: "Request", width: "9rem", hide: "wide", render: (e) => html`<code title="The request, as logs have it: ${e.request_id}">${e.request_id.slice(-12)}</code>` },
   ];
-  return html`<${PlainTable} label="Audit log" rows=${entries} keyOf=${(e) => `${e.time} ${e.request_id} ${e.action} ${e.target}`} columns=${columns} />`;
-}
-
-// Each member has a log of its own; a browser asks only the one that serves it.
-function Members() {
-  const status = useStatus(30_000);
-  const authority = api.usePolled((signal) => api.get("cluster/ca", { signal }), [], { isLive: false });
-  const all = consoles(status.data, authority.data);
-  const here = all.find((each) => new URL(each.url).host === location.host);
-  const others = all.filter((each) => each !== here);
-  return html`<${Card} title="Other members"><p>These are the entries of ${here ? html`<strong>${here.id}</strong>` : "the member"} that serves this page: what people
-    asked it for. Each member records what it was asked for itself. The others, which want the same token:</p>
-    ${others.length > 0 && html`<p>${others.map((each, index) => html`${index > 0 ? ", " : ""}<a href="${each.url}/console/${location.hash}" rel="noreferrer">${each.id}</a>`)}</p>`}
-    <p class="quiet">All at once: <code>filestore audit</code> on the command line asks every member.</p></${Card}>`;
+  return html`<${PlainTable} label="Audit log" rows=${entries} keyOf=${(e) => `${e.member} ${e.time} ${e.request_id} ${e.action} ${e.target}`} columns=${columns} />`;
 }

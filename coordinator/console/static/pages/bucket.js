@@ -1,7 +1,7 @@
 // One bucket: its files of every kind, and who may do what there.
 import { html, useEffect } from "../html.js";
 import * as api from "../api.js";
-import { downloadAll, remove, STATUSES } from "../files.js";
+import { downloadAll, KINDS, remove, STATUSES } from "../files.js";
 import { go } from "../router.js";
 import { ChooseFiles } from "../uploads/drop.js";
 import { Grants } from "../ui/grants.js";
@@ -11,7 +11,8 @@ import { Action, Badge, Card, Empty, ErrorBox, Facts, Heading, Loading, Name, Si
 import { DEFAULT_BUCKET, edit, mayAdminister, Quota, removeBucket } from "./buckets.js";
 
 const COLUMNS = [
-  { key: "filename", title: "Name", render: (f) => html`<a href="#/file/${f.file_uuid}"><${Name}>${f.filename}</${Name}></a>` },
+  { key: "filename", title: "Name", render: (f) => html`<a href="#/file/${f.file_uuid}${f.kind ? `?kind=${f.kind}` : ""}"><${Name}>${f.filename}</${Name}></a>` },
+  { key: "kind", title: "Kind", width: "5.5rem", hide: "narrow" },
   { key: "size_bytes", title: "Size", width: "6.5rem", small: "4.6rem", align: "end", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
   { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
   { key: "content_type", title: "Type", width: "12rem", hide: "medium" },
@@ -43,7 +44,8 @@ export default function Bucket({ params }) {
     <${Card} title="Files"><${DataTable} label="Files of this bucket" noun="file" rows=${files.rows} keyOf=${(f) => f.file_uuid}
       nameOf=${(f) => f.filename} columns=${COLUMNS} sort=${{ key: "created_at", down: true }}
       search=${{ label: "Search by name", text: (f) => f.filename }} isLoading=${files.isLoading} error=${files.error} refresh=${files.refresh}
-      filters=${[{ key: "status", title: "State", options: STATUSES, accept: (f, value) => f.status === value }]}
+      filters=${[{ key: "kind", title: "Kind", options: Object.keys(KINDS).map((each) => [each, each]), accept: (f, value) => f.kind === value },
+        { key: "status", title: "State", options: STATUSES, accept: (f, value) => f.status === value }]}
       actions=${(marked, clear) => html`<${Action} run=${() => downloadAll(marked.filter((f) => f.status === "available"))}>Download</${Action}>
         <${Action} tone="danger" run=${async () => {
           const gone = await remove(marked);

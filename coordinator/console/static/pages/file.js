@@ -24,7 +24,7 @@ async function bucketName(id, signal) {
 
 let names = null;
 
-// The record and its kind. Where the address does not say the kind, the name does most often.
+// The record and its kind. Where the address does not say the kind, as one that somebody typed, each is tried.
 async function find(id, said, signal) {
   const kinds = said in KINDS ? [said] : Object.keys(KINDS);
   for (const kind of kinds) {
@@ -46,7 +46,7 @@ export default function File({ params, query }) {
   const isHere = file.status === "available";
   const mayAll = mayAdminister(file);
   return html`<${Heading} title=${html`<${Name}>${file.filename}</${Name}>`}
-      sub=${html`A ${KINDS[kind].noun}. <${Badge} state=${file.status} />`}>
+      sub=${html`One of the <a href="#${KINDS[kind].page}">${KINDS[kind].title.toLowerCase()}</a>. <${Badge} state=${file.status} />`}>
       <${Action} tone="primary" disabled=${!isHere} run=${() => download(file)}>Download</${Action}>
       <${Action} disabled=${!isHere} run=${async () => (await share(file)) && refresh()}>Share…</${Action}>
       <${Menu} label="More for this file" text="More ▾" items=${[

@@ -1,6 +1,7 @@
 // Signing in: a token that is pasted, dropped or chosen as a file; it stays in this tab.
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as api from "../api.js";
+import { counted } from "../format.js";
 import { Mark, ThemeMenu } from "../layout.js";
 import { open, tokenIn, useSession } from "../session.js";
 import { ErrorBox } from "../ui/parts.js";
@@ -28,9 +29,12 @@ export function SignIn() {
     try {
       open(token, await api.get("auth/whoami", { token }));
     } catch (problem) {
-      if (problem.status === 401) {
+      if (problem.isRefused) {
         problem.message = "This token is not taken: it has ended, was revoked, or is of another cluster.";
         problem.advice = "Ask an administrator for a new one.";
+      }
+      if (problem.status === 429) {
+        problem.advice = `There were too many failed tries from your address: wait ${counted(Math.max(problem.waitS, 1), "second")} before you try another.`;
       }
       setError(problem);
       setIsBusy(false);

@@ -31,6 +31,8 @@ export function Manifest({ file }) {
       ["Format", data.format_version],
     ]} />${data.images.length > 0 && html`<h3>Images that it needs</h3><ul class="plain-list">${data.images.map((image) => html`<li>
       <${Name}>${image.filename}</${Name}> ${state(image)}</li>`)}</ul>`}
+      ${data.images.some((image) => image.found === false) && html`<p class="quiet">Who opens the project needs those that are missing, too: upload them,
+        or ask their owner to give you access.</p>`}
       ${data.archive === "gns3" && data.images.length === 0 && html`<p class="quiet">It needs no images.</p>`}
       ${data.truncated && html`<p class="quiet">Not all of the archive was looked at: it may need more.</p>`}`}
   </${Card}>`;
