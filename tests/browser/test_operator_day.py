@@ -220,7 +220,7 @@ async def test_majority_of_coordinators_that_is_gone_is_told_and_comes_back(
     await page.until("!document.querySelector('main .banner')")
     await show(page, "#/", "main .health")
     await page.until(text_is("main .health .badge", "healthy"))
-    assert faults(page, own_cluster.nodes[0], told=UNANSWERED) == []
+    assert faults(page, own_cluster.nodes[0], told=UNANSWERED, asked=own_cluster.members) == []
 
 
 async def test_hostile_names_and_addresses_are_only_text(own_cluster: Cluster, operator: Page) -> None:

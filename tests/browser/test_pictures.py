@@ -101,10 +101,12 @@ async def test_pictures_of_the_readme_are_small(page: Page, cluster: Cluster, tm
     await page.shape(1360, 760)
     await open_console(page, cluster.nodes[0])
     await sign_in(page, token)
-    for name, address, selector in (
-        ("console-projects", "#/projects", "main tbody tr"),
-        ("console-file", f"#/file/{project}?kind=project", "main .facts"),
+    await page.send("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
+    for name, height, address, selector in (
+        ("console-projects", 760, "#/projects", "main tbody tr"),
+        ("console-file", 1280, f"#/file/{project}?kind=project", "main .facts"),
     ):
+        await page.shape(1360, height)
         await show(page, address, selector)
         await page.until(QUIET)
         await page.screenshot(directory / f"{name}.webp")

@@ -46,7 +46,7 @@ export class ApiError extends Error {
 
 export async function errorOf(response) {
   const id = response.headers.get("X-Request-Id") || "";
-  const more = { waitS: Number(response.headers.get("Retry-After")) || 0, isRefused: response.headers.has("WWW-Authenticate") };
+  const more = { waitS: Number(response.headers.get("Retry-After")) || 0, isRefused: response.status === 401 || response.headers.has("WWW-Authenticate") };
   try {
     const { code, error, details } = await response.json();
     return new ApiError(response.status, code, details || error, id, more);
@@ -61,11 +61,9 @@ async function answered(target, init, { signal, from }) {
   for (let left = init.method === "GET" && !from ? place.originsCount : 1; ; left -= 1) {
     const whom = from || place.origin();
     const waiting = new AbortController();
-    const stop = () => waiting.abort();
-    const timer = init.method === "GET" ? setTimeout(stop, ANSWER_MS_MAX) : 0;
-    signal?.addEventListener("abort", stop);
+    const timer = init.method === "GET" ? setTimeout(() => waiting.abort(), ANSWER_MS_MAX) : 0;
     try {
-      return await fetch(`${whom}${target}`, { ...init, signal: waiting.signal });
+      return await fetch(`${whom}${target}`, { ...init, signal: signal ? AbortSignal.any([signal, waiting.signal]) : waiting.signal });
     } catch (error) {
       if (signal?.aborted) throw error;
       if (!from) place.leave(whom);

@@ -47,7 +47,7 @@ export function rename(file, kind) {
   return show(
     (close) => html`<${FormDialog} title="Rename" close=${close} action="Rename" submit=${({ filename }) =>
       api.patch(`${KINDS[kind].path}/${file.file_uuid}`, { filename })}>
-      <label>New name<input name="filename" required maxlength="255" value=${file.filename} autofocus
+      <label>New name<input name="filename" required maxlength="255" defaultValue=${file.filename} autofocus
         pattern="[^\\/]+" title="Any name without a slash" /></label>
       <p class="quiet">Links and permissions stay. Downloads get the new name at once.</p></${FormDialog}>`,
   );
@@ -88,7 +88,7 @@ export async function share(file) {
     (close) => html`<${FormDialog} title="Share by a link" close=${close} action="Make the link" submit=${({ until }) =>
       api.post(`files/${file.file_uuid}/public-token`, { expires_at: fromLocalInput(until) })}>
       <p><${Name}>${file.filename}</${Name}></p>
-      <label>The link ends<input type="datetime-local" name="until" required value=${localInput(hoursFromNow(24))}
+      <label>The link ends<input type="datetime-local" name="until" required defaultValue=${localInput(hoursFromNow(24))}
         min=${localInput(new Date())} max=${localInput(hoursFromNow(HOURS_MAX - 1))} /></label>
       <p class="quiet">Whoever has the link can download this file without signing in, until it ends or you revoke
         it; at most 30 days.</p></${FormDialog}>`,

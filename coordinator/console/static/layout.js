@@ -110,6 +110,6 @@ function Banners() {
     ${leftMs < SOON_MS && html`<p class="banner warn">Your token ends <${Time} at=${user.token_expires_at} />.
       <button type="button" class="small" onClick=${() => renew().catch((e) => notify(e.message, "bad"))}>Renew it</button></p>`}
     ${isAway ? html`<p class="banner bad" role="alert">No node answers. They are asked again by themselves. ${also}</p>`
-      : elsewhere && html`<p class="banner warn" role="alert">The node that served this page does not answer: ${new URL(elsewhere).host} does
+      : elsewhere && html`<p class="banner warn" role="alert">The ${servesContent ? "node" : "coordinator"} that served this page does not answer: ${new URL(elsewhere).host} does
         its work meanwhile, for uploads too. Do not load the page anew. ${also}</p>`}`;
 }

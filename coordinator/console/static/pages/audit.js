@@ -5,6 +5,7 @@ import { hasMore, merged, newest, PAGE_ROWS, silent, withOlder } from "../audit.
 import { useMembers } from "../cluster.js";
 import { counted, fromLocalInput, localInput } from "../format.js";
 import { replaceQuery } from "../router.js";
+import { didWhat, Target } from "../ui/audit-entry.js";
 import { PlainTable } from "../ui/plain-table.js";
 import { Action, Badge, Empty, ErrorBox, Heading, Loading, Name, When } from "../ui/parts.js";
 
@@ -82,8 +83,8 @@ function Entries({ entries }) {
   const columns = [
     { key: "time", title: "When", width: "11rem", small: "5.2rem", render: (e) => html`<${When} at=${e.time} />` },
     { key: "principal", title: "Who", width: "9rem", small: "4.6rem", render: (e) => e.principal === "-" ? html`<span class="quiet">nobody known</span>` : html`<${Name}>${e.principal}</${Name}>` },
-    { key: "action", title: "Did", width: "13rem", small: "auto", render: (e) => html`<span title=${e.action}>${e.action.replaceAll("_", " ")}</span>` },
-    { key: "target", title: "To", hide: "narrow", render: (e) => html`<${Name}>${e.target}</${Name}>` },
+    { key: "action", title: "Did", width: "13rem", small: "auto", render: (e) => html`<span title=${e.action}>${didWhat(e)}</span>` },
+    { key: "target", title: "To", hide: "narrow", render: (e) => html`<${Target} text=${e.target} />` },
     { key: "outcome", title: "Outcome", width: "8rem", hide: "narrow", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
     { key: "member", title: "Through", width: "8.5rem", hide: "medium" },
     { key: "client_address", title: "From", width: "9rem", hide: "wide" },

@@ -32,9 +32,9 @@ export function edit(bucket) {
       const body = { name, quota_bytes: Math.round(Number(quota || 0) * GB) };
       return bucket ? api.patch(`buckets/${bucket.bucket_id}`, body) : api.post("buckets", body);
     }}>
-    <label>Name<input name="name" required maxlength="255" value=${bucket?.name || ""} autofocus /></label>
+    <label>Name<input name="name" required maxlength="255" defaultValue=${bucket?.name || ""} autofocus /></label>
     <label>Quota in GB<input name="quota" type="number" min="0" step="any" placeholder="0: no limit"
-      value=${bucket?.quota_bytes ? bucket.quota_bytes / GB : ""} /></label>
+      defaultValue=${bucket?.quota_bytes ? bucket.quota_bytes / GB : ""} /></label>
     <p class="quiet">So many bytes may all its files hold together. A lower quota deletes nothing.</p></${FormDialog}>`);
 }
 

@@ -20,10 +20,10 @@ export default function Jobs() {
     { key: "job_name", title: "Job", width: "7rem", small: "auto", render: (job) => html`<strong>${job.job_name}</strong>` },
     { key: "description", title: "What it does", wrap: true, hide: "narrow", render: (job) => html`<span class="quiet">${job.description}</span>` },
     { key: "schedule_s", title: "Runs", width: "8rem", hide: "medium", render: (job) => html`<span title=${job.schedule_s ? "If there is something to do" : "It has no schedule"}>${everyOf(job)}</span>` },
-    { key: "last_run", title: "Newest run", width: "13rem", small: "6.5rem", render: (job) => job.last_run ? html`<a href="#/jobs/runs/${job.last_run.run_id}" aria-label="Newest run of ${job.job_name}: ${job.last_run.status}"><${Badge} state=${job.last_run.status} /></a>${" "}
+    { key: "last_run", title: "Newest run", width: "13rem", small: "6.2rem", render: (job) => job.last_run ? html`<a href="#/jobs/runs/${job.last_run.run_id}" aria-label="Newest run of ${job.job_name}: ${job.last_run.status}"><${Badge} state=${job.last_run.status} /></a>${" "}
       <span class="ago"><${Time} at=${job.last_run.started_at} /></span>`
       : html`<span class="quiet">never</span>` },
-    { key: "run", width: "6rem", small: "4.9rem", align: "end", render: (job) => job.last_run?.status === "running" ? html`<a href="#/jobs/runs/${job.last_run.run_id}" aria-label="Watch the run of ${job.job_name}">Watch</a>`
+    { key: "run", width: "6rem", small: "5.4rem", align: "end", render: (job) => job.last_run?.status === "running" ? html`<a href="#/jobs/runs/${job.last_run.run_id}" aria-label="Watch the run of ${job.job_name}">Watch</a>`
       : html`<${Action} label="Run… ${job.job_name}" run=${() => runJob(job.job_name)}>Run…</${Action}>` },
   ];
   return html`<${Heading} title="Jobs" sub="What the cluster does by itself, and when you say so." />

@@ -1,9 +1,11 @@
 // The cluster's half of the first page, for administrators: health, capacity, what is going on, latest events.
 import { html, useRef } from "../html.js";
 import * as api from "../api.js";
-import { DISKS, HEALTH, NODE_STATES, inWords, isSilent, progressOf, stateOf, took, useStatus } from "../cluster.js";
+import { merged, newest } from "../audit.js";
+import { DISKS, HEALTH, NODE_STATES, inWords, isSilent, progressOf, stateOf, took, useMembers, useStatus } from "../cluster.js";
 import { KINDS } from "../files.js";
 import { counted, size } from "../format.js";
+import { Event } from "./audit-entry.js";
 import { Badge, Bar, Card, Empty, ErrorBox, Loading, Name, Size, Time } from "./parts.js";
 
 const EVENTS_SHOWN = 8;
@@ -27,7 +29,7 @@ function Health({ cluster }) {
       <span class="one-line">${finding.problem}</span><span class="right quiet">${finding.since && html`<span>since <${Time} at=${finding.since} how="moment" /></span>`}
       <span class="code" title="The section of docs/runbook.md that says what to do">${finding.runbook}</span></span></li>`)}</ul>
       <p class="quiet">The words at the end of a line name the section of docs/runbook.md that says what to do.</p>`}
-    <p class="quiet">${counted(cluster.files, "file")}, ${counted(cluster.blobs, "blob")}, ${size(cluster.blob_bytes)} before replication.
+    <p class="quiet">${counted(cluster.files, "file")} with ${counted(cluster.blobs, "different content")}, ${size(cluster.blob_bytes)} without the copies.
       ${cluster.leader ? html` <a href="#/coordinators">${cluster.leader}</a> leads ${counted(cluster.coordinators.length, "coordinator")}.` : " No coordinator leads."}</p></${Card}>`;
 }
 
@@ -97,13 +99,14 @@ export function RunBar({ run }) {
 }
 
 function Events() {
+  const members = useMembers();
+  const key = (members || []).map((each) => each.origin).join(" ");
   const { data, error, isLoading, refresh } = api.usePolled(
-    (signal) => api.get("audit", { query: { limit: EVENTS_SHOWN }, signal }), [], { everyMs: 10_000 });
-  const entries = data?.entries || [];
+    (signal) => newest(members || [], { limit: EVENTS_SHOWN }, signal), [key], { everyMs: 20_000 });
+  const entries = merged(data || []).slice(0, EVENTS_SHOWN);
+  const isComing = !members || isLoading;
   return html`<${Card} title="Latest events" actions=${html`<a href="#/audit">All</a>`}><${ErrorBox} error=${error} retry=${refresh} />
-    ${isLoading && html`<${Loading} lines=${4} />`}
-    ${!isLoading && !error && entries.length === 0 && html`<${Empty} title="Nothing is on record here.">What people do through this member appears here.</${Empty}>`}
-    <ul class="plain-list">${entries.map((entry) => html`<li class="spread"><span class="one-line"><${Name}>${entry.principal}</${Name}>:${" "}
-      ${entry.action.replaceAll("_", " ")} <${Name}>${entry.target}</${Name}></span><span class="right">${entry.outcome !== "ok" && html`<${Badge} tone="warn">${entry.outcome}</${Badge}>`}
-      <${Time} at=${entry.time} /></span></li>`)}</ul></${Card}>`;
+    ${isComing && html`<${Loading} lines=${4} />`}
+    ${!isComing && !error && entries.length === 0 && html`<${Empty} title="Nothing is on record.">What people do appears here.</${Empty}>`}
+    <ul class="plain-list">${entries.map((entry) => html`<${Event} entry=${entry} />`)}</ul></${Card}>`;
 }

@@ -44,11 +44,11 @@ export function factsOf(file, kind) {
 }
 
 const text = (label, name, file, more = {}) =>
-  html`<label>${label}<input name=${name} maxlength="255" value=${file[name]} ...${more} /></label>`;
+  html`<label>${label}<input name=${name} maxlength="255" defaultValue=${file[name]} ...${more} /></label>`;
 const choice = (label, name, file, values) =>
   html`<label>${label}<select name=${name}>${values.map((value) => html`<option selected=${value === file[name]}>${value}</option>`)}</select></label>`;
 const flag = (label, name, file) =>
-  html`<label class="flag"><input type="checkbox" name=${name} checked=${file[name]} />${label}</label>`;
+  html`<label class="flag"><input type="checkbox" name=${name} defaultChecked=${file[name]} />${label}</label>`;
 
 const FIELDS = {
   project: (file) => html`<div class="pair">${text("Project name", "project_name", file)}${text("Version", "version_tag", file)}
@@ -73,5 +73,5 @@ export function editFields(file, kind) {
     return api.patch(`${KINDS[kind].path}/${file.file_uuid}`, { content_type, retention_period: retention, ...own });
   }}>${FIELDS[kind](file)}<div class="pair">${text("Type that downloads get", "content_type", file, { required: true })}
     <label>Keep for how many days<input name="days" type="number" min="1" max="36500" placeholder="until it is deleted"
-      value=${file.retention_period ? Math.ceil(file.retention_period / 24) : ""} /></label></div></${FormDialog}>`);
+      defaultValue=${file.retention_period ? Math.ceil(file.retention_period / 24) : ""} /></label></div></${FormDialog}>`);
 }

@@ -19,9 +19,9 @@ const LISTED = `[A-Za-z0-9._@:\\-\\s,]*`;
 // Roles and groups of a user; `admin` has a box of its own.
 function Rights({ user }) {
   const roles = user?.roles || [];
-  return html`<label class="flag"><input type="checkbox" name="is_admin" value="1" checked=${roles.includes("admin")} />Administrator: may see and do everything</label>
-    <div class="pair"><label>Groups<input name="groups" pattern=${LISTED} title="${ALLOWED}; several with commas" placeholder="students, staff" autocomplete="off" value=${(user?.groups || []).join(", ")} /></label>
-    <label>Other roles<input name="roles" pattern=${LISTED} title="${ALLOWED}; several with commas" placeholder="teacher" autocomplete="off" value=${roles.filter((role) => role !== "admin").join(", ")} /></label></div>
+  return html`<label class="flag"><input type="checkbox" name="is_admin" value="1" defaultChecked=${roles.includes("admin")} />Administrator: may see and do everything</label>
+    <div class="pair"><label>Groups<input name="groups" pattern=${LISTED} title="${ALLOWED}; several with commas" placeholder="students, staff" autocomplete="off" defaultValue=${(user?.groups || []).join(", ")} /></label>
+    <label>Other roles<input name="roles" pattern=${LISTED} title="${ALLOWED}; several with commas" placeholder="teacher" autocomplete="off" defaultValue=${roles.filter((role) => role !== "admin").join(", ")} /></label></div>
     <p class="quiet">Access is given to users, groups and roles by name.</p>`;
 }
 

@@ -177,7 +177,7 @@ function newMeasure() {
 }
 
 // Whether the token is not taken, which is told by 401, or by 429 after too many tries from this address.
-const isRefused = (response) => Boolean(response?.getHeader("WWW-Authenticate"));
+const isRefused = (response) => response?.getStatus() === 401 || Boolean(response?.getHeader("WWW-Authenticate"));
 
 function asApiError(error) {
   const response = error.originalResponse;
