@@ -104,7 +104,7 @@ async def test_pictures_of_the_readme_are_small(page: Page, cluster: Cluster, tm
     await page.send("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
     for name, height, address, selector in (
         ("console-projects", 760, "#/projects", "main tbody tr"),
-        ("console-file", 1280, f"#/file/{project}?kind=project", "main .facts"),
+        ("console-file", 1140, f"#/file/{project}?kind=project", "main .facts"),
     ):
         await page.shape(1360, height)
         await show(page, address, selector)

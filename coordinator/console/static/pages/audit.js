@@ -84,7 +84,7 @@ function Entries({ entries }) {
     { key: "time", title: "When", width: "11rem", small: "5.2rem", render: (e) => html`<${When} at=${e.time} />` },
     { key: "principal", title: "Who", width: "9rem", small: "4.6rem", render: (e) => e.principal === "-" ? html`<span class="quiet">nobody known</span>` : html`<${Name}>${e.principal}</${Name}>` },
     { key: "action", title: "Did", width: "13rem", small: "auto", render: (e) => html`<span title=${e.action}>${didWhat(e)}</span>` },
-    { key: "target", title: "To", hide: "narrow", render: (e) => html`<${Target} text=${e.target} />` },
+    { key: "target", title: "To", hide: "narrow", render: (e) => html`<span><${Target} text=${e.target} /></span>` },
     { key: "outcome", title: "Outcome", width: "8rem", hide: "narrow", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
     { key: "member", title: "Through", width: "8.5rem", hide: "medium" },
     { key: "client_address", title: "From", width: "9rem", hide: "wide" },
