@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from node.packs.record import HEAD_BYTES, Place, Record
+from node.packs.record import HEAD_BYTES, PackRecord, Place
 
 REMOVED_BYTES: Final = HEAD_BYTES + 16
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
@@ -24,7 +24,7 @@ _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offse
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PackedBlob:
     """A blob of `length` bytes with this XXH3, in the record at `place`."""
 
     sha256: bytes
@@ -71,12 +71,12 @@ class PackIndex:
         """Give the file back."""
         self._db.close()
 
-    def find(self, sha256: bytes) -> Found | None:
+    def find(self, sha256: bytes) -> PackedBlob | None:
         """The blob, in one of the packs that have it."""
         copies = self.copies(sha256)
         return copies[-1] if copies else None
 
-    def copies(self, sha256: bytes) -> list[Found]:
+    def copies(self, sha256: bytes) -> list[PackedBlob]:
         """The blob in every pack that has it."""
         asked = (
             "SELECT sha256, pack, offset, length, digest FROM blobs WHERE sha256 = ? ORDER BY pack, offset"
@@ -88,7 +88,7 @@ class PackIndex:
         asked = "SELECT DISTINCT sha256, length FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT ?"
         return list(self._all(asked, sha256, limit))
 
-    def in_pack(self, number: int) -> list[Found]:
+    def in_pack(self, number: int) -> list[PackedBlob]:
         """What counts in a pack, in the order in which it lies there."""
         return list(map(_found, self._all(f"{_BLOBS} WHERE pack = ? ORDER BY offset", number)))
 
@@ -115,7 +115,7 @@ class PackIndex:
         return count, total
 
     def add(
-        self, number: int, blobs: Iterable[Record], removals: Sequence[Removal] = (), *, stop: int
+        self, number: int, blobs: Iterable[PackRecord], removals: Sequence[Removal] = (), *, stop: int
     ) -> None:
         """Records of a pack up to `stop`, in one step. What is known already stays as it is."""
         with self._changing() as db:
@@ -126,13 +126,15 @@ class PackIndex:
                 _remove(db, removal)
             _count_indexed(db, number, stop)
 
-    def move(self, number: int, moves: Sequence[tuple[Found, Record]], *, stop: int) -> list[Record]:
+    def move(
+        self, number: int, moves: Sequence[tuple[PackedBlob, PackRecord]], *, stop: int
+    ) -> list[PackRecord]:
         """New records of a pack up to `stop`, each in place of an older one of the same blob, in one step.
 
         Answers those whose older record counts no more: neither do they, and no record says so yet. No record
         says of the older ones that they count no more: their pack is about to go.
         """
-        left = list[Record]()
+        left = list[PackRecord]()
         with self._changing() as db:
             db.execute("INSERT OR IGNORE INTO packs VALUES (?, 0, 0, 0)", (number,))
             for old, new in moves:
@@ -190,7 +192,7 @@ def _remove(db: sqlite3.Connection, removal: Removal) -> None:
         _count_live(db, removal.place.pack, REMOVED_BYTES)
 
 
-def _insert(db: sqlite3.Connection, number: int, record: Record) -> None:
+def _insert(db: sqlite3.Connection, number: int, record: PackRecord) -> None:
     row = (record.sha256, number, record.offset, record.length, record.digest)
     if db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?)", row).rowcount:
         _count_live(db, number, record.length + HEAD_BYTES)
@@ -205,6 +207,6 @@ def _count_live(db: sqlite3.Connection, number: int, more_bytes: int) -> None:
     db.execute("UPDATE packs SET live_bytes = live_bytes + ? WHERE number = ?", (more_bytes, number))
 
 
-def _found(row: tuple[Any, ...]) -> Found:
+def _found(row: tuple[Any, ...]) -> PackedBlob:
     sha256, pack, offset, length, digest = row
-    return Found(sha256, Place(pack, offset), length, digest)
+    return PackedBlob(sha256, Place(pack, offset), length, digest)

@@ -16,7 +16,7 @@ from node.packs.record import (
     MARKER_BYTES,
     PackHeader,
     PackInvalid,
-    Record,
+    PackRecord,
     decode_header,
     encode_end,
     encode_header,
@@ -85,7 +85,7 @@ class PackWriter:
         """Make one; its name is durable. Raises OSError."""
         self._disk = disk
         self.header, self._descriptor = self._made(directory)
-        self.records: list[Record] = []
+        self.records: list[PackRecord] = []
         self.durable_offset = HEADER_BYTES
         self.is_broken = True
         try:
@@ -105,7 +105,7 @@ class PackWriter:
         """That of its name."""
         return self.header.number
 
-    def append(self, records: Sequence[Record], pieces: Sequence[Octets]) -> None:
+    def append(self, records: Sequence[PackRecord], pieces: Sequence[Octets]) -> None:
         """Write records, whose bytes are `pieces`, and sync them: all are durable, or it raises OSError.
 
         The first of the records begins at `durable_offset`.

@@ -41,14 +41,14 @@ HEAD_BYTES: Final = _HEAD.size + CRC_BYTES
 END_BYTES: Final = _END.size + CRC_BYTES
 
 
-class RecordKind(IntEnum):
+class PackRecordKind(IntEnum):
     """What a record says. The numbers are the disk format and never change."""
 
     BLOB = 1
     REMOVED = 2
 
 
-_KINDS: Final = frozenset(map(int, RecordKind))
+_KINDS: Final = frozenset(map(int, PackRecordKind))
 
 
 class PackInvalid(Exception):
@@ -76,10 +76,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PackRecord:
     """One record of a pack. `digest`: XXH3 of its payload of `length` bytes, 8 bytes."""
 
-    kind: RecordKind
+    kind: PackRecordKind
     offset: int
     length: int
     sha256: bytes
@@ -119,13 +119,13 @@ def decode_header(raw: bytes) -> PackHeader:
 
 def encode_blob(marker: bytes, sha256: bytes, content: Octets) -> bytes:
     """The head of a record of this content, which is written behind it."""
-    return _encode_head(marker, RecordKind.BLOB, sha256, content)
+    return _encode_head(marker, PackRecordKind.BLOB, sha256, content)
 
 
 def encode_removed(marker: bytes, sha256: bytes, place: Place) -> bytes:
     """A record, whole, after which the blob at `place` counts no more."""
     payload = _TARGET.pack(place.pack, place.offset)
-    return _encode_head(marker, RecordKind.REMOVED, sha256, payload) + payload
+    return _encode_head(marker, PackRecordKind.REMOVED, sha256, payload) + payload
 
 
 def decode_removed(payload: bytes) -> Place | None:
@@ -133,7 +133,7 @@ def decode_removed(payload: bytes) -> Place | None:
     return Place(*_TARGET.unpack(payload)) if len(payload) == _TARGET.size else None
 
 
-def decode_head(raw: Octets, offset: int, marker: bytes) -> Record | None:
+def decode_head(raw: Octets, offset: int, marker: bytes) -> PackRecord | None:
     """The record whose head these HEAD_BYTES are; None where they are none of this pack."""
     body = without_crc(bytes(raw)) if len(raw) == HEAD_BYTES else None
     if body is None or body[:MARKER_BYTES] != marker:
@@ -141,10 +141,10 @@ def decode_head(raw: Octets, offset: int, marker: bytes) -> Record | None:
     _, kind, length, sha256, digest = _HEAD.unpack(body)
     if kind not in _KINDS or length > PAYLOAD_BYTES_MAX:
         return None
-    return Record(RecordKind(kind), offset, length, sha256, digest)
+    return PackRecord(PackRecordKind(kind), offset, length, sha256, digest)
 
 
-def encode_end(records: Sequence[Record], start: int) -> bytes:
+def encode_end(records: Sequence[PackRecord], start: int) -> bytes:
     """What is written at `start` behind the last record of a pack that takes no more."""
     index = b"".join(
         _ENTRY.pack(each.kind, each.offset, each.length, each.sha256, each.digest) for each in records
@@ -152,7 +152,7 @@ def encode_end(records: Sequence[Record], start: int) -> bytes:
     return index + with_crc(_END.pack(_END_MAGIC, start, len(records), digest_of(index)))
 
 
-def read_end(descriptor: int) -> list[Record] | None:
+def read_end(descriptor: int) -> list[PackRecord] | None:
     """All records of a pack, as its index says; None of one that has no whole index. Raises OSError."""
     size_bytes = os.fstat(descriptor).st_size
     body = without_crc(os.pread(descriptor, END_BYTES, max(size_bytes - END_BYTES, 0)))
@@ -165,12 +165,12 @@ def read_end(descriptor: int) -> list[Record] | None:
     if len(index) != count * _ENTRY.size or digest_of(index) != digest:
         return None
     return [
-        Record(RecordKind(kind), offset, length, sha256, found)
+        PackRecord(PackRecordKind(kind), offset, length, sha256, found)
         for kind, offset, length, sha256, found in _ENTRY.iter_unpack(index)
     ]
 
 
-def scan(descriptor: int, header: PackHeader, start: int) -> Iterator[Record]:
+def scan(descriptor: int, header: PackHeader, start: int) -> Iterator[PackRecord]:
     """Every record from `start` on whose head is whole, whatever became of what lies between them.
 
     The payload is not looked at. Raises OSError.
@@ -187,13 +187,13 @@ def scan(descriptor: int, header: PackHeader, start: int) -> Iterator[Record]:
             return
 
 
-def payload_of(descriptor: int, record: Record) -> bytes | None:
+def payload_of(descriptor: int, record: PackRecord) -> bytes | None:
     """The payload of a record; None if it is not what was written. Raises OSError."""
     payload = os.pread(descriptor, record.length, record.payload_offset)
     return payload if len(payload) == record.length and digest_of(payload) == record.digest else None
 
 
-def _encode_head(marker: bytes, kind: RecordKind, sha256: bytes, payload: Octets) -> bytes:
+def _encode_head(marker: bytes, kind: PackRecordKind, sha256: bytes, payload: Octets) -> bytes:
     assert len(payload) <= PAYLOAD_BYTES_MAX
     body = _HEAD.pack(marker, kind, len(payload), sha256, digest_of(payload))
     return with_crc(body)

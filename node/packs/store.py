@@ -24,16 +24,16 @@ from typing import Final, TypeVar
 from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import unlink
-from node.packs.index import Found, PackFacts, PackIndex, Removal
+from node.packs.index import PackedBlob, PackFacts, PackIndex, Removal
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, numbers_in, open_pack, pack_name
 from node.packs.record import (
     HEAD_BYTES,
     HEADER_BYTES,
     PackInvalid,
+    PackRecord,
+    PackRecordKind,
     Place,
-    Record,
     RecordDamaged,
-    RecordKind,
     decode_removed,
     digest_of,
     encode_blob,
@@ -50,7 +50,7 @@ INDEX: Final = "index.sqlite"
 OPENING: Final = "opening.lock"
 
 _ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
-T = TypeVar("T", Found, Record)
+T = TypeVar("T", PackedBlob, PackRecord)
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class PackStore:
             writer, _, records = self._append(blobs)
             self.index.add(writer.number, records, stop=writer.durable_offset)
 
-    def find(self, sha256: bytes) -> Found | None:
+    def find(self, sha256: bytes) -> PackedBlob | None:
         """Where a blob is; its bytes are not looked at."""
         return self.index.find(sha256)
 
@@ -165,7 +165,7 @@ class PackStore:
         with self._appending:
             self._end_pack()
 
-    def _copy(self, contents: Sequence[tuple[Found, bytes]]) -> int:
+    def _copy(self, contents: Sequence[tuple[PackedBlob, bytes]]) -> int:
         """Append blobs anew, and have their old records count no more: bytes written.
 
         One that another process removes meanwhile is not found again.
@@ -189,30 +189,30 @@ class PackStore:
         if not targets:
             return 0
         writer = self._pack_to_append_to()
-        removals, records, pieces = list[Removal](), list[Record](), list[Octets]()
+        removals, records, pieces = list[Removal](), list[PackRecord](), list[Octets]()
         began = at = writer.durable_offset
         for sha256, target in targets:
             piece = encode_removed(writer.header.marker, sha256, target)
             payload = piece[HEAD_BYTES:]
             pieces.append(piece)
-            records.append(Record(RecordKind.REMOVED, at, len(payload), sha256, digest_of(payload)))
+            records.append(PackRecord(PackRecordKind.REMOVED, at, len(payload), sha256, digest_of(payload)))
             removals.append(Removal(sha256, Place(writer.number, at), target))
             at = records[-1].stop
         writer.append(records, pieces)
         self.index.add(writer.number, (), removals, stop=at)
         return at - began
 
-    def _append(self, blobs: Sequence[tuple[bytes, Octets]]) -> tuple[PackWriter, int, list[Record]]:
+    def _append(self, blobs: Sequence[tuple[bytes, Octets]]) -> tuple[PackWriter, int, list[PackRecord]]:
         """Write blobs, each with its SHA-256, under one sync: into which pack, from where on, as what.
 
         The index does not know of them yet. The caller holds the lock.
         """
         writer = self._pack_to_append_to()
-        records, pieces = list[Record](), list[Octets]()
+        records, pieces = list[PackRecord](), list[Octets]()
         began = at = writer.durable_offset
         for sha256, content in blobs:
             pieces += encode_blob(writer.header.marker, sha256, content), content
-            records.append(Record(RecordKind.BLOB, at, len(content), sha256, digest_of(content)))
+            records.append(PackRecord(PackRecordKind.BLOB, at, len(content), sha256, digest_of(content)))
             at = records[-1].stop
         writer.append(records, pieces)
         return writer, began, records
@@ -240,13 +240,13 @@ class PackStore:
             writer.close()
         self.index.seal(writer.number)
 
-    def _content(self, found: Found) -> bytes | None:
+    def _content(self, found: PackedBlob) -> bytes | None:
         """The bytes of a record; None where they are not what was written, or the pack is gone."""
         try:
             reader = self._reader(found.place.pack)
         except (FileNotFoundError, PackInvalid):
             return None
-        record = Record(RecordKind.BLOB, found.place.offset, found.length, found.sha256, found.digest)
+        record = PackRecord(PackRecordKind.BLOB, found.place.offset, found.length, found.sha256, found.digest)
         return payload_of(reader.descriptor, record)
 
     def _reader(self, number: int) -> PackReader:
@@ -305,13 +305,13 @@ class PackStore:
         reader = self._reader(number)
         records = _records_of(reader, start)
         for batch in _batches(records, _ROWS_BYTES):
-            blobs = [each for each in batch if each.kind == RecordKind.BLOB]
+            blobs = [each for each in batch if each.kind == PackRecordKind.BLOB]
             self.index.add(number, blobs, stop=start)
         self.index.add(number, (), stop=reader.size_bytes)
 
     def _index_removals(self, number: int, start: int) -> None:
         reader = self._reader(number)
-        found = [each for each in _records_of(reader, start) if each.kind == RecordKind.REMOVED]
+        found = [each for each in _records_of(reader, start) if each.kind == PackRecordKind.REMOVED]
         removals = list[Removal]()
         for record in found:
             target = decode_removed(payload_of(reader.descriptor, record) or b"")
@@ -333,7 +333,7 @@ class PackStore:
             return PackIndex(path)
 
 
-def _records_of(reader: PackReader, start: int) -> Iterator[Record]:
+def _records_of(reader: PackReader, start: int) -> Iterator[PackRecord]:
     """What lies in a pack from `start` on: by its index, else what is whole of it. Raises OSError."""
     indexed = read_end(reader.descriptor)
     if indexed is not None:
