@@ -13,6 +13,9 @@ from coordinator.protocol.commands import AdmitCoordinator, CreateJoinToken, Del
 from coordinator.protocol.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
 
 REPEAT_MS = 10 * 60 * 1000  # a lost answer may be asked for again this long
+# In the place of a digest. The row stays until a day after the end of the token, as that of a used one does:
+# a setup token is made outside of the cluster, so whoever has one could make its id known again.
+_REVOKED = ""
 
 _COLUMNS = "token_id, node_id, uses_max, uses, created_by, created_at_ms, expires_at_ms"
 
@@ -52,10 +55,15 @@ def create(change: Change, command: CreateJoinToken) -> JoinTokenRecord:
 def delete(change: Change, command: DeleteJoinToken) -> None:
     """Take a token back. Admin only."""
     require_admin(change.users, command.caller)
-    known = change.db.execute("SELECT 1 FROM join_tokens WHERE token_id = ?", (command.token_id,)).fetchone()
-    if not known:
+    known = "SELECT 1 FROM join_tokens WHERE token_id = ? AND secret_sha256 <> ?"
+    if not change.db.execute(known, (command.token_id, _REVOKED)).fetchone():
         raise NotFound("There is no join token with this id.")
-    change.db.execute("DELETE FROM join_tokens WHERE token_id = ?", (command.token_id,))
+    if rules.in_force(change.db) >= rules.REVOKED_TOKENS_STAY_KNOWN:
+        change.db.execute(
+            "UPDATE join_tokens SET secret_sha256 = ? WHERE token_id = ?", (_REVOKED, command.token_id)
+        )
+    else:
+        change.db.execute("DELETE FROM join_tokens WHERE token_id = ?", (command.token_id,))
     change.db.execute("DELETE FROM joins WHERE token_id = ?", (command.token_id,))
 
 
@@ -79,7 +87,12 @@ def admit_coordinator(change: Change, command: AdmitCoordinator) -> None:
 
 def delete_all(change: Change, user_id: str) -> None:
     """Take back what this user has made. Tokens that were used stay to be seen, and admit nobody more."""
-    change.db.execute("DELETE FROM join_tokens WHERE created_by = ? AND uses = 0", (user_id,))
+    if rules.in_force(change.db) >= rules.REVOKED_TOKENS_STAY_KNOWN:
+        change.db.execute(
+            "UPDATE join_tokens SET secret_sha256 = ? WHERE created_by = ? AND uses = 0", (_REVOKED, user_id)
+        )
+    else:
+        change.db.execute("DELETE FROM join_tokens WHERE created_by = ? AND uses = 0", (user_id,))
     if rules.in_force(change.db) >= rules.USED_TOKENS_END:
         change.db.execute(
             "UPDATE join_tokens SET uses_max = uses WHERE created_by = ? AND uses < uses_max", (user_id,)
@@ -87,11 +100,12 @@ def delete_all(change: Change, user_id: str) -> None:
 
 
 def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:
-    """One page of all tokens, used and expired ones too, oldest first. Admin only."""
+    """One page of all tokens, used and expired ones too but no revoked ones, oldest first. Admin only."""
     require_admin(question.users, query.caller)
     rows = question.db.execute(
-        f"SELECT {_COLUMNS}, sequence FROM join_tokens WHERE sequence > ? ORDER BY sequence LIMIT ?",
-        (query.cursor, query.limit + 1),
+        f"SELECT {_COLUMNS}, sequence FROM join_tokens WHERE sequence > ? AND secret_sha256 <> ?"
+        " ORDER BY sequence LIMIT ?",
+        (query.cursor, _REVOKED, query.limit + 1),
     ).fetchall()
     page = rows[: query.limit]
     return JoinTokenPage([_from_row(row) for row in page], page[-1][-1] if len(rows) > query.limit else 0)
@@ -114,7 +128,7 @@ def check(question: Question, query: CheckJoinToken) -> None:
 def require_secret(db: sqlite3.Connection, token_id: str, secret_sha256: str) -> None:
     """Raises Unauthorized unless the token exists and this is the digest of its secret."""
     row = db.execute("SELECT secret_sha256 FROM join_tokens WHERE token_id = ?", (token_id,)).fetchone()
-    if row is None or not hmac.compare_digest(row[0].encode(), secret_sha256.encode()):
+    if row is None or row[0] == _REVOKED or not hmac.compare_digest(row[0].encode(), secret_sha256.encode()):
         raise Unauthorized("unknown join token or wrong secret")
 
 

@@ -96,10 +96,21 @@ def test_stranger_is_told_nothing(cluster: Cluster, credential: str) -> None:
     assert asked(cluster, token, id="A B").status == 401
 
 
-def test_revoked_token_gets_nothing(cluster: Cluster) -> None:
+@pytest.mark.parametrize("is_used", [False, True], ids=["new", "used"])
+def test_revoked_token_gets_nothing_and_lives_by_no_right_in_the_api_again(
+    cluster: Cluster, is_used: bool
+) -> None:
     token = minted(cluster)
+    if is_used:
+        assert asked(cluster, token.join).status == 200
     assert cluster.request("DELETE", f"/cluster/join-tokens/{token.join.token_id}").status == 200
+    body = {"token_id": token.join.token_id, "secret_sha256": secret_digest(token.join.secret)}
+    again = cluster.post("/cluster/join-tokens", body)
+    assert (again.status, again.json["code"]) == (409, "conflict")
     assert asked(cluster, token.join).status == 401
+    assert cluster.request("DELETE", f"/cluster/join-tokens/{token.join.token_id}").status == 404
+    tokens = cluster.get("/cluster/join-tokens").json["join_tokens"]
+    assert token.join.token_id not in [each["token_id"] for each in tokens]
 
 
 @pytest.mark.parametrize(

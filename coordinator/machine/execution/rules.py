@@ -58,6 +58,7 @@ LONG_SERVICE_TOKENS: Final = 6  # a token of a user with the role `service` may 
 MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine
 UPLOADS_ARE_CONCATENATED: Final = 6  # there are partial uploads, and files are put together from them
 COORDINATORS_JOIN: Final = 6  # a machine becomes a coordinator by a token
+REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that nobody makes one again that was revoked
 RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on

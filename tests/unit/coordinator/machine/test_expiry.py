@@ -38,8 +38,8 @@ def state(tmp_path: Path) -> Iterator[State]:
 def with_nodes(state: State) -> None:
     """Two nodes, and nothing left of their joining that would end."""
     state.nodes("n1", "n2")
-    for node_id in ("n1", "n2"):
-        state.apply(commands.DeleteJoinToken(caller=ADMIN, token_id=f"t-{node_id}"))
+    state.at_ms += HOUR_MS + JOIN_TOKEN_RETENTION_MS
+    state.apply(commands.Expire())
 
 
 def expire(state: State, **changes: Any) -> dict[str, Any]:

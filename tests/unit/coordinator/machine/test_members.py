@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coordinator.machine.execution.rules import REVOKED_TOKENS_STAY_KNOWN
+from coordinator.machine.expiry import JOIN_TOKEN_RETENTION_MS
 from coordinator.model.records import Caller
 from coordinator.protocol import commands, queries
 from coordinator.protocol.commands import SESSIONS_MAX
@@ -169,6 +171,32 @@ def test_join_tokens_are_the_admins_business(state: State) -> None:
     assert state.apply(commands.DeleteJoinToken(caller=alice, token_id="t1")) == "forbidden"
     assert state.apply(commands.DeleteJoinToken(caller=ADMIN, token_id="t1")) is None
     assert state.apply(commands.DeleteJoinToken(caller=ADMIN, token_id="t1")) == "not_found"
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_revoked_token_is_made_by_nobody_again_until_a_day_after_its_end(state: State, is_used: bool) -> None:
+    state.apply(join_token("t1", uses_max=2))
+    if is_used:
+        state.apply(join("t1", "n1"))
+    state.apply(commands.DeleteJoinToken(caller=ADMIN, token_id="t1"))
+    assert state.apply(join_token("t1")) == "conflict"
+    for secret in ("digest", ""):
+        assert state.apply(join("t1", "n1", secret_sha256=secret)) == "unauthorized"
+    assert state.ask(queries.ListJoinTokens(caller=ADMIN))["join_tokens"] == []
+    state.at_ms += HOUR_MS + JOIN_TOKEN_RETENTION_MS - 1
+    state.apply(commands.Expire())
+    assert state.apply(join_token("t1")) == "conflict"
+    state.at_ms += 1
+    state.apply(commands.Expire())
+    assert state.apply(join_token("t1"))["uses"] == 0
+
+
+def test_older_rules_forget_a_revoked_token_at_once(tmp_path: Path) -> None:
+    state = State(tmp_path / "older.sqlite", rules=REVOKED_TOKENS_STAY_KNOWN - 1)
+    state.apply(join_token("t1"))
+    state.apply(commands.DeleteJoinToken(caller=ADMIN, token_id="t1"))
+    assert state.apply(join_token("t1"))["uses"] == 0
+    state.store.close()
 
 
 def test_admin_moves_a_node_to_another_address_and_nobody_else_does(state: State) -> None:

@@ -284,6 +284,7 @@ def test_join_token_ends_with_what_its_maker_may(state: State, ending: str) -> N
     state.done(endings[ending])
     assert state.apply(join("t1", "n1")) == "unauthorized"
     assert state.ask(queries.ListNodes(caller=ADMIN)) == []
+    assert state.apply(join_token("t1")) == "conflict"  # nor does another admin make it known again
 
 
 @pytest.mark.parametrize("ending", ["revoke", "delete"])
