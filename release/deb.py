@@ -25,6 +25,7 @@ DOCUMENTS: Final = (
     "README.md",
     "CHANGELOG.md",
     "docs/install.md",
+    "docs/by-hand.md",
     "docs/settings.md",
     "docs/runbook.md",
     "docs/client.md",

@@ -77,7 +77,9 @@ def test_every_block_belongs_to_a_group() -> None:
         "make run",
         "install",
         "tour",
-        "machines",
+        "machines on 1",
+        "machines on 2 3",
+        "machines on 1 2 3",
         "hand",
         "hand background",
     }
@@ -104,7 +106,9 @@ def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
 def test_three_machines_work_as_described(tmp_path: Path) -> None:
     """The printed lines are run as they were printed, but for what tells stand-ins on one machine apart."""
     ports = free_ports(4 * len(MACHINES))
-    first, *rest = (text for _, text in in_group("machines"))
+    package, first, join, *rest = (text for _, text in in_group("machines"))
+    assert package == "apt install ./filestore_*.deb\n"  # tests/machines does it
+    assert re.sub(r"'.*'", "'TEXT'", join) == "filestore setup --join 'TEXT'\n"
     script = f"{first.strip()} --development {stand_in(1, ports, tmp_path)} | tee printed\n"
     script += running(1, tmp_path)
     for number in (2, 3):
@@ -130,6 +134,11 @@ def running(number: int, directory: Path) -> str:
     """What `filestore setup` says to run where there are no units."""
     data = f"{directory}/m{number}"
     return in_background("".join(f"filestore {role} run --data {data}/{role}\n" for role in ROLES))
+
+
+def test_guide_to_the_package_says_the_same_commands_for_three_machines() -> None:
+    guide = BLOCK.findall((ROOT / "docs" / "install.md").read_text(encoding="utf-8"))
+    assert guide == in_group("machines")[:3]
 
 
 @pytest.mark.long
@@ -273,6 +282,7 @@ def test_error_table_is_that_of_the_code() -> None:
         "docs/by-hand.md",
         "docs/client.md",
         "docs/decisions.md",
+        "docs/install.md",
         "docs/runbook.md",
     ],
 )

@@ -79,4 +79,7 @@ def options_in(path: Path, command: click.Command) -> Mapping[str, Any]:
 def _take(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
     if path is not None:
         context.meta[__name__] = path
-        context.default_map = dict(options_in(path, context.command))
+        try:
+            context.default_map = dict(options_in(path, context.command))
+        except InvalidRequest as error:  # as on the command line: no service manager starts this anew
+            raise click.UsageError(error.details, context) from error

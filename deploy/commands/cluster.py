@@ -104,12 +104,13 @@ def setup(
 
     text, found = _text(join_text, join_file), found_in(data)
     is_new = not found.name and found.begun is None
-    if not text and is_new and not node_only and sys.stdin.isatty():
-        text = click.prompt("The text that the first machine printed, or Enter for a new cluster", "", True)
+    if not text and is_new and not node_only and _may_ask():
+        question = "The text that the first machine printed, or Enter for a new cluster"
+        text = click.prompt(question, "", hide_input=True, show_default=False)
     token = SetupToken.parse(text) if text else None
     if node_only and token is None and not found.node:
         raise click.UsageError("--node-only: a node joins a cluster, by the text of --join.")
-    if token is None and is_new and sys.stdin.isatty() and cluster_is_default():
+    if token is None and is_new and _may_ask() and cluster_is_default():
         cluster = click.prompt("The name of the cluster", cluster)
     name = name or found.name or own_name()
     if not name:
@@ -141,6 +142,11 @@ def cluster_is_default() -> bool:
     return source is ParameterSource.DEFAULT
 
 
+def _may_ask() -> bool:
+    """Whether somebody reads the question and can answer: a program may run this on a terminal of its own."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _text(join_text: str | None, join_file: Path | None) -> str:
     """The setup token, "" without one."""
     if join_text is not None and join_file is not None:
@@ -159,7 +165,7 @@ def _address(token: SetupToken | None) -> str:
     from deploy.setup.plan import own_address
 
     found = own_address() if token is None else own_address(token.address)
-    if token is None and sys.stdin.isatty():
+    if token is None and _may_ask():
         question = "The address or DNS name by which others reach this machine"
         return str(click.prompt(question, found or None))
     if not found:

@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -69,20 +70,32 @@ class Units:
 
     def start(self, role: str) -> None:
         """Have it run, if it does not. Raises Unavailable."""
+        if _state(role) == "failed":  # of an earlier start, which is not to be taken for this one
+            _systemctl("reset-failed", unit_of(role))
         for command in (["enable"], ["start", "--no-block"]):
             _systemctl(*command, unit_of(role))
 
     def wait_ready(self, role: str, context: ssl.SSLContext) -> None:
-        """Until it serves. Raises Unavailable."""
-        unit, place = unit_of(role), _place(self._plan, role)
+        """Until it serves. Raises Unavailable, also as soon as systemd has given it up."""
+        unit, (host, port) = unit_of(role), _place(self._plan, role)
+        why = f"{unit} does not serve: `journalctl -u {unit}` says why."
+
+        def serves() -> bool:
+            if is_ready(port, context, host=host):
+                return True
+            if _state(role) == "failed":
+                raise Unavailable(why)
+            return False
+
         try:
-            wait_until(lambda: is_ready(place[1], context, host=place[0]), what=unit, timeout_s=READY_S)
+            wait_until(serves, what=unit, timeout_s=READY_S)
         except Unavailable as error:
-            raise Unavailable(f"{unit} does not serve: `journalctl -u {unit}` says why.") from error
+            raise Unavailable(why) from error
 
     def own(self, role: str) -> None:
-        """Give its directory to the user of the units."""
-        give_to_user(self._plan.directory(role))
+        """Give its directory to the user of the units. One that runs has what it needs, and may have much."""
+        if _state(role) != "active":
+            give_to_user(self._plan.directory(role))
 
     def still_to_do(self) -> list[str]:
         """Nothing: they run."""
@@ -157,19 +170,30 @@ def is_held(data: Path) -> bool:
     return False
 
 
-def give_to_user(directory: Path) -> None:
-    """All in a directory belongs to the user of the units, where there is one; no link is followed."""
+def give_to_user(directory: Path, name: str = USER) -> None:
+    """All in a directory belongs to the user of the units, where there is one.
+
+    That user may write there meanwhile: what goes is left out, and no link leads elsewhere.
+    """
     try:
-        user = pwd.getpwnam(USER)
+        user = pwd.getpwnam(name)
     except KeyError:
         return
-    for parent, names, files in os.walk(directory):
-        for path in (Path(parent), *(Path(parent, name) for name in (*names, *files))):
-            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+    for _, directories, files, descriptor in os.fwalk(directory):
+        os.fchown(descriptor, user.pw_uid, user.pw_gid)
+        for entry in (*directories, *files):
+            with suppress(FileNotFoundError):
+                os.chown(entry, user.pw_uid, user.pw_gid, dir_fd=descriptor, follow_symlinks=False)
 
 
 def _place(plan: MachinePlan, role: str) -> tuple[str, int]:
     return plan.address, plan.api_port if role == "coordinator" else plan.node_api_port
+
+
+def _state(role: str) -> str:
+    """What systemd says of a unit: active, activating, inactive, failed and the like."""
+    asked = ["systemctl", "show", "--property", "ActiveState", "--value", unit_of(role)]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _systemctl(*arguments: str) -> None:

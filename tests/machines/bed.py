@@ -6,6 +6,7 @@ had been written there, and nothing that only the kernel still had in memory.
 """
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -163,6 +164,10 @@ class Machine:
             raise Failed(f"{self.name}: {script}\n{done.stdout}{done.stderr}code {done.returncode}")
         return done.stdout
 
+    def command_beside(self, *command: str) -> list[str]:
+        """What runs a command of this system on the network of the machines."""
+        return self._namespaces.inside(*command)
+
     def succeeds(self, script: str) -> bool:
         """Whether it ends well."""
         with suppress(Failed):
@@ -227,13 +232,16 @@ def bed(directory: Path, base: Path) -> Iterator[list[Machine]]:
 
 
 def make_base(directory: Path, *, suite: str, included: Sequence[str] = INCLUDED) -> Path:
-    """The file system of a Debian that has just been installed, with the sources of packages of this one."""
+    """The file system of a Debian that was just installed, with packages from where this one has them."""
     base = directory / suite
-    sources = next(
+    ours = next(
         path
         for path in (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
         if path.exists()
     )
+    sources = directory / f"{suite}{ours.suffix}"
+    release = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    sources.write_text(re.sub(rf"\b{release}\b", suite, ours.read_text()))
     began_s = time.monotonic()
     enable = 'chroot "$1" systemctl enable systemd-networkd.service'
     hooks = [f"--customize-hook={enable}"] if "systemd" in included else []

@@ -8,36 +8,26 @@ import pytest
 
 from deploy.dev.processes import wait_until
 from tests.machines.bed import Machine
+from tests.machines.operator import ACCESS, UNITS, WAIT_S, shown, until_healthy
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 EXPOSURE_MAX = 1.5
-UNITS = ("filestore-coordinator", "filestore-node")
-ACCESS = """export FILESTORE_URL="https://10.0.0.1:7443 https://10.0.0.2:7443 https://10.0.0.3:7443"
-export FILESTORE_CA=/var/lib/filestore/coordinator/ca.pem
-export FILESTORE_TOKEN_FILE=/srv/admin.token
-"""
-WAIT_S = 120.0
+SECRETS = ("cluster.key", "credential.pem", "genesis.bin", "admin.token")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def access(machines: list[Machine]) -> None:
-    """The admin's token on every machine, as an admin copies it."""
-    token = machines[0].run("cat /var/lib/filestore/coordinator/admin.token")
+def test_machines_have_what_the_package_brings_and_nothing_is_open_to_others(machines: list[Machine]) -> None:
+    """First: later ones change settings. No other user reaches what lies in a directory of mode 0700."""
     for machine in machines:
-        machine.write("/srv/admin.token", token)
-        machine.run("chmod 600 /srv/admin.token")
-
-
-def shown(machine: Machine, unit: str, name: str) -> str:
-    return machine.run(f"systemctl show --property {name} --value {unit}").strip()
-
-
-def until_healthy(machine: Machine) -> float:
-    """Wait until the cluster is; how many seconds that took."""
-    began_s = time.monotonic()
-    wait_until(lambda: machine.succeeds(ACCESS + "filestore status"), what="health", timeout_s=WAIT_S)
-    return time.monotonic() - began_s
+        assert machine.run("dpkg --verify filestore") == ""  # /etc/filestore as it came
+        assert all(shown(machine, unit, "UnitFileState") == "enabled" for unit in UNITS)
+        assert machine.run("find /var/lib/filestore -mindepth 1 ! -user filestore ! -name lost+found") == ""
+        told = machine.run("cd /var/lib/filestore && stat -c '%n %a %U %G' coordinator node")
+        assert told == "coordinator 700 filestore filestore\nnode 700 filestore filestore\n"
+        named = " -o ".join(f"-name {name}" for name in SECRETS)
+        modes = machine.run(f"find /var/lib/filestore \\( {named} \\) -printf '%m\\n'").split()
+        assert len(modes) >= 4
+        assert set(modes) == {"600"}
 
 
 def test_both_units_run_and_say_how_they_are(machines: list[Machine]) -> None:
@@ -50,7 +40,7 @@ def test_both_units_run_and_say_how_they_are(machines: list[Machine]) -> None:
         return sorted(shown(machine, unit, "StatusText") for machine in machines)
 
     def are_well() -> bool:
-        leader = re.fullmatch(r"Follows (c\d), Follows \1, Leads", ", ".join(said(UNITS[0])))
+        leader = re.fullmatch(r"Follows (m\d), Follows \1, Leads", ", ".join(said(UNITS[0])))
         return leader is not None and set(said(UNITS[1])) == {"Serves"}
 
     wait_until(are_well, what="one that leads, and nodes that serve", timeout_s=WAIT_S)
