@@ -17,7 +17,7 @@ export default function Jobs() {
   // The runs are many: they are asked for again only when the newest of some job has changed.
   const newest = JSON.stringify(rows.map((job) => [job.last_run?.run_id, job.last_run?.status]));
   const columns = [
-    { key: "job_name", title: "Job", width: "7rem", small: "auto", render: (job) => html`<strong>${job.job_name}</strong>` },
+    { key: "job_name", title: "Job", width: "7rem", small: "auto", wrap: true, render: (job) => html`<strong>${job.job_name}</strong><span class="only-narrow quiet">${job.description}</span>` },
     { key: "description", title: "What it does", wrap: true, hide: "narrow", render: (job) => html`<span class="quiet">${job.description}</span>` },
     { key: "schedule_s", title: "Runs", width: "8rem", hide: "medium", render: (job) => html`<span title=${job.schedule_s ? "If there is something to do" : "It has no schedule"}>${everyOf(job)}</span>` },
     { key: "last_run", title: "Newest run", width: "13rem", small: "6.2rem", render: (job) => job.last_run ? html`<a href="#/jobs/runs/${job.last_run.run_id}" aria-label="Newest run of ${job.job_name}: ${job.last_run.status}"><${Badge} state=${job.last_run.status} /></a>${" "}

@@ -52,6 +52,8 @@ export default function Nodes() {
     <${JoinTokens} />`;
 }
 
+const isOver = (token) => token.uses >= token.max_uses || new Date(token.expires_at) < new Date();
+
 function JoinTokens() {
   const list = api.useList("cluster/join-tokens", "join_tokens", {}, { everyMs: 15_000 });
   if (list.rows.length === 0 && !list.error) return null;
@@ -59,8 +61,8 @@ function JoinTokens() {
     { key: "node_id", title: "For", render: (t) => t.node_id || "any node" },
     { key: "uses", title: "Used", width: "6rem", hide: "narrow", render: (t) => `${t.uses} of ${t.max_uses}` },
     { key: "created_by", title: "Made by", width: "8rem", hide: "narrow", render: (t) => html`<${Name}>${t.created_by}</${Name}>` },
-    { key: "expires_at", title: "Ends", width: "7rem", render: (t) => new Date(t.expires_at) < new Date() ? html`<${Badge} state="expired" />` : html`<${Time} at=${t.expires_at} />` },
-    { key: "end", width: "5rem", align: "end", render: (t) => html`<${Action} label="End the join token for ${t.node_id || "any node"}"
+    { key: "expires_at", title: "Ends", width: "7rem", render: (t) => isOver(t) ? html`<${Badge} state=${t.uses < t.max_uses ? "expired" : "used"} />` : html`<${Time} at=${t.expires_at} />` },
+    { key: "end", width: "5rem", align: "end", render: (t) => !isOver(t) && html`<${Action} label="End the join token for ${t.node_id || "any node"}"
       run=${async () => (await endToken(t)) && list.refresh()}>End</${Action}>` },
   ];
   return html`<${Card} title="Join tokens"><${ErrorBox} error=${list.error} retry=${list.refresh} />

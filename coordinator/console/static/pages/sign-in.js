@@ -66,6 +66,7 @@ export function SignIn() {
     </form>
     <label class="drop">Or drop your token file anywhere here, or <span class="link">choose it</span>
       <input type="file" class="unseen" onChange=${(event) => taken(event.target.files[0])} /></label>
-    <p id="token-help" class="quiet">The token stays in this tab, and is gone when you close it. You have none? An
-      administrator makes one: <code>filestore token user NAME -o NAME.token</code></p></main>`;
+    <p id="token-help" class="quiet">The token stays in this tab, and is gone when you close it. You have none? Ask
+      whoever runs this store for one. (They make it on the page Users, or by
+      <code>filestore token user NAME -o NAME.token</code>.)</p></main>`;
 }
