@@ -1,7 +1,6 @@
 """What a coordinator answers to the calls of members.
 
-These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, and changes of the group
-itself.
+These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, and the group's changes.
 
 Who calls is the certificate's identity; a node acts for itself only. The time of every change is this
 coordinator's when it leads, and placement is chosen here: the state machine has no clock and hears no
@@ -407,6 +406,7 @@ class Service:
     async def _renew(self, peer: Peer, call: RenewCall) -> JoinReply:
         identity = peer.identity
         node = next((n for n in self._view().nodes if n.node_id == identity.id), None)
+        self._require_leader()  # another one may not know yet where the node is now
         if identity.role is not Role.NODE or node is None:
             raise Forbidden("Only nodes renew their certificate here.")
         self._membership.require_ended(peer)
@@ -441,8 +441,7 @@ class Service:
 
     async def _renew_token(self, call: RenewTokenCall) -> MintReply:
         self._require_leader()
-        # Who was revoked until now is refused; who is while this is signed gets a token of a generation that
-        # has ended.
+        # Who was revoked until now is refused; who is from now on gets a token of a generation that ends.
         answer = await self._read(GetUser(caller=call.caller))
         return self._tokens.renewed(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from ca.identity import Identity, Role
 from coordinator.model.clock import boot_time_s, now_ms
-from coordinator.model.safety_limits import correction_ms
+from coordinator.model.safety_limits import are_split, correction_ms
 
 MEDIAN_AGE_MAX_S: Final = 0.1  # of the median of all clocks
 SET_MS: Final = 20.0  # by less no clock is set
@@ -53,7 +53,8 @@ class MemberClocks:
         """By how much other clocks differ from ours (ms): theirs less ours.
 
         They are the clocks of the nodes, which all coordinators hear alike. Where fewer than NODES_MIN are
-        heard, those of the coordinators are added.
+        heard, or as many are far from ours as are not, those of the coordinators are added: a node may run on
+        the machine whose clock is wrong, as this coordinator does.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()
         self._shown = {who: shown for who, shown in self._shown.items() if at_s - shown[1] <= CLOCK_AGE_MAX_S}
@@ -62,7 +63,8 @@ class MemberClocks:
             for who, (shown_ms, shown_at_s) in self._shown.items()
         }
         nodes_ms = [offset_ms for (role, _), offset_ms in offsets_ms.items() if role is Role.NODE]
-        return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())
+        is_told = len(nodes_ms) >= NODES_MIN and not are_split(nodes_ms)
+        return nodes_ms if is_told else list(offsets_ms.values())
 
     def correction_ms(self) -> int:
         """By how much our clock must be corrected (ms): see `safety_limits.correction_ms`.

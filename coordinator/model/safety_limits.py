@@ -6,7 +6,7 @@ For the leader's runs, of all blobs, and for each node's passes, of its own.
 """
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 # Two clocks that differ by no more from most others' differ by less from each other than tokens are taken
@@ -32,6 +32,12 @@ def clock_doubt(offsets_ms: Iterable[int]) -> str:
     if ahead_ms <= CLOCK_OFF_MAX_MS:
         return ""
     return f"The clock of this coordinator is {ahead_ms // 1000} s ahead of most others'."
+
+
+def are_split(offsets_ms: Sequence[int]) -> bool:
+    """Whether as many of these clocks are far from ours as are not, ours among them: then none is right."""
+    off = sum(abs(offset_ms) > CLOCK_OFF_MAX_MS for offset_ms in offsets_ms)
+    return 2 * off == len(offsets_ms) + 1
 
 
 def correction_ms(offsets_ms: Iterable[int]) -> int:

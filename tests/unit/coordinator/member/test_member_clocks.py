@@ -71,6 +71,21 @@ def test_coordinators_count_no_more_where_there_are_nodes_enough(machine: Machin
     assert machine.clocks.now_ms() == machine.wall_ms + HOUR_MS
 
 
+@pytest.mark.parametrize("offset_ms", [HOUR_MS, -HOUR_MS])
+def test_node_of_our_own_machine_does_not_save_a_wrong_clock_from_the_coordinators(
+    machine: Machine, offset_ms: int
+) -> None:
+    machine.receive(NODES[0])  # as wrong as ours
+    machine.receive(*NODES[1:], *COORDINATORS, offset_ms=offset_ms)
+    assert machine.clocks.now_ms() == machine.wall_ms + offset_ms
+
+
+def test_node_of_our_own_machine_and_we_are_right_against_another_machine(machine: Machine) -> None:
+    machine.receive(*NODES[:2], COORDINATORS[0])
+    machine.receive(NODES[2], COORDINATORS[1], offset_ms=HOUR_MS)
+    assert machine.clocks.correction_ms() == 0
+
+
 def test_of_two_clocks_none_is_called_wrong(machine: Machine) -> None:
     machine.receive(NODES[0], offset_ms=HOUR_MS)
     assert machine.clocks.now_ms() == machine.wall_ms

@@ -11,7 +11,14 @@ import pytest
 from ca.errors import Conflict
 from ca.identity import Identity, Role
 from coordinator.model.clock import now_ms
-from coordinator.protocol.calls import AnyCall, HeartbeatCall, ReadCall, SnapshotCall, SnapshotChunkCall
+from coordinator.protocol.calls import (
+    AnyCall,
+    HeartbeatCall,
+    ReadCall,
+    RenewCall,
+    SnapshotCall,
+    SnapshotChunkCall,
+)
 from coordinator.protocol.queries import GetView
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.rpc import wire
@@ -133,6 +140,26 @@ async def test_snapshot_that_nobody_vouches_for_says_whose_state_it_is(tmp_path:
         making.witnesses = Doubting(doubts_after="never")
         meta = await asked.snapshot()
         assert making._snapshots.chunk(meta.index, meta.term, 0).origin == "c1"
+
+
+async def test_certificate_is_renewed_by_the_leader_alone_as_others_may_not_know_where_the_node_is(
+    tmp_path: Path,
+) -> None:
+    group = group_in(tmp_path, "c1", "c2")
+    async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as stack:
+        for each in group:
+            await stack.enter_async_context(each.run())
+        while not (leading := [each for each in group if each.member.driver.is_leader]):
+            await asyncio.sleep(0.01)
+        (leader,) = leading
+        (follower,) = (each for each in group if each is not leader)
+        contexts = await leader.joined("n1", tmp_path)
+        while not follower.member.view().nodes:
+            await asyncio.sleep(0.01)
+        node = await stack.enter_async_context(speaking(follower.record, "/rpc", contexts))
+        answer = await node.ask(RenewCall("no request"))
+        assert answer is not None
+        assert (answer.status, answer.details) == (wire.NOT_LEADER, leader.record.coordinator_id)
 
 
 async def test_own_clock_is_told_by_nobody_else(tmp_path: Path) -> None:
