@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from coordinator.member.open_storage import Ledger
 from coordinator.model.clock import now_ms
-from coordinator.model.jobs import JOBS, Amounts, amounts_of
+from coordinator.model.jobs import JOBS, SNAPSHOT, Amounts, amounts_of
 from coordinator.model.records import DOWN, HEALTHY, ClusterView, JobRunRecord, UploadPage
 from coordinator.model.replica_records import ReplicaCounts, ReplicaPage
 from coordinator.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
@@ -56,6 +56,7 @@ class ClusterMetrics(Collector):
         self._node_disks = node_disks
         self._failing_nodes = failing_nodes
         self._contested_nodes = contested_nodes
+        self._sends_snapshots = files.offsite.exists()
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
@@ -184,6 +185,13 @@ class ClusterMetrics(Collector):
             failed.add_metric([job.name], int(has_failed))
             completed.add_metric([job.name], completed_at_ms / 1000)
         yield from (running, failed, completed)
+        if self._sends_snapshots:  # what was not sent is not completed
+            yield _gauge(
+                "filestore_offsite_snapshot_timestamp_seconds",
+                "When a snapshot of the metadata was last sent to where offsite.json says; 0 if none is on"
+                " record.",
+                outcomes.get(SNAPSHOT, (0, False))[0] / 1000,
+            )
         yield from self._amounts()
 
     def _amounts(self) -> Iterator[Metric]:

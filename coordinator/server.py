@@ -18,6 +18,8 @@ from ca.identity import Identity
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from coordinator.admin.authority import SigningAuthority
+from coordinator.admin.offsite import SCHEDULE_S as OFFSITE_S
+from coordinator.admin.offsite import read_offsite
 from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.end_reason import reason_of
@@ -36,7 +38,7 @@ from coordinator.member.snapshot_fetch import Fetcher
 from coordinator.member.state_checks import check_state
 from coordinator.member.state_digests import Digests, check_not_diverged
 from coordinator.member_metrics import MemberMetrics
-from coordinator.model.jobs import check_schedules
+from coordinator.model.jobs import SNAPSHOT, check_schedules
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
@@ -106,8 +108,9 @@ async def run_coordinator(
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
     host; `down_after_s` goes before that of coordinator.json. SIGHUP: it uses the certificates that lie on
     disk now, and the level of its log that `read_level` tells. Raises NotInitialised, InvalidRequest for a
-    schedule of no job, UnsafeSecretFile, WrongClusterKey, KeyDamaged, CannotListen, LogDamaged, StateLost,
-    StateUnreadable, StateDiverged, TooOld, or what made it impossible to go on.
+    schedule of no job and an offsite.json without a place, UnsafeSecretFile, WrongClusterKey, KeyDamaged,
+    CannotListen, LogDamaged, StateLost, StateUnreadable, StateDiverged, TooOld, or what made it
+    impossible to go on.
     """
     logs.setup("coordinator", read_level())
     raise_descriptor_limit()
@@ -117,6 +120,8 @@ async def run_coordinator(
     if down_after_s is not None:
         config = msgspec.structs.replace(config, down_after_s=down_after_s)
     check_schedules(config.schedules)
+    if read_offsite(files) is not None:
+        config = msgspec.structs.replace(config, schedules={SNAPSHOT: OFFSITE_S, **config.schedules})
     check_not_diverged(files.diverged)
     read_secret(files.credential_path)
     metrics = Metrics("coordinator")
@@ -265,7 +270,7 @@ class _Member:
             config.id,
             self.driver,
             ledger.store,
-            {**job_works(files), **reconcilers.works()},
+            {**job_works(files, read_offsite(files)), **reconcilers.works()},
             due=reconcilers.due(),
             schedules=config.schedules,
             clock_doubt=context.clock_doubt,

@@ -9,6 +9,7 @@ import click
 import msgspec
 import pytest
 
+from coordinator.admin.offsite import OffsiteConfig
 from coordinator.runtime.config import CoordinatorConfig
 from deploy.cli import cli
 from node.base.config import NodeConfig
@@ -90,7 +91,8 @@ def test_page_tells_of_no_command_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "config"), [("coordinator.json", CoordinatorConfig), ("node.json", NodeConfig)]
+    ("heading", "config"),
+    [("coordinator.json", CoordinatorConfig), ("offsite.json", OffsiteConfig), ("node.json", NodeConfig)],
 )
 def test_fields_of_a_file_are_those_of_the_page(heading: str, config: Any) -> None:
     fields = {field.encode_name: field for field in msgspec.structs.fields(config)}

@@ -123,7 +123,7 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
     before = set(os.listdir(data))
     try:
         copy = files.data / "state.sqlite.restoring"
-        _copy(snapshot, copy)
+        copy_durably(snapshot, copy)
         taken = _checked(copy, snapshot, bundle, own)
         copy.replace(files.state)
         write_identity(files, bundle)
@@ -239,7 +239,7 @@ def _newest_intermediate(state: Path) -> IntermediateCredential | None:
     return None if found is None else IntermediateCredential(*found[1:])
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_durably(source: Path, target: Path) -> None:
     """Blocks until the copy is durable. Its owner alone may read it."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, SECRET_MODE)
     with source.open("rb") as original, open(descriptor, "wb") as copy:

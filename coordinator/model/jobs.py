@@ -92,7 +92,8 @@ JOBS = (
         name=SNAPSHOT,
         description=(
             "Copies all metadata to a file in the directory backups/ of the leading coordinator, for"
-            " `filestore coordinator restore`. The newest seven are kept."
+            " `filestore coordinator restore`. The newest seven are kept. Where its offsite.json says, it is"
+            " sent too, by itself once a day."
         ),
     ),
     JobKind(

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from ca.errors import InsufficientStorage
 from ca.secretfiles import make_directory, sync_directory
+from coordinator.admin.offsite import Offsite
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import EXPIRE, SNAPSHOT
 from coordinator.model.records import Expired
+from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import Expire
 from coordinator.reconcile.job_runs import StepProgress, Work
 from coordinator.runtime.config import CoordinatorFiles
@@ -27,9 +29,12 @@ MAKING_NAME = "making"
 _ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may still copy when the next one begins
 
 
-def job_works(files: CoordinatorFiles) -> Mapping[str, Work]:
-    """The work of each job on this coordinator, by the name of the job."""
-    return {EXPIRE: expire, SNAPSHOT: partial(snapshot, files)}
+def job_works(files: CoordinatorFiles, offsite: Offsite | None = None) -> Mapping[str, Work]:
+    """The work of each job on this coordinator, by the name of the job.
+
+    `offsite`: where snapshots go too.
+    """
+    return {EXPIRE: expire, SNAPSHOT: partial(snapshot, files, offsite)}
 
 
 async def expire(progress: StepProgress) -> None:
@@ -44,10 +49,16 @@ async def expire(progress: StepProgress) -> None:
         await asyncio.sleep(EXPIRE_REST_S)
 
 
-async def snapshot(files: CoordinatorFiles, progress: StepProgress) -> None:
-    """Copy the state. The result names the file, its bytes and the last log entry in it."""
-    path, log_index = await asyncio.to_thread(take_backup, files, at_ms=now_ms())
+async def snapshot(files: CoordinatorFiles, offsite: Offsite | None, progress: StepProgress) -> None:
+    """Copy the state, and send the copy where offsite.json says.
+
+    The result names the file, its bytes, the last log entry in it, and where it was sent.
+    """
+    at_ms = now_ms()
+    path, log_index = await asyncio.to_thread(take_backup, files, at_ms=at_ms)
     progress.result.update(done=1, file=path.name, bytes=path.stat().st_size, log_index=log_index)
+    if offsite is not None:
+        progress.result["sent_to"] = await offsite.send(path, log_index=log_index, at=rfc3339(at_ms))
 
 
 def take_backup(files: CoordinatorFiles, *, at_ms: int) -> tuple[Path, int]:

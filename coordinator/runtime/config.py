@@ -31,8 +31,11 @@ class NotInitialised(Conflict):
     """The directory holds no coordinator; `filestore coordinator init` makes one."""
 
 
-class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """coordinator.json: who this member is and who the coordinators were when it began.
+
+    What is as it comes is not written: older versions refuse the fields that they do not know, and one of
+    them may be put back.
 
     `own_record` is there when it is not among them: it came later. Every `digest_s` the leader has all
     members compare a part of their state. A node that is silent, or whose disk fails, for `down_after_s` is
@@ -86,6 +89,7 @@ class CoordinatorFiles:
         self.log = data / "log"
         self.snapshots = data / "snapshots"
         self.backups = data / "backups"
+        self.offsite = data / "offsite.json"
         self.state = data / "state.sqlite"
         self.state_damaged = data / "state.damaged"
         self.rebuilt = data / "state.rebuilt"

@@ -24,7 +24,7 @@ def test_rules_are_clean(promtool: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("cases", ["leader_changes", "lab_backups"])
+@pytest.mark.parametrize("cases", ["leader_changes", "lab_backups", "offsite_snapshots"])
 def test_alerts_fire_when_they_should(promtool: str, tmp_path: Path, cases: str) -> None:
     text = (Path(__file__).parent / f"{cases}.yml").read_text("utf-8")
     (tmp_path / "test.yml").write_text(text.replace("RULES", str(OURS / "alerts.yml")), "utf-8")

@@ -99,6 +99,14 @@ def test_member_that_init_named_begins_from_the_first_bundle(files: CoordinatorF
     assert (config.own, config.own_record) == (record("c2", 7452), None)
 
 
+def test_configuration_has_no_field_that_is_as_it_comes_and_that_an_older_version_might_refuse(
+    files: CoordinatorFiles,
+) -> None:
+    assert set(msgspec.json.decode(files.config.read_bytes())) == {"id", "cluster", "members"}
+    files.write_config(msgspec.structs.replace(files.read_config(), gc_grace_s=60))
+    assert msgspec.json.decode(files.config.read_bytes())["gc_grace_s"] == 60
+
+
 def signs_anew(files: CoordinatorFiles) -> str:
     """The state takes another intermediate; its certificate."""
     made = setup.new_intermediate(files.data, files.root_key)
