@@ -17,6 +17,7 @@ from coordinator.server import RENEWAL_CHECK_S
 from deploy.dev.cluster import CLUSTER_NAME, Member
 from deploy.dev.processes import wait_until
 from tests.cluster.clocks import library, set_clock
+from tests.cluster.drills import drill
 from tests.cluster.harness import Cluster, run_filestore
 
 
@@ -40,16 +41,17 @@ def test_members_get_certificates_by_the_newest_intermediate(own_cluster: Cluste
     first, follower = cluster.coordinators[0], cluster.coordinators[2]
     earlier = issuer_of(cluster, first)
     stored = cluster.store(b"before")
-    code, said = renewed(cluster, cluster.data(first) / "root.key")
-    assert code == 0
-    assert "It signs until 20" in said
-    cluster.terminate(follower)
-    cluster.restart(follower)
-    wait_until(  # at once, or at its next look, if it learns of the new one only now
-        lambda: issuer_of(cluster, follower) != earlier,
-        what="a certificate by the new one",
-        timeout_s=RENEWAL_CHECK_S + 30,
-    )
+    with drill("root key used to renew the intermediate"):
+        code, said = renewed(cluster, cluster.data(first) / "root.key")
+        assert code == 0
+        assert "It signs until 20" in said
+        cluster.terminate(follower)
+        cluster.restart(follower)
+        wait_until(  # at once, or at its next look, if it learns of the new one only now
+            lambda: issuer_of(cluster, follower) != earlier,
+            what="a certificate by the new one",
+            timeout_s=RENEWAL_CHECK_S + 30,
+        )
     token = cluster.post("/cluster/join-tokens", {}).json["token"]
     node = cluster.add_node("n9", cluster.remember(str(token)))
     cluster.wait_healthy()
