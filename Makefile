@@ -149,5 +149,5 @@ constraints: $(INSTALLED)
 		-o constraints-runtime.txt
 
 clean:
-	rm -rf $(VENV) .filestore .gns3-server .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man
+	rm -rf $(VENV) .filestore .gns3-server .previous-release .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

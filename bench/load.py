@@ -20,6 +20,7 @@ import uuid_utils
 import uvloop
 from msgspec import Struct
 
+from coordinator.machine.execution.rules import RULES
 from coordinator.model.records import DEFAULT_BUCKET_ID, Caller, NodeRecord, ProjectFileRecord, UploadRecord
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.protocol.commands import (
@@ -70,7 +71,7 @@ class Load:
         self._node = config
         contexts = MemberContexts(files.credential(), config.identity)
         self.metadata = MetadataClient(config.identity, config.coordinators, contexts.client)
-        self.view = View(self.metadata, lambda: HeartbeatCall(FREE_BYTES, FREE_BYTES, 0))
+        self.view = View(self.metadata, lambda: HeartbeatCall(FREE_BYTES, FREE_BYTES, 0, rules=RULES))
         self._caller = Caller("admin", 1, token)
         self._file_uuids: list[str] = []
         self._held: list[str] = []  # of these, whose uploads this node holds: others may not tell of them

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from ca.errors import Conflict, Gone, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address
 from ca.tls import Peer
+from coordinator.machine.execution.rules import NODES_TELL_RULES
 from coordinator.model.instance import contradiction, parsed
 from coordinator.model.records import ClusterView, NodeRecord
 from coordinator.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
@@ -120,6 +121,22 @@ class Admission:
         """Raises InvalidRequest for an address that no certificate may be for, whoever checked it before."""
         if isinstance(command, MoveNode):
             check_address(command.address, development=self._view().development, field="address")
+
+    def require_rules(self, peer: Peer, call: HeartbeatCall) -> None:
+        """Raises Conflict for a node that does not know the rules in force.
+
+        They were raised while it was down, or it has gone back to an older version since.
+        """
+        rules = self._store.rules()
+        if peer.identity.role is not Role.NODE or call.rules >= rules or rules < NODES_TELL_RULES:
+            return
+        why = (
+            f"The node {peer.identity.id} runs an older version than the cluster, which has gone on to the"
+            f" rules {rules}: install the version of the others."
+        )
+        if self._health.refuse_too_old(peer.identity.id, at_s=self._clock_s()):
+            _log.warning("%s", why)
+        raise Conflict(why)
 
     def speaks(self, peer: Peer) -> bool:
         """Whether the process speaks for its node, as far as that is known."""

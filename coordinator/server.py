@@ -252,8 +252,8 @@ class _Member:
         self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched, lambda: self.digests.forbids)
         self.operations = Operations(config.id, self.driver, self.view)
         self.digests = self._new_digests(files, config, metadata)
-        self.upgrades = Upgrades(config.id, self.driver, ledger.store, metadata, self.view)
         self.health = NodeHealth()
+        self.upgrades = Upgrades(config.id, self.driver, ledger.store, metadata, self.view, self.health.rules)
         context = ReconcileContext(
             self.driver,
             ledger.store,

@@ -28,7 +28,7 @@ from ca.tls import Peer
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
 from coordinator.admission import Admission
-from coordinator.machine.execution.rules import MEMBERS_ARE_NAMED, RULES
+from coordinator.machine.execution.rules import MEMBERS_ARE_NAMED, RULES, NotInForce
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
@@ -328,11 +328,13 @@ class Service:
         identity, known = peer.identity, self._view().version
         if call.is_primary and identity != self._identity:
             self._clocks.receive(identity, call.at_ms)
+        self._membership.require_rules(peer, call)
         if identity.role is Role.NODE and call.is_primary and self._membership.speaks(peer):
             self._health.receive(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         await self._driver.read_barrier()
         self._check_again(peer, known)
-        return HeartbeatReply(self._store.view_version(), self._driver.leader, self._clocks.now_ms())
+        at_ms, rules = self._clocks.now_ms(), self._store.rules()
+        return HeartbeatReply(self._store.view_version(), self._driver.leader, at_ms, rules)
 
     async def _follow(self, peer: Peer, call: FollowCall) -> FollowReply:
         if peer.identity.role is not Role.NODE:
@@ -389,9 +391,9 @@ class Service:
         return await self._operations.add(record) if call.is_running else record
 
     def _require_address_known(self, address: str) -> None:
-        """Raises Unavailable for a name while a coordinator may run that signs no certificate for one."""
+        """Raises NotInForce for a name while a coordinator may run that signs no certificate for one."""
         if not is_literal(address) and self._store.rules() < MEMBERS_ARE_NAMED:
-            raise Unavailable("A name is an address once all coordinators run this version; give an IP.")
+            raise NotInForce("A name is an address once all members run this version; give an IP.")
 
     def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:
         """A mistyped address would cost the token and the name. That of a node that is down may be reused."""
@@ -404,9 +406,9 @@ class Service:
                 )
 
     async def _renew(self, peer: Peer, call: RenewCall) -> JoinReply:
+        self._require_leader()  # another one may not know yet where the node is now
         identity = peer.identity
         node = next((n for n in self._view().nodes if n.node_id == identity.id), None)
-        self._require_leader()  # another one may not know yet where the node is now
         if identity.role is not Role.NODE or node is None:
             raise Forbidden("Only nodes renew their certificate here.")
         self._membership.require_ended(peer)

@@ -12,6 +12,7 @@ from ca.identity import Identity
 from ca.tls import Credential
 from ca.webcertificate import WebCertificate
 from coordinator.expiring_certificates import ending_soon, own_end_ms
+from coordinator.machine.execution.rules import RULES
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.state_digests import Digests
@@ -97,6 +98,8 @@ class Statuses:
             schedules=self._schedules,
             replicas=msgspec.msgpack.decode(value_of(replicas), type=ReplicaCounts),
             version=VERSION,
+            rules=self._store.rules(),
+            rules_known=RULES,
             certificate_ends_at_ms=own_end_ms(self._credential),
         )
 
@@ -194,6 +197,8 @@ class Statuses:
                     since_ms=self._health.since_ms(node.node_id),
                     rival=self._health.rival(node.node_id, at_s=at_s),
                     version=beat.version,
+                    rules=beat.rules,
+                    is_too_old=self._health.is_too_old(node.node_id, at_s=at_s),
                 )
             )
         return states

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import uuid_utils
 
-from ca.errors import InvalidRequest, Unavailable
+from ca.errors import InvalidRequest
 from ca.usertoken import SERVICE_ROLE, TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.admin.authority import SigningAuthority
-from coordinator.machine.execution.rules import LONG_SERVICE_TOKENS
+from coordinator.machine.execution.rules import LONG_SERVICE_TOKENS, NotInForce
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.model.records import Caller, UserRecord
 from coordinator.protocol.calls import MintReply, TicketReply
@@ -61,7 +61,7 @@ class UserTokens:
                 f" {self._service_ttl_s_max}."
             )
         if ttl_seconds > TTL_SECONDS_MAX and self._rules() < LONG_SERVICE_TOKENS:
-            raise Unavailable(
+            raise NotInForce(
                 f"ttl_seconds: at most {TTL_SECONDS_MAX} until every coordinator is known to take more:"
                 " upgrade one that runs an older version, start one that is down, remove one that is gone."
             )

@@ -42,7 +42,8 @@ SECTIONS: Final = {  # what people look for; the modules lie below deploy.comman
     "The cluster": {
         "setup": "cluster",
         "status": "status",
-        "damaged": "damaged",
+        "damaged": "status",
+        "upgrade": "upgrade",
         "job": "jobs",
         "node": "node",
         "coordinator": "coordinator",

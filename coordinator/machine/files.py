@@ -207,13 +207,13 @@ def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
 
 def final_of(db: sqlite3.Connection, file_uuid: str) -> str:
     """The final upload that a partial one is a part of, "" for none."""
-    row = db.execute("SELECT part_of FROM uploads WHERE file_uuid = ?", (file_uuid,)).fetchone()
-    return "" if row is None else row[0] or ""
+    row = db.execute("SELECT part_of FROM parts WHERE file_uuid = ?", (file_uuid,)).fetchone()
+    return "" if row is None else str(row[0])
 
 
 def remove_parts(change: Change, file_uuid: str) -> int:
     """Take the parts of a final upload away, which have reserved nothing any more; how many there were."""
-    parts = "SELECT file_uuid FROM uploads WHERE part_of = ?"
+    parts = "SELECT file_uuid FROM parts WHERE part_of = ?"
     return change.db.execute(f"DELETE FROM files WHERE file_uuid IN ({parts})", (file_uuid,)).rowcount
 
 

@@ -3,7 +3,7 @@
 A partial upload has a row in `files`, with a kind that is none: no list shows it, nothing but its owner's
 requests on its upload finds it, and no quota forgets it. When all of its bytes are durable it stays as it is.
 A file that is created from such uploads takes them, in that change, and what they have reserved of a quota is
-the file's: `uploads.part_of` names it. From then on they go with its upload, when that is complete as when it
+the file's: `parts.part_of` names it. From then on they go with its upload, when that is complete as when it
 ends otherwise, so that it can always be gone on with.
 """
 
@@ -56,8 +56,11 @@ class Taken(Struct, frozen=True):
         for file_uuid, part in self.parts.items():
             quotas.add_reserved(change.db, part.bucket_id, -(part.reserved_bytes or 0))
             change.db.execute(
-                "UPDATE uploads SET part_of = ?, reserved_bytes = 0, expires_at_ms = ? WHERE file_uuid = ?",
-                (command.file_uuid, change.at_ms + uploads.UPLOAD_LIFE_MS, file_uuid),
+                "INSERT INTO parts (file_uuid, part_of) VALUES (?, ?)", (file_uuid, command.file_uuid)
+            )
+            change.db.execute(
+                "UPDATE uploads SET reserved_bytes = 0, expires_at_ms = ? WHERE file_uuid = ?",
+                (change.at_ms + uploads.UPLOAD_LIFE_MS, file_uuid),
             )
 
 
@@ -133,7 +136,8 @@ def _find(scope: Change | Question, user: User, file_uuid: str) -> _Part:
     """Raises NotFound."""
     row: tuple[Any, ...] | None = scope.db.execute(
         "SELECT f.bucket_id, f.size_bytes, u.placement, u.offset_bytes, u.prefix_sha256, u.expires_at_ms,"
-        " u.reserved_bytes, u.part_of FROM files f JOIN uploads u ON u.file_uuid = f.file_uuid"
+        " u.reserved_bytes, p.part_of FROM files f JOIN uploads u ON u.file_uuid = f.file_uuid"
+        " LEFT JOIN parts p ON p.file_uuid = u.file_uuid"
         " WHERE f.file_uuid = ? AND f.kind = ? AND f.owner_id = ?",
         (file_uuid, PARTIAL, user.user_id),
     ).fetchone()

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ca.errors import PayloadTooLarge, Unavailable
+from ca.errors import PayloadTooLarge
 from coordinator.machine.execution import rules
 from coordinator.protocol import commands
 from coordinator.protocol.commands import AnyCommand, Envelope, encode_envelope
@@ -38,12 +38,8 @@ _ENDING: Final = (commands.Expire, commands.Collect)
 
 
 def check_known(command: AnyCommand, in_force: int) -> None:
-    """Raises Unavailable while a coordinator may not know this command yet, by the rules in force."""
-    if in_force < rules.needed(command):
-        raise Unavailable(
-            "A coordinator is not known to know this change, which is new: upgrade one that runs an older"
-            " version, start one that is down, remove one that is gone."
-        )
+    """Raises NotInForce while a member may not know this command yet, by the rules in force."""
+    rules.require(rules.needed(command), in_force)
 
 
 def frees(command: AnyCommand) -> bool:

@@ -1,17 +1,18 @@
-"""The leader raises the rules of the state machine once every coordinator knows the newer ones.
+"""The leader raises the rules of the state machine once every member knows the newer ones.
 
-That is when the last of them has been upgraded.
+That is when the last of them has been upgraded. A node that is down is not waited for: it is refused when
+it comes back with an older version.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ca.errors import FilestoreError
 from coordinator.machine.execution.rules import RULES
 from coordinator.member.driver import Driver
-from coordinator.model.records import ClusterView
+from coordinator.model.records import ClusterView, NodeRecord
 from coordinator.protocol.commands import RaiseRules
 from coordinator.raft.core import NotLeader
 from coordinator.rpc.client import MetadataClient
@@ -32,16 +33,20 @@ class Upgrades:
         store: Store,
         metadata: MetadataClient,
         view: Callable[[], ClusterView],
+        node_rules: Callable[[Iterable[NodeRecord]], Mapping[str, int]],
         *,
         look_s: float = LOOK_S,
     ) -> None:
+        """`node_rules`: see `coordinator.rpc.node_health.NodeHealth.rules`."""
         self._own_id = own_id
         self._driver = driver
         self._store = store
         self._metadata = metadata
         self._view = view
+        self._node_rules = node_rules
         self._look_s = look_s
-        self._waited_for: list[str] = []  # as they were logged last
+        # Coordinators and nodes, as they were logged last.
+        self._waited_for: tuple[list[str], list[str]] = ([], [])
 
     async def run(self) -> None:
         """Until cancelled. Costs nothing while the newest rules are in force."""
@@ -54,19 +59,21 @@ class Upgrades:
                     _log.debug("the rules are not raised now: %s", error)
 
     async def _raise(self) -> None:
-        known = await self._metadata.rules() | {self._own_id: RULES}
-        members = [record.coordinator_id for record in self._view().coordinators]
-        self._log_waiting([member for member in members if known.get(member, 0) < RULES])
-        version = min(RULES, *(known.get(member, 0) for member in members))
+        answered = await self._metadata.rules() | {self._own_id: RULES}
+        view = self._view()
+        known = {each.coordinator_id: answered.get(each.coordinator_id, 0) for each in view.coordinators}
+        nodes = self._node_rules(view.nodes)
+        self._log_waiting(*([name for name in of if of[name] < RULES] for of in (known, nodes)))
+        version = min(RULES, *known.values(), *nodes.values())
         if version > self._store.rules():
             await self._driver.propose(RaiseRules(version=version))
-            _log.info("every coordinator knows the rules %d: they are in force", version)
+            _log.info("every member knows the rules %d: they are in force", version)
 
-    def _log_waiting(self, waited_for: list[str]) -> None:
+    def _log_waiting(self, coordinators: list[str], nodes: list[str]) -> None:
         """Whom the newest rules wait for: one that is gone for good holds them up until it is removed."""
-        if waited_for and waited_for != self._waited_for:
+        if (coordinators or nodes) and (coordinators, nodes) != self._waited_for:
             _log.warning(
-                "the newest rules wait for coordinators of an older version, or that do not answer",
-                extra={"rules": RULES, "coordinators": waited_for},
+                "the newest rules wait for members of an older version, or that do not answer",
+                extra={"rules": RULES, "coordinators": coordinators, "nodes": nodes},
             )
-        self._waited_for = waited_for
+        self._waited_for = coordinators, nodes

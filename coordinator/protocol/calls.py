@@ -157,6 +157,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     disk_full: bool = False  # it takes no bytes for want of room, and for nothing else
     web_certificate_ends_ms: Count = 0  # that for browsers; 0 without one, and from older versions
     version: Text = ""  # of the product; "" from older versions
+    rules: Count = 0  # the newest that this node knows, as in RulesCall; 0 from older versions
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -165,6 +166,7 @@ class HeartbeatReply(Struct, frozen=True):
     view_version: int
     leader: str
     at_ms: int
+    rules: int = 0  # in force, by the state of this coordinator; 0 from older versions
 
 
 class FollowCall(Struct, frozen=True, tag="follow"):
@@ -319,6 +321,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     since_ms: dict[str, int] = {}
     rival: str = ""
     version: str = ""  # see HeartbeatCall
+    rules: int = 0  # the same
+    is_too_old: bool = False  # its heartbeats are refused, as it does not know the rules in force
     replicas: int = 0  # that count, as the log has them
     certificate_ends_at_ms: int = 0  # of the newest that lives; 0 for none
 
@@ -363,6 +367,8 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     replicas: ReplicaCounts | None = None
     schedules: dict[str, float] = {}
     version: str = ""  # of the product; "" from older versions
+    rules: int = 0  # in force, by the state of this coordinator; 0 from older versions
+    rules_known: int = 0  # the newest that this coordinator knows
     certificate_ends_at_ms: int = 0  # that of this coordinator; 0 while it cannot be read
 
 

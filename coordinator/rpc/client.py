@@ -20,8 +20,9 @@ from typing import TypeVar
 
 import msgspec
 
-from ca.errors import CATALOGUE, FilestoreError, Internal, InvalidRequest, RateLimited, Unavailable
+from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, RateLimited, Unavailable
 from ca.identity import Identity
+from coordinator.machine.execution.rules import BEFORE_TOLD, needed_by_fields, require
 from coordinator.model.bounds import COUNT_MAX
 from coordinator.model.records import Caller, CoordinatorRecord, TokenKeyRecord
 from coordinator.model.time_limits import bounded_s
@@ -100,6 +101,8 @@ class MetadataClient:
         self._roster = Roster(())
         self._links: dict[str, PeerLink] = {}
         self._leader = self._reader = ""
+        self.refusal = ""  # why heartbeats of this member are refused
+        self._rules = BEFORE_TOLD  # in force at least
         self._passed_over: dict[str, float] = {}  # until when, by the clock of the loop
         self.update(coordinators)
         self._session: ChangeSession | None = None
@@ -133,12 +136,10 @@ class MetadataClient:
 
         What it replies; raises what it is refused with, or Unavailable after `timeout_s`; sooner for a client
         that has waited long enough (`coordinator/model/time_limits.py`), and where the leader does not answer
-        this member's heartbeats either.
+        this member's heartbeats either; NotInForce for a field that an older leader would pass over.
         """
-
-        def call(session: int, sequence: int, acknowledged_below: int) -> AnyCall:
-            return ProposeCall(session, sequence, acknowledged_below, command)
-
+        require(needed_by_fields(command), self._rules)
+        call = partial(ProposeCall, command=command)
         return msgspec.msgpack.decode(await self._change(call, timeout_s), type=reply_type)
 
     async def read(self, query: AnyQuery, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S) -> _T:
@@ -292,11 +293,13 @@ class MetadataClient:
             return None
         try:
             answer = await self._one(link, call)
-        except (LinkDown, TimeoutError, FilestoreError):
+        except (LinkDown, TimeoutError, FilestoreError) as error:
+            self.refusal = error.details if isinstance(error, Conflict) else self.refusal
             return None
         finally:
             self._beaten_at_s = asyncio.get_running_loop().time()
-        reply = msgspec.msgpack.decode(answer, type=HeartbeatReply)
+        reply, self.refusal = msgspec.msgpack.decode(answer, type=HeartbeatReply), ""
+        self._rules = max(self._rules, reply.rules)
         if reply.leader == coordinator_id:
             self._led_at_s = asyncio.get_running_loop().time()
         if reply.leader in self._links:

@@ -52,6 +52,7 @@ class NodeHealth:
     def __init__(self) -> None:
         self._heartbeats: dict[str, LastHeartbeat] = {}
         self._refused: dict[str, tuple[str, float]] = {}  # why, and when last
+        self._too_old: dict[str, float] = {}  # nodes that do not know the rules in force, and when heard last
 
     def receive(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float, at_ms: int = 0) -> None:
         """A heartbeat came, at `at_ms` by our clock.
@@ -65,11 +66,13 @@ class NodeHealth:
         }
         offset_ms = heartbeat.at_ms - at_ms if is_known else None
         self._heartbeats[node_id] = LastHeartbeat(at_s, heartbeat, offset_ms, since_ms)
+        self._too_old.pop(node_id, None)
 
     def forget(self, node_id: str) -> None:
         """A node has joined, or was revoked; what came under its name was another's."""
         self._heartbeats.pop(node_id, None)
         self._refused.pop(node_id, None)
+        self._too_old.pop(node_id, None)
 
     def refuse(self, node_id: str, why: str, *, at_s: float) -> None:
         """A process with the certificate of this node, which has joined, was refused."""
@@ -79,6 +82,28 @@ class NodeHealth:
         """Why a second process that claims to be this node is refused, "" if there was none lately."""
         why, refused_at_s = self._refused.get(node_id, ("", float("-inf")))
         return why if at_s - refused_at_s < REFUSED_S else ""
+
+    def refuse_too_old(self, node_id: str, *, at_s: float) -> bool:
+        """A node does not know the rules in force; whether that is new."""
+        is_new = not self.is_too_old(node_id, at_s=at_s)
+        self._too_old[node_id] = at_s
+        return is_new
+
+    def is_too_old(self, node_id: str, *, at_s: float) -> bool:
+        """Whether a node was refused lately because it does not know the rules in force."""
+        return at_s - self._too_old.get(node_id, float("-inf")) < REFUSED_S
+
+    def rules(self, nodes: Iterable[NodeRecord]) -> dict[str, int]:
+        """The newest rules that each node knows which may be at work; 0 for one that was not heard yet.
+
+        Not at work are nodes that are down by the log, have never run, or are revoked.
+        """
+        found = {}
+        for node in nodes:
+            if node.state != DOWN and node.peer_port and not node.is_revoked:
+                last = self._heartbeats.get(node.node_id)
+                found[node.node_id] = 0 if last is None else last.heartbeat.rules
+        return found
 
     def is_silent(self) -> bool:
         """Whether no heartbeat ever came: this coordinator knows nothing about nodes yet."""

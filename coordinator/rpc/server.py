@@ -25,6 +25,7 @@ from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Un
 from ca.identity import Role
 from ca.tls import Peer, peer_identity
 from coordinator.http.responses import ClientGone
+from coordinator.machine.execution.rules import NotInForce
 from coordinator.model.clock import now_ms
 from coordinator.protocol.calls import AnyCall, RenewCall
 from coordinator.protocol.commands import Reply
@@ -171,7 +172,8 @@ class PeerPort:
         except Refused as refusal:
             status, details = refusal.code, refusal.details
         except Unavailable as error:
-            status, details = wire.RETRY, error.details
+            is_for_later = isinstance(error, NotInForce)  # no other coordinator does it, and none in a moment
+            status, details = error.code if is_for_later else wire.RETRY, error.details
         except FilestoreError as error:
             status, details = error.code, error.details
         except TimeoutError:

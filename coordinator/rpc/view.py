@@ -59,6 +59,7 @@ class View:
         self._revoked: frozenset[str] = frozenset()
         self._console_members = ConsoleMembers()
         self._confirmed_at = self._leader_confirmed_at = float("-inf")
+        self._refusal = ""  # that is in the log
         self._clock_offset_s = math.nan
         self._leader_clock: tuple[int, float] | None = None  # what it showed, and our monotonic clock then
         self.on_revoked: Callable[[frozenset[str]], None] = lambda _: None  # of certificates that have ended
@@ -89,6 +90,8 @@ class View:
         if not self.is_fresh():
             if self._metadata.is_removed:
                 raise Unavailable("This member was removed from the cluster: stop it.")
+            if self._metadata.refusal:
+                raise Unavailable(f"The coordinators refuse this member: {self._metadata.refusal}")
             raise Unavailable("This member has lost the coordinators; its view of the cluster is too old.")
         return self.current
 
@@ -186,6 +189,9 @@ class View:
 
     async def _beat(self, coordinator_id: str, started_at: float) -> None:
         reply = await self._metadata.heartbeat(coordinator_id, replace(self._numbers(), at_ms=now_ms()))
+        if (refusal := self._metadata.refusal) != self._refusal:
+            self._refusal = refusal
+            _log.warning("heartbeats are %s", f"refused: {refusal}" if refusal else "taken again")
         if reply is None:
             return
         if reply.leader == coordinator_id:

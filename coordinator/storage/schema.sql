@@ -304,11 +304,16 @@ CREATE TABLE IF NOT EXISTS uploads (
     expires_at_ms  INTEGER NOT NULL,
     epoch          INTEGER NOT NULL DEFAULT 0,    -- rises when another node takes over, and when bytes are dropped
     prefix_sha256  TEXT NOT NULL DEFAULT '',      -- of the bytes up to the offset; '' if an older version recorded it
-    reserved_bytes INTEGER,                       -- of its bucket's quota; NULL by older rules
-    part_of        TEXT                           -- of a partial upload: the file it became a part of; NULL not yet
+    reserved_bytes INTEGER                        -- of its bucket's quota; NULL by older rules
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS uploads_by_expiry ON uploads (expires_at_ms);
-CREATE INDEX IF NOT EXISTS uploads_by_final ON uploads (part_of) WHERE part_of IS NOT NULL;
+
+-- A table of its own: a column of `uploads` would be hashed by the version before this one, when that is put back.
+CREATE TABLE IF NOT EXISTS parts (                 -- partial uploads that became parts of a file
+    file_uuid TEXT PRIMARY KEY REFERENCES uploads (file_uuid) ON DELETE CASCADE,
+    part_of   TEXT NOT NULL                       -- the file_uuid of that file
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS parts_by_final ON parts (part_of);
 
 CREATE TABLE IF NOT EXISTS concatenations (        -- files that were put together from partial uploads
     sequence  INTEGER PRIMARY KEY REFERENCES files (sequence) ON DELETE CASCADE,

@@ -1,4 +1,7 @@
-"""`filestore status`: how the cluster is, for people, for scripts, and as an exit code."""
+"""How the cluster is, for people, for scripts, and as an exit code.
+
+`filestore status` tells of its members, `filestore damaged` of content that no node holds whole.
+"""
 
 import time
 from collections.abc import Mapping
@@ -15,10 +18,13 @@ from coordinator.runtime.wording import counted, duration
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, line_of
 from deploy.base.output import json_option, moment, print_json
-from deploy.base.terminal import table_console
+from deploy.base.terminal import printable_name, table_console
+from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError, Unavailable
 
 CLOCK_SHOWN_MS_MIN: Final = 1000
+DAMAGED: Final = "/api/v1/cluster/damaged"
+RANGES_SHOWN_MAX: Final = 5
 EXIT_CODES: Final = {
     "healthy": 0,
     "degraded": NEEDS_ATTENTION,
@@ -64,6 +70,31 @@ def _show(answer: dict[str, Any], connection: Connection, *, as_json: bool) -> N
     ends_at_s = claims_of(read_text(connection.token_file, "the token"))[1]
     if ends_at_s > now_s:
         click.echo(f"Your token ends {moment(rfc3339(int(ends_at_s * 1000)))}.")
+
+
+@click.command()
+@json_option
+@connection_options
+def damaged(connection: Connection, as_json: bool) -> int:
+    """List files that no node holds whole, and what is lost. Admins only.
+
+    Content is listed that is damaged on every node that holds it. Where bytes are lost, all others of the
+    content can still be downloaded, by ranges. What else is listed is made whole from the parts that are
+    sound. Exit code 0 when bytes are lost nowhere, 10 when some are.
+    """
+
+    async def work(client: AsyncClient) -> dict[str, Any]:
+        return await client.call("GET", DAMAGED, dict[str, Any])
+
+    answer = connection.run(work)
+    contents = answer["contents"]
+    if as_json:
+        print_json(answer)
+    elif not contents:
+        click.echo("Every content is whole on a node.")
+    else:
+        table_console().print(_contents(contents))
+    return NEEDS_ATTENTION if any(content["lost_bytes"] for content in contents) else 0
 
 
 def print_status(answer: dict[str, Any], *, at_s: float) -> None:
@@ -181,3 +212,24 @@ def _clock(member: dict[str, Any]) -> str:
 
 def _line(console: Console, text: str) -> None:
     console.print(text, highlight=False)
+
+
+def _contents(contents: list[dict[str, Any]]) -> Table:
+    table = Table("file", "name", "size", "lost bytes", "copies on", box=None, pad_edge=False)
+    for content in contents:
+        nodes = ", ".join(content["nodes"])
+        lost = _lost(content)
+        for file in content["files"]:
+            table.add_row(
+                file["file_uuid"], printable_name(file["filename"]), str(content["size_bytes"]), lost, nodes
+            )
+    return table
+
+
+def _lost(content: dict[str, Any]) -> str:
+    """Which bytes, as a Range header names them."""
+    ranges = content["lost_ranges"]
+    if not ranges:
+        return "none"
+    shown = ", ".join(f"{each['first']}-{each['last']}" for each in ranges[:RANGES_SHOWN_MAX])
+    return f"{shown} and more" if len(ranges) > RANGES_SHOWN_MAX else shown

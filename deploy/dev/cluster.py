@@ -32,6 +32,7 @@ from coordinator.runtime.json_files import decode_foreign
 from deploy.base.cluster_file import ClusterFile, ClusterMember
 from deploy.dev.processes import (
     LOOPBACK,
+    OURS,
     Child,
     Flag,
     free_ports,
@@ -94,6 +95,7 @@ class DevelopmentCluster:
         self.directory = directory
         self._options = {"node": node_options, "coordinator": coordinator_options}
         self.children: dict[str, Child] = {}
+        self.programs: dict[str, Sequence[str]] = {}  # of members that run another version, the command
         self.stopping = Flag()
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.cluster_file.unlink(missing_ok=True)
@@ -148,7 +150,10 @@ class DevelopmentCluster:
         log = self.directory / "logs" / f"{member.id}.log"
         options = self._options[member.role]
         self.children[member.id] = start_child(
-            member.id, [member.role, "run", "--data", str(self.data(member)), *options], log
+            member.id,
+            [member.role, "run", "--data", str(self.data(member)), *options],
+            log,
+            program=self.programs.get(member.id, OURS),
         )
 
     def add_node(self, member: Member, token: str) -> None:

@@ -24,6 +24,7 @@ PORTS_VARIABLE = "FILESTORE_PORTS"
 # Below the range from which outgoing connections take theirs: a port must still be free at the next start.
 PORTS_DEFAULT = "20000-32000"
 PR_SET_PDEATHSIG = 1
+OURS = (sys.executable, "-m", "deploy.entry")  # the command of this version
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -78,12 +79,15 @@ class Child:
         return f"{self.name} {how}; see {self.log}"
 
 
-def start_child(name: str, arguments: Sequence[str], log: Path) -> Child:
-    """Start `filestore ARGUMENTS`, its output appended to the log. It gets SIGKILL when this process ends."""
+def start_child(name: str, arguments: Sequence[str], log: Path, *, program: Sequence[str] = OURS) -> Child:
+    """Start `filestore ARGUMENTS`, its output appended to the log. It gets SIGKILL when this process ends.
+
+    `program`: the command of another version.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.entry", *arguments],
+            [*program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

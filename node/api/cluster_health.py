@@ -176,7 +176,16 @@ def _of_nodes(nodes: list[NodeState], since: Since) -> list[Finding]:
     ]
     failed = [_of_failed_disk(node, since) for node in nodes if node.disk == DISK_FAILED]
     poison = [_of_poison(node, since) for node in nodes if node.poison_count]
-    return [*states, *rivals, *failed, *stopped, *failing, *poison]
+    too_old = [
+        Finding(
+            problem=f"The node {node.id} runs an older version than the cluster has gone on to, and is"
+            " refused: install the version of the others.",
+            runbook="FilestoreNodeDown",
+        )
+        for node in nodes
+        if node.is_too_old
+    ]
+    return [*too_old, *states, *rivals, *failed, *stopped, *failing, *poison]
 
 
 def _of_state(node: NodeState, since: Since) -> Finding:

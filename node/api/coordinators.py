@@ -59,6 +59,7 @@ async def status(request: web.Request) -> web.Response:
     answer = ClusterStatus(
         cluster=best.cluster,
         leader=leader,
+        rules=best.rules,
         healthy=is_served and members_are_well(leader, coordinators, nodes),
         health=health,
         problems=[finding.problem for finding in findings],
@@ -199,6 +200,7 @@ def _coordinator_state(
         disk_full=own.disk_full,
         recovering=own.recovering,
         version=reply.version,
+        rules=reply.rules_known,
         certificate_expires_at=rfc3339(reply.certificate_ends_at_ms or None),
         clock_offset_ms=reply.at_ms - best.at_ms - best.correction_ms
         if reply.at_ms and best.at_ms
@@ -234,6 +236,8 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         rival=seen.rival,
         revoked=seen.node.is_revoked,
         version=seen.version,
+        rules=seen.rules,
+        is_too_old=seen.is_too_old,
         replicas=seen.replicas,
         certificate_expires_at=rfc3339(seen.certificate_ends_at_ms or None),
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,

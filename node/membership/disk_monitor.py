@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from ca.errors import FilestoreError, Unavailable
+from coordinator.machine.execution.rules import RULES
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.runtime.lifetime import out_of_descriptors
 from coordinator.runtime.version import VERSION
@@ -77,6 +78,7 @@ class DiskWatch:
             poison_count=len(self._blobs.poison) + self.poison_elsewhere(),
             web_certificate_ends_ms=self.web_certificate_ends_ms(),
             version=VERSION,
+            rules=RULES,
         )
 
     @property

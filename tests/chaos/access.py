@@ -15,6 +15,7 @@ from ca.identity import Identity, Role
 from ca.jointoken import secret_digest
 from ca.keys import new_key
 from ca.tls import Credential
+from coordinator.machine.execution.rules import RULES
 from coordinator.model.records import Caller, CoordinatorRecord, JoinTokenRecord, NodeRecord
 from coordinator.protocol.calls import HeartbeatCall, JoinCall
 from coordinator.protocol.commands import AnnounceNode, CreateJoinToken
@@ -48,7 +49,9 @@ class Access:
 
         async def beat(record: CoordinatorRecord) -> None:
             while True:
-                await metadata.heartbeat(record.coordinator_id, HeartbeatCall(FREE_BYTES, FREE_BYTES, 0))
+                await metadata.heartbeat(
+                    record.coordinator_id, HeartbeatCall(FREE_BYTES, FREE_BYTES, 0, rules=RULES)
+                )
                 await asyncio.sleep(HEARTBEAT_S)
 
         await roster.run(beat, "heartbeat to")

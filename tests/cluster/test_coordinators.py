@@ -4,7 +4,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from coordinator.model.records import CoordinatorRecord, HashReport
 from coordinator.protocol.commands import ReportHash
 from coordinator.rpc.roster import known_in
 from deploy.dev.cluster import Member
-from deploy.dev.processes import Child, free_ports, start_child, stop_children, wait_until
+from deploy.dev.processes import OURS, Child, free_ports, start_child, stop_children, wait_until
 from tests.cluster.harness import Cluster, run_filestore
 from tests.cluster.test_members import as_node, forged
 
@@ -45,8 +45,10 @@ class Guest:
         self.log = cluster.directory / "logs" / f"{coordinator_id}.log"
         self.member = Member(self.id, "coordinator", self.api_port, self.peer_port)
 
-    def start(self) -> Child:
-        return start_child(self.id, ["coordinator", "run", "--data", str(self.data)], self.log)
+    def start(self, program: Sequence[str] = OURS) -> Child:
+        """`program`: the command of another version."""
+        arguments = ["coordinator", "run", "--data", str(self.data)]
+        return start_child(self.id, arguments, self.log, program=program)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from ca.identity import Identity, Role
 from ca.secretfiles import read_secret
 from ca.tls import peer_client_context
 from coordinator.admin.authority import SigningAuthority
+from coordinator.machine.execution.rules import RULES
 from coordinator.model.clock import now_ms
 from coordinator.model.records import Caller, JoinTokenRecord, NodeRecord, UploadRecord, UserRecord
 from coordinator.protocol import commands, queries
@@ -60,7 +61,7 @@ async def as_node(cluster: Cluster, member: Member) -> AsyncIterator[MetadataCli
 
 async def until_heard(client: MetadataClient, coordinator_id: str) -> None:
     async with asyncio.timeout(20):
-        while await client.heartbeat(coordinator_id, HeartbeatCall(1 << 40, 1 << 41, 0)) is None:
+        while await client.heartbeat(coordinator_id, HeartbeatCall(1 << 40, 1 << 41, 0, rules=RULES)) is None:
             await asyncio.sleep(POLL_S)
 
 
@@ -246,7 +247,7 @@ async def test_what_is_no_call_ends_the_connection_and_nothing_else(cluster: Clu
             aiohttp.WSMsgType.CLOSED,
         )
     async with as_node(cluster, cluster.nodes[0]) as client:
-        reply = await client.heartbeat(cluster.coordinators[0].id, HeartbeatCall(1, 1, 0))
+        reply = await client.heartbeat(cluster.coordinators[0].id, HeartbeatCall(1, 1, 0, rules=RULES))
         assert reply is not None
 
 

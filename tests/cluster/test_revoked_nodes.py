@@ -13,6 +13,7 @@ import pytest
 
 from ca.identity import Identity, Role
 from ca.tls import Credential
+from coordinator.machine.execution.rules import RULES
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.raft_transport import peer_url
@@ -20,6 +21,7 @@ from coordinator.rpc.tls_contexts import MemberContexts
 from deploy.dev.cluster import Member
 from deploy.dev.processes import LOOPBACK, is_ready, wait_until
 from node.base.config import NodeConfig, NodeFiles
+from tests.cluster.drills import drill
 from tests.cluster.harness import Cluster
 from tests.cluster.test_stolen_nodes import seen
 
@@ -58,7 +60,7 @@ class Thief:
         running = asyncio.create_task(client.run())
         try:
             for _ in range(50):
-                if await client.heartbeat(coordinator_id, HeartbeatCall(1, 2, 0)) is not None:
+                if await client.heartbeat(coordinator_id, HeartbeatCall(1, 2, 0, rules=RULES)) is not None:
                     return True
                 await asyncio.sleep(0.05)
             return False
@@ -76,18 +78,19 @@ def test_living_node_is_revoked_and_its_certificate_opens_nothing_any_more(
     thief, leader = Thief(cluster, node, tmp_path), cluster.leader()
     assert asyncio.run(thief.reads(other, sha256)) == 200
     assert asyncio.run(thief.beats(leader.id))
-    revoked = cluster.filestore("node", "revoke", node.id)
-    assert revoked.returncode == 0, revoked.stderr
-    assert b"must be made on other nodes" in revoked.stderr
-    wait_until(lambda: not is_ready(node.api_port, cluster.context), what="the end", timeout_s=SOON_S)
-    wait_until(lambda: asyncio.run(thief.reads(other, sha256)) == 401, what="a refusal", timeout_s=SOON_S)
-    assert not asyncio.run(thief.beats(leader.id))
-    shown = seen(cluster, node, asked)
-    assert (shown["state"], shown["revoked"]) == ("down", True)
-    problems = cluster.get("/cluster/status", node=asked).json["problems"]
-    assert any(f"{node.id} is revoked" in problem for problem in problems)
-    join_anew(cluster, node)
-    wait_until(lambda: seen(cluster, node, asked)["state"] == "healthy", what="it", timeout_s=2 * SOON_S)
+    with drill("stolen node"):
+        revoked = cluster.filestore("node", "revoke", node.id)
+        assert revoked.returncode == 0, revoked.stderr
+        assert b"must be made on other nodes" in revoked.stderr
+        wait_until(lambda: not is_ready(node.api_port, cluster.context), what="the end", timeout_s=SOON_S)
+        wait_until(lambda: asyncio.run(thief.reads(other, sha256)) == 401, what="a refusal", timeout_s=SOON_S)
+        assert not asyncio.run(thief.beats(leader.id))
+        shown = seen(cluster, node, asked)
+        assert (shown["state"], shown["revoked"]) == ("down", True)
+        problems = cluster.get("/cluster/status", node=asked).json["problems"]
+        assert any(f"{node.id} is revoked" in problem for problem in problems)
+        join_anew(cluster, node)
+        wait_until(lambda: seen(cluster, node, asked)["state"] == "healthy", what="it", timeout_s=2 * SOON_S)
     assert not seen(cluster, node, asked)["revoked"]
     assert asyncio.run(thief.reads(other, sha256)) == 401
     cluster.wait_healthy()

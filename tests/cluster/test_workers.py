@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.machine.execution.rules import RULES
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.tls_contexts import MemberContexts
@@ -484,7 +485,7 @@ async def test_heartbeat_of_another_worker_says_nothing_of_the_node(crowd: Clust
     try:
         for is_primary, state in ((False, "joined"), (True, "healthy")):
             for coordinator in crowd.coordinators:
-                call = HeartbeatCall(0, 0, 0, is_primary)
+                call = HeartbeatCall(0, 0, 0, is_primary, rules=RULES)
                 async with asyncio.timeout(20):
                     while await metadata.heartbeat(coordinator.id, call) is None:
                         await asyncio.sleep(0.05)

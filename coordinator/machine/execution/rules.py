@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import UNSET
 
+from ca.errors import Unavailable
 from coordinator.protocol.commands import (
     AddIntermediate,
     AddTokenKey,
@@ -59,6 +60,8 @@ MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of i
 UPLOADS_ARE_CONCATENATED: Final = 6  # there are partial uploads, and files are put together from them
 COORDINATORS_JOIN: Final = 6  # a machine becomes a coordinator by a token
 REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that nobody makes one again that was revoked
+NODES_TELL_RULES: Final = 6  # nodes say which rules they know, and are refused if these are in force no more
+BEFORE_TOLD: Final = 5  # coordinators that do not tell the rules in force with each heartbeat know these
 RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -90,8 +93,10 @@ _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these from there on; coordinators that know older rules alone do not have them.
 TABLES_SINCE: Final = {
     DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs", "replica_totals"),
-    UPLOADS_ARE_CONCATENATED: ("concatenations",),
+    UPLOADS_ARE_CONCATENATED: ("concatenations", "parts"),
 }
+# No more: a version that is put back hashes every column that it finds in a table that it knows, and so would
+# differ from those that were never upgraded. What is new has a table of its own.
 COLUMNS_SINCE: Final = {
     ("uploads", "reserved_bytes"): QUOTAS_RESERVED,
     ("buckets", "reserved_bytes"): QUOTAS_RESERVED,
@@ -101,13 +106,36 @@ COLUMNS_SINCE: Final = {
     ("nodes", "revoked"): INSTANCES_KNOWN,
     ("keys", "retires_at_ms"): KEYS_RETIRE,
     ("files", "patch_offset"): LAST_PATCH_IS_KNOWN,
-    ("uploads", "part_of"): UPLOADS_ARE_CONCATENATED,
 }
+
+
+class NotInForce(Unavailable):
+    """The rules in force do not have this yet: it works once every member has been upgraded.
+
+    To try again in a moment is of no use.
+    """
+
+
+def require(needed: int, known: int) -> None:
+    """Raises NotInForce unless the rules in force, as far as they are known, are those that are needed."""
+    if known < needed:
+        raise NotInForce(
+            "A member is not known to know this change, which is new: upgrade one that runs an older"
+            " version, start one that is down, remove one that is gone."
+        )
 
 
 def needed(command: Command) -> int:
     """The oldest rules by which this command means what it says."""
-    oldest = SINCE.get(type(command), FIRST)
+    return max(SINCE.get(type(command), FIRST), needed_by_fields(command))
+
+
+def needed_by_fields(command: Command) -> int:
+    """The oldest rules that all fields of this command need which are set.
+
+    Who knows the command and not such a field applies it without that field, and says that it is done.
+    """
+    oldest = FIRST
     if isinstance(command, _OF_LATER_FIELDS):
         for (kind, name), since in FIELDS_SINCE.items():
             if isinstance(command, kind) and getattr(command, name) is not UNSET:

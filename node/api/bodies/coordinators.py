@@ -47,6 +47,13 @@ ClockOffset = Annotated[
 MemberVersion = Annotated[
     Text, Meta(description='Of the product, there; "" from older versions.', examples=["0.2.0"])
 ]
+KnownRules = Annotated[
+    Amount,
+    Meta(
+        description="The newest rules of the state machine that it knows; 0 from older versions.",
+        examples=[6],
+    ),
+]
 CertificateEnd = Annotated[
     MaybeTimestamp,
     Meta(description='When its certificate ends, which is renewed days before; "" when that is not known.'),
@@ -127,6 +134,7 @@ class CoordinatorState(Struct, frozen=True, kw_only=True):
     diverged: Annotated[bool, Meta(description="Its state is known to be wrong.")] = False
     clock_offset_ms: ClockOffset | UnsetType = UNSET
     version: MemberVersion | UnsetType = UNSET
+    rules: KnownRules | UnsetType = UNSET
     certificate_expires_at: CertificateEnd | UnsetType = UNSET
 
 
@@ -238,6 +246,10 @@ class NodeState(Struct, frozen=True, kw_only=True):
     ] = False
     clock_offset_ms: ClockOffset | UnsetType = UNSET
     version: MemberVersion = ""
+    rules: KnownRules = 0
+    is_too_old: Annotated[
+        bool, Meta(description="It runs a version that does not know the rules in force, and is refused.")
+    ] = False
     replicas: Annotated[
         Amount, Meta(description="Its replicas that count, as the log has them.", examples=[1200])
     ] = 0
@@ -320,6 +332,14 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
 
     cluster: Annotated[MemberId, Meta(description="The cluster's name.", examples=["lab"])]
     leader: Annotated[MaybeMemberId, Meta(description='The coordinator that leads, or "".', examples=["c1"])]
+    rules: Annotated[
+        Amount,
+        Meta(
+            description="The rules of the state machine that are in force. They are raised once every member"
+            " knows newer ones; from then on older versions are refused. 0 from older versions.",
+            examples=[6],
+        ),
+    ]
     healthy: Annotated[
         bool,
         Meta(

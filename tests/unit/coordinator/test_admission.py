@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ca.errors import Conflict, InvalidRequest, Unauthorized, Unavailable
@@ -12,6 +13,7 @@ from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator.admission import Admission
 from coordinator.model.instance import Instance
+from coordinator.model.records import DOWN
 from coordinator.protocol import commands
 from coordinator.protocol.calls import HeartbeatCall, ReadCall, SnapshotCall
 from coordinator.protocol.queries import GetView
@@ -143,6 +145,31 @@ def test_address_that_no_certificate_may_be_for_is_taken_from_no_member(world: W
     move = commands.MoveNode(caller=ADMIN, node_id="n1", address=address)
     with pytest.raises(InvalidRequest, match=r"^address: "):
         world.membership.require_speaker(peer(FIRST), move)
+
+
+def test_node_that_does_not_know_the_rules_in_force_is_refused_and_told(world: World) -> None:
+    known, beat = world.state.store.rules(), HeartbeatCall(1, 2, 0)
+    world.membership.require_rules(peer(FIRST), msgspec.structs.replace(beat, rules=known))
+    assert not world.health.is_too_old("n1", at_s=world.at_s)
+    with pytest.raises(Conflict, match=f"n1 runs an older version .* rules {known}: install"):
+        world.membership.require_rules(peer(FIRST), msgspec.structs.replace(beat, rules=known - 1))
+    assert world.health.is_too_old("n1", at_s=world.at_s)
+    world.receive()
+    assert not world.health.is_too_old("n1", at_s=world.at_s)
+    coordinator = Identity(CLUSTER, Role.COORDINATOR, "c2")
+    world.membership.require_rules(
+        Peer(coordinator, "serial-c2", 0, 10**15, ""), beat
+    )  # it asks for the view
+
+
+def test_rules_wait_for_nodes_that_are_not_heard_yet_and_not_for_those_down(world: World) -> None:
+    nodes = StateView(world.state.store)().nodes
+    assert world.health.rules(nodes) == {"n1": 0}
+    world.health.receive("n1", HeartbeatCall(1, 2, 0, rules=7), at_s=world.at_s)
+    assert world.health.rules(nodes) == {"n1": 7}
+    assert NodeHealth().rules(nodes) == {"n1": 0}
+    assert NodeHealth().rules([msgspec.structs.replace(nodes[0], state=DOWN)]) == {}
+    assert NodeHealth().rules([msgspec.structs.replace(nodes[0], peer_port=0)]) == {}
 
 
 def test_coordinator_that_is_not_known_gets_the_view_and_nothing_else(world: World) -> None:

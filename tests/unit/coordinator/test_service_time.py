@@ -10,6 +10,7 @@ import pytest
 
 from ca.errors import Forbidden, Gone, Unauthorized
 from ca.identity import Identity, Role
+from coordinator.machine.execution.rules import RULES
 from coordinator.model.clock import now_ms
 from coordinator.model.records import DEFAULT_BUCKET_ID, Caller, UserRecord
 from coordinator.protocol.calls import (
@@ -96,7 +97,7 @@ def about(at_ms: int) -> Any:
 
 
 async def test_nodes_are_told_the_time_of_most_clocks(ahead: Ahead) -> None:
-    beat = HeartbeatCall(0, 0, 0, at_ms=now_ms() - HOUR_MS)
+    beat = HeartbeatCall(0, 0, 0, at_ms=now_ms() - HOUR_MS, rules=RULES)
     assert (await ahead.told(beat, HeartbeatReply)).at_ms == about(now_ms() - HOUR_MS)
 
 

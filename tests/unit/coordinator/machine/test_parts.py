@@ -290,15 +290,15 @@ FAULTS = {  # what no state may have
         SELECT bucket_id FROM buckets b WHERE file_count <> (
             SELECT COUNT(*) FROM files f WHERE f.bucket_id = b.bucket_id AND f.kind <> 'partial')""",
     "a part of nothing": """
-        SELECT file_uuid FROM uploads u WHERE part_of IS NOT NULL AND NOT EXISTS (
+        SELECT p.file_uuid FROM parts p WHERE NOT EXISTS (
             SELECT 1 FROM uploads w JOIN files f ON f.file_uuid = w.file_uuid
             JOIN concatenations c ON c.sequence = f.sequence
-            WHERE w.file_uuid = u.part_of AND instr(c.parts, u.file_uuid) > 0)""",
+            WHERE w.file_uuid = p.part_of AND instr(c.parts, p.file_uuid) > 0)""",
     "an upload without its parts": """
         SELECT c.sequence FROM concatenations c JOIN files f ON f.sequence = c.sequence, json_each(c.parts)
         WHERE f.status <> 'available' AND NOT EXISTS (
-            SELECT 1 FROM uploads u
-            WHERE u.file_uuid = value AND u.part_of = f.file_uuid AND u.reserved_bytes = 0)""",
+            SELECT 1 FROM uploads u JOIN parts p ON p.file_uuid = u.file_uuid
+            WHERE u.file_uuid = value AND p.part_of = f.file_uuid AND u.reserved_bytes = 0)""",
     "a partial upload that is a file": """
         SELECT file_uuid FROM files WHERE kind = 'partial' AND status NOT IN ('pending', 'uploading')""",
 }

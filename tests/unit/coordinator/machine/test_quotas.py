@@ -298,7 +298,7 @@ def test_database_of_an_older_version_reserves_once_the_rules_say_so(tmp_path: P
     store(state, "f2", "aa", 10)
     state.store.close()
     with closing(sqlite3.connect(state.path)) as db:
-        for index in ("buckets_over_quota", "blobs_by_bucket", "uploads_by_final"):
+        for index in ("buckets_over_quota", "blobs_by_bucket"):
             db.execute(f"DROP INDEX {index}")
         for table, column in COLUMNS_SINCE:
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")

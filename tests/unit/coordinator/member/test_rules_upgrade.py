@@ -1,6 +1,7 @@
 """The leader raises the rules when the last of the coordinators knows them, and not before. Real sockets."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -36,8 +37,13 @@ class Other:
         return msgspec.msgpack.encode(self.knows)
 
 
-async def rules_in_the_end(directory: Path, authority: Authority, other: Other, *absent: str) -> int:
-    """Those in force once they were raised, or the other one was asked often enough."""
+async def rules_in_the_end(
+    directory: Path, authority: Authority, other: Other, *absent: str, nodes: Mapping[str, int] | None = None
+) -> int:
+    """Those in force once they were raised, or the other one was asked often enough.
+
+    `nodes`: what each of them knows.
+    """
     async with (
         member(directory, rules=FIRST) as (driver, store),
         serving("c2", other.handle, directory, authority) as record,
@@ -45,7 +51,9 @@ async def rules_in_the_end(directory: Path, authority: Authority, other: Other, 
     ):
         known = [coordinator("c1"), record, *map(coordinator, absent)]
         everybody = cluster_view("test", coordinators=known)
-        upgrades = Upgrades("c1", driver, store, client, lambda: everybody, look_s=LOOK_S)
+        upgrades = Upgrades(
+            "c1", driver, store, client, lambda: everybody, lambda _: nodes or {}, look_s=LOOK_S
+        )
         running = asyncio.create_task(upgrades.run())
         while other.asked < LOOKS and store.rules() == FIRST:
             await asyncio.sleep(LOOK_S)
@@ -71,6 +79,18 @@ async def test_coordinator_that_does_not_answer_is_waited_for(
     told = [record for record in caplog.records if record.name == "coordinator.member.rules_upgrade"]
     waited_for = [vars(record)["coordinators"] for record in told if record.levelname == "WARNING"]
     assert waited_for in ([["c3"]], [["c2", "c3"], ["c3"]])
+
+
+async def test_node_of_an_older_version_is_waited_for(
+    tmp_path: Path, peer_authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = {"n1": RULES, "n2": 0}
+    assert await rules_in_the_end(tmp_path, peer_authority, Other(RULES), nodes=nodes) == FIRST
+    told = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert ["n2"] in [vars(record).get("nodes") for record in told]
+    (tmp_path / "upgraded").mkdir()
+    nodes["n2"] = RULES
+    assert await rules_in_the_end(tmp_path / "upgraded", peer_authority, Other(RULES), nodes=nodes) == RULES
 
 
 async def test_command_that_older_programs_cannot_read_is_not_proposed_before(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ca.errors import InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol.calls import AnyCall, HeartbeatCall, ProposeCall, ReadCall
+from coordinator.protocol.calls import AnyCall, HeartbeatCall, HeartbeatReply, ProposeCall, ReadCall
 from coordinator.protocol.commands import (
     SESSION_ENDED,
     SESSION_NUMBER_MIN,
@@ -49,6 +49,7 @@ class Answering:
     hangs_at: Callable[[AnyCall], bool] = lambda _: False
     calls: list[AnyCall] = field(default_factory=list)
     sessions: int = 0
+    rules: int = 0  # as heartbeats tell
     takes_drawn: bool = False  # as sessions by newer rules do; else they are counted
     released: asyncio.Event = field(default_factory=asyncio.Event)
     hanging: "asyncio.Queue[AnyCall]" = field(default_factory=asyncio.Queue)
@@ -63,6 +64,8 @@ class Answering:
         if is_of(0, call):
             self.sessions += 1
             return msgspec.msgpack.encode(drawn([call])[0] if self.takes_drawn else self.sessions)
+        if isinstance(call, HeartbeatCall):
+            return msgspec.msgpack.encode(HeartbeatReply(0, "c1", 0, self.rules))
         return msgspec.msgpack.encode(self.coordinator_id)
 
     async def _hang(self, call: AnyCall) -> None:

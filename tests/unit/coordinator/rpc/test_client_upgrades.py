@@ -1,11 +1,14 @@
 """Coordinators of an older version, for the client: what they do not know is asked of another."""
 
+import asyncio
+
 import msgspec
 import pytest
 
 from ca.errors import InvalidRequest, Unavailable
-from coordinator.protocol.calls import AnyCall
-from coordinator.protocol.commands import AddIntermediate, HashState, OpenSession
+from coordinator.machine.execution.rules import RULES, NotInForce
+from coordinator.protocol.calls import AnyCall, HeartbeatCall, ProposeCall
+from coordinator.protocol.commands import AddIntermediate, HashState, OpenSession, UpdateProjectFile
 from coordinator.protocol.queries import CountSoleReplicas, GetView, ListNodes
 from coordinator.rpc import wire
 from coordinator.rpc.client import MetadataClient
@@ -47,6 +50,33 @@ async def test_query_that_an_older_coordinator_does_not_know_is_asked_of_another
         query = CountSoleReplicas(node_id="n1", others=[])
         assert await client.read(query, str, timeout_s=DEADLINE_S) == other.coordinator_id
     assert one.calls
+
+
+async def test_change_that_the_rules_in_force_do_not_have_is_refused_at_once_with_what_to_do(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    for one in coordinators:
+        one.refusal = lambda call: NotInForce("upgrade it") if isinstance(call, ProposeCall) else None
+    change = AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped")
+    with pytest.raises(Unavailable, match="upgrade it"):
+        await client.propose(change, str, timeout_s=LONG_S)
+    asked = [call for one in coordinators for call in one.calls if isinstance(call, ProposeCall)]
+    assert sum(call.command == change for call in asked) == 1
+
+
+async def test_field_that_an_older_leader_would_pass_over_is_not_sent_before_the_rules_are_in_force(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    """Such a leader would say that a file is renamed which keeps its name."""
+    renamed = UpdateProjectFile(caller=ADMIN, file_uuid="f", filename="new")
+    with pytest.raises(NotInForce, match="upgrade one"):
+        await client.propose(renamed, str, timeout_s=LONG_S)
+    assert not any(isinstance(call, ProposeCall) for one in coordinators for call in one.calls)
+    for one in coordinators:
+        one.rules = RULES
+    while await client.heartbeat("c1", HeartbeatCall(0, 0, 0)) is None:  # it is still dialled
+        await asyncio.sleep(0.01)
+    assert await client.propose(renamed, str, timeout_s=DEADLINE_S) in {"c1", "c2"}
 
 
 async def test_what_older_coordinators_do_not_know_is_unavailable_until_they_are_upgraded(

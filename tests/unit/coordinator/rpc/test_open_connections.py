@@ -10,6 +10,7 @@ import pytest
 
 from ca.errors import Gone
 from ca.identity import Identity, Role
+from coordinator.machine.execution.rules import RULES
 from coordinator.model.clock import now_ms
 from coordinator.protocol.calls import (
     AnyCall,
@@ -192,7 +193,7 @@ async def leader_and_follower_in(directory: Path) -> AsyncIterator[tuple[Coordin
 
 
 @pytest.mark.parametrize(
-    "call", [ReadCall(GetView()), HeartbeatCall(0, 0, 0)], ids=lambda call: type(call).__name__
+    "call", [ReadCall(GetView()), HeartbeatCall(0, 0, 0, rules=RULES)], ids=lambda call: type(call).__name__
 )
 async def test_read_that_was_asked_before_its_node_was_removed_is_refused(
     tmp_path: Path, call: AnyCall

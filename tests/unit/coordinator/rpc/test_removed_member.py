@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ca.certificates import Authority
-from ca.errors import FilestoreError, Gone, Unauthorized, Unavailable
+from ca.errors import Conflict, FilestoreError, Gone, Unauthorized, Unavailable
 from ca.identity import Role
 from ca.tls import Peer
 from coordinator.protocol.calls import AnyCall, HeartbeatCall
@@ -48,3 +48,32 @@ async def test_readiness_tells_a_removed_member_from_one_that_is_cut_off(
         view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
         with pytest.raises(Unavailable, match=words):
             view.require_fresh()
+
+
+async def test_member_whose_heartbeats_are_refused_says_why_and_logs_it_once(
+    tmp_path: Path, peer_authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    beats, often = 0, asyncio.Event()
+
+    async def refuse(_peer: Peer, call: AnyCall) -> bytes:
+        nonlocal beats
+        assert isinstance(call, HeartbeatCall)
+        beats += 1
+        if beats > 2:
+            often.set()
+        raise Conflict("install the version of the others")
+
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        serving("c1", refuse, tmp_path, peer_authority) as record,
+        connected("n1", [record], tmp_path, peer_authority, role=Role.NODE) as metadata,
+    ):
+        view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
+        running = asyncio.create_task(view.run())
+        await often.wait()
+        with pytest.raises(Unavailable, match="refuse this member: install the version of the others"):
+            view.require_fresh()
+        running.cancel()
+        await asyncio.wait([running])
+    told = [each.getMessage() for each in caplog.records if each.name == "coordinator.rpc.view"]
+    assert told == ["heartbeats are refused: install the version of the others"]

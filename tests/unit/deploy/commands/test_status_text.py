@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deploy.base.terminal import table_console
-from deploy.commands import damaged
+from deploy.commands import status
 from deploy.commands.status import print_status
 
 ANSWER: dict[str, Any] = {
@@ -43,7 +43,7 @@ def test_clock_is_told_in_words_and_half_a_round_trip_is_no_difference(
 def test_damaged_files_are_named_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     file = {"file_uuid": "1", "filename": "[red]lab[/red].gns3p"}
     content = {"files": [file], "size_bytes": 1, "lost_ranges": [], "nodes": ["n1"]}
-    table_console().print(damaged._table([content]))
+    table_console().print(status._contents([content]))
     assert "[red]lab[/red].gns3p" in capsys.readouterr().out
 
 

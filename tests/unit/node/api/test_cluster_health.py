@@ -66,6 +66,16 @@ def test_cluster_that_lacks_nothing_is_healthy() -> None:
     assert health_of(reply(), "c1", [coordinator()], NODES, []) == ("healthy", [])
 
 
+def test_node_that_is_too_old_is_named_before_what_comes_of_it() -> None:
+    nodes = [*NODES, node("n4", state="suspect", is_too_old=True)]
+    health, (first, *others) = health_of(reply(), "c1", [coordinator()], nodes, [])
+    assert health == "degraded"
+    assert first.startswith(
+        "The node n4 runs an older version than the cluster has gone on to, and is refused"
+    )
+    assert any(line.startswith("The node n4 is suspect") for line in others)
+
+
 def test_member_that_refuses_requests_calls_nothing_healthy() -> None:
     found = health_of(reply(), "c1", [coordinator()], NODES, [], is_served=False)
     assert found == (
