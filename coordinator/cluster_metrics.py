@@ -185,13 +185,13 @@ class ClusterMetrics(Collector):
             failed.add_metric([job.name], int(has_failed))
             completed.add_metric([job.name], completed_at_ms / 1000)
         yield from (running, failed, completed)
+        sent = GaugeMetricFamily(
+            "filestore_offsite_snapshot_timestamp_seconds",
+            "When a snapshot of the metadata was last sent to another place; 0 if none is on record.",
+        )
         if self._sends_snapshots:  # what was not sent is not completed
-            yield _gauge(
-                "filestore_offsite_snapshot_timestamp_seconds",
-                "When a snapshot of the metadata was last sent to where offsite.json says; 0 if none is on"
-                " record.",
-                outcomes.get(SNAPSHOT, (0, False))[0] / 1000,
-            )
+            sent.add_metric([], outcomes.get(SNAPSHOT, (0, False))[0] / 1000)
+        yield sent
         yield from self._amounts()
 
     def _amounts(self) -> Iterator[Metric]:

@@ -50,11 +50,11 @@ def upgrade() -> None:
 @json_option
 @connection_options
 def check(connection: Connection, as_json: bool) -> int:
-    """Say whether a member may be stopped now to be upgraded, and which one is the next. Admins only.
+    """Say whether a member may be stopped now, and which comes next.
 
     It is safe when every member is healthy, every blob has its replicas, no job moves replicas, and the last
     snapshot of the metadata is younger than a day. Ask again before each machine. Exit code 0 when it is
-    safe, 10 when it is not.
+    safe, 10 when it is not. For admins only.
     """
 
     async def work(client: AsyncClient) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -52,8 +52,8 @@ CLOCKS = (
     Mutant.of(
         "nodes told the leader's own clock",
         "service",
-        "self._driver.leader, self._clocks.now_ms())",
-        "self._driver.leader, now_ms())",
+        "at_ms, rules = self._clocks.now_ms(), ",
+        "at_ms, rules = now_ms(), ",
         f"{_TIME}nodes_are_told_the_time_of_most_clocks",
     ),
     Mutant.of(
@@ -94,9 +94,16 @@ CLOCKS = (
     Mutant.of(
         "clocks of coordinators counted beside those of nodes",
         "member/member_clocks",
-        "return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())",
+        "return nodes_ms if is_told else list(offsets_ms.values())",
         "return list(offsets_ms.values())",
         f"{_CLOCKS}coordinators_count_no_more_where_there_are_nodes_enough",
+    ),
+    Mutant.of(
+        "node beside a leader vouches for its wrong clock",
+        "member/member_clocks",
+        "is_told = len(nodes_ms) >= NODES_MIN and not are_split(nodes_ms)",
+        "is_told = len(nodes_ms) >= NODES_MIN",
+        f"{_CLOCKS}node_of_our_own_machine_does_not_save_a_wrong_clock_from_the_coordinators",
     ),
     Mutant.of(
         "clock that fell silent counts for ever",
