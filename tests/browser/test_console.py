@@ -130,6 +130,26 @@ async def test_what_is_no_token_is_told_and_a_dropped_file_signs_in(
     assert not faults(page, cluster.nodes[0], told=("401",))
 
 
+# A file that is dropped in the very task in which the page of somebody who signed in is drawn.
+DROPPED_AT_ONCE = """new MutationObserver((_, observer) => {
+  if (!document.querySelector("header.top .who")) return;
+  observer.disconnect();
+  const data = new DataTransfer();
+  data.items.add(new File(["early"], "early.tar"));
+  dispatchEvent(new DragEvent("drop", { dataTransfer: data, cancelable: true }));
+}).observe(document.body, { childList: true, subtree: true })"""
+
+
+async def test_file_that_is_dropped_at_once_is_offered_for_upload(
+    page: Page, cluster: Cluster, world: World
+) -> None:
+    await open_console(page, cluster.nodes[0])
+    await page.value(f"void {DROPPED_AT_ONCE}")
+    await sign_in(page, world.token)
+    await page.until("document.querySelector('dialog')?.textContent.includes('early.tar')")
+    assert not faults(page, cluster.nodes[0])
+
+
 async def test_signing_out_and_a_revoked_token_lead_back_to_where_one_was(
     page: Page, cluster: Cluster
 ) -> None:

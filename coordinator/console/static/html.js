@@ -1,5 +1,6 @@
 // Preact with htm: what every page and component imports.
 import { h, render, createContext, Fragment } from "./vendor/preact.js";
+import { useLayoutEffect, useState } from "./vendor/preact-hooks.js";
 import htm from "./vendor/htm.js";
 
 export const html = htm.bind(h);
@@ -31,4 +32,18 @@ export function createStore(value) {
       return () => listeners.delete(listener);
     },
   };
+}
+
+const itself = (value) => value;
+
+// What a store holds, or what is `chosen` of it, drawn anew when that changes. Effects of other kinds run some frames
+// after a component was drawn first: what changed until then would not be seen.
+export function useStore(store, chosen = itself) {
+  const [shown, setShown] = useState(() => chosen(store.get()));
+  useLayoutEffect(() => {
+    const changed = () => setShown(chosen(store.get()));
+    changed();
+    return store.subscribe(changed);
+  }, []);
+  return shown;
 }

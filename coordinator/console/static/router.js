@@ -1,5 +1,5 @@
 // The address behind `#`: which page is shown. "#/file/ID?tab=links" -> { path: "/file/ID", query: {tab} }.
-import { useEffect, useState } from "./html.js";
+import { useLayoutEffect, useState } from "./html.js";
 
 export function parse(hash) {
   const [path, search = ""] = hash.replace(/^#/, "").split("?");
@@ -21,7 +21,7 @@ export function replaceQuery(query) {
 
 export function useRoute() {
   const [route, setRoute] = useState(current);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const changed = () => setRoute(current());
     addEventListener("hashchange", changed);
     return () => removeEventListener("hashchange", changed);

@@ -1,16 +1,12 @@
 // Who is signed in: the token, in sessionStorage of this tab only, and what the API says of its user.
-import { createStore, useEffect, useState } from "./html.js";
+import { createStore, useStore } from "./html.js";
 
 const KEY = "filestore.token";
 
 // { token, user, ended }: `user` as GET /auth/whoami has it, null until then; `ended` says why nobody is in.
 export const session = createStore({ token: sessionStorage.getItem(KEY) || "", user: null, ended: "" });
 
-export function useSession() {
-  const [value, setValue] = useState(session.get);
-  useEffect(() => session.subscribe(setValue), []);
-  return value;
-}
+export const useSession = () => useStore(session);
 
 export const token = () => session.get().token;
 

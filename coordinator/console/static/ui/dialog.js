@@ -1,5 +1,5 @@
 // Dialogs: `show(draw)` opens one and promises what it is closed with; `confirm` names what is about to go.
-import { createStore, html, useEffect, useId, useLayoutEffect, useRef, useState } from "../html.js";
+import { createStore, html, useId, useLayoutEffect, useRef, useState, useStore } from "../html.js";
 import { ErrorBox, Name } from "./parts.js";
 
 const NAMES_SHOWN = 8;
@@ -23,8 +23,7 @@ export function closeAll() {
 }
 
 export function Dialogs() {
-  const [shown, setShown] = useState(dialogs.get);
-  useEffect(() => dialogs.subscribe(setShown), []);
+  const shown = useStore(dialogs);
   return shown.map(({ id, draw, close }) => html`<${Fragmented} key=${id} draw=${draw} close=${close} />`);
 }
 

@@ -1,5 +1,5 @@
 // Short notices at the lower edge; screen readers are told them. `tone`: good, info, warn, bad.
-import { createStore, html, useEffect, useState } from "../html.js";
+import { createStore, html, useStore } from "../html.js";
 
 const SHOWN_MS = 6000;
 const NOTICES_MAX = 4;
@@ -17,8 +17,7 @@ function dismiss(id) {
 }
 
 export function Notices() {
-  const [shown, setShown] = useState(notices.get);
-  useEffect(() => notices.subscribe(setShown), []);
+  const shown = useStore(notices);
   return html`<div class="notices" role="region" aria-label="Notices" aria-live="polite">${shown.map(
     (notice) => html`<div key=${notice.id} class="notice ${notice.tone}"><span>${notice.text}</span>
       <button type="button" class="plain" aria-label="Dismiss this notice" onClick=${() => dismiss(notice.id)}>✕</button></div>`,

@@ -1,5 +1,5 @@
 // Uploads of this tab: they outlive pages, wait for each other, go on after a lost connection and after signing in.
-import { createStore, useEffect, useState } from "../html.js";
+import { createStore, useStore } from "../html.js";
 import * as api from "../api.js";
 import { KINDS } from "../files.js";
 import * as place from "../place.js";
@@ -23,20 +23,12 @@ const running = new Map(); // id -> the tus upload, or what stands for its start
 const creating = new Map(); // id -> the promise of its file_uuid
 let counted = 0;
 
-export function useUploads() {
-  const [value, setValue] = useState(uploads.get);
-  useEffect(() => uploads.subscribe(setValue), []);
-  return value;
-}
+export const useUploads = () => useStore(uploads);
 
-const busy = () => uploads.get().filter((each) => !["stored", "failed"].includes(each.state)).length;
+const busy = (all) => all.filter((each) => !["stored", "failed"].includes(each.state)).length;
 
 // How many are under way: who shows only this is not drawn again with every progress.
-export function useBusyCount() {
-  const [value, setValue] = useState(busy);
-  useEffect(() => uploads.subscribe(() => setValue(busy())), []);
-  return value;
-}
+export const useBusyCount = () => useStore(uploads, busy);
 
 const find = (id) => uploads.get().find((each) => each.id === id);
 const change = (id, changes) =>
@@ -245,7 +237,7 @@ export async function discard(fileUuid) {
 
 export const clearStored = () => uploads.set((all) => all.filter((each) => each.state !== "stored"));
 
-export const isBusy = () => busy() > 0;
+export const isBusy = () => busy(uploads.get()) > 0;
 
 // Whoever signs in again goes on with what is theirs; of somebody else nothing is sent.
 session.subscribe(({ user }) => {
