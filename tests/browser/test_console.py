@@ -150,6 +150,23 @@ async def test_file_that_is_dropped_at_once_is_offered_for_upload(
     assert not faults(page, cluster.nodes[0])
 
 
+async def test_files_are_taken_by_whatever_they_are_dragged_over(
+    page: Page, cluster: Cluster, world: World
+) -> None:
+    """Else the browser makes a leave of a drop on what was entered last: a page that has just been drawn."""
+    takes = """(type) => {
+      const data = new DataTransfer();
+      data.items.add(new File(["x"], "x.tar"));
+      const event = new DragEvent(type, { dataTransfer: data, cancelable: true, bubbles: true });
+      return !document.querySelector("main").dispatchEvent(event);
+    }"""
+    await open_console(page, cluster.nodes[0])
+    for _ in ("before signing in", "after it"):
+        assert await page.value(f"['dragenter', 'dragover'].map({takes})") == [True, True]
+        if not await page.value("Boolean(document.querySelector('header.top .who'))"):
+            await sign_in(page, world.token)
+
+
 async def test_signing_out_and_a_revoked_token_lead_back_to_where_one_was(
     page: Page, cluster: Cluster
 ) -> None:

@@ -51,7 +51,7 @@ export function SignIn() {
     if (data.files.length > 0) taken(data.files[0]);
     else signIn(data.getData("text/plain"));
   }
-  return html`<main class="alone sign-in" onDragOver=${(event) => event.preventDefault()} onDrop=${dropped}>
+  return html`<main class="alone sign-in" onDragEnter=${(event) => event.preventDefault()} onDragOver=${(event) => event.preventDefault()} onDrop=${dropped}>
     <div class="corner"><${ThemeMenu} /></div>
     <p class="brand"><${Mark} />Filestore</p><h1>Sign in</h1>
     ${ended && html`<p class="banner warn" role="status">${ended}${was && html` You were <bdi>${was}</bdi>.`}</p>`}

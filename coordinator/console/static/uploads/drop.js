@@ -49,7 +49,13 @@ export function DropZone() {
   useLayoutEffect(() => {
     let depth = 0;
     const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
-    const enter = (event) => hasFiles(event) && ((depth += 1), setIsOver(true));
+    // What is entered last before the drop may be new: unless that takes files, the browser makes a leave of the drop.
+    const enter = (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      depth += 1;
+      setIsOver(true);
+    };
     const leave = (event) => {
       if (hasFiles(event) && (depth -= 1) <= 0) setIsOver(false);
     };
