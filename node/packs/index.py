@@ -14,9 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from node.packs.record import HEAD_BYTES, PackRecord, Place
+from node.packs.record import HEAD_BYTES, REMOVED_BYTES, PackRecord, Place
 
-REMOVED_BYTES: Final = HEAD_BYTES + 16
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
 _CACHE_KIB: Final = 16 << 10
 _BLOBS: Final = "SELECT sha256, pack, offset, length, digest FROM blobs"

@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import secrets
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,17 +40,13 @@ def numbers_in(directory: int) -> list[int]:
     return sorted(int(name[:_DIGITS], 16) for name in os.listdir(directory) if _NAME.fullmatch(name))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class PackReader:
-    """A pack that is open for reading. The caller closes it."""
+    """A pack that is open for reading, until nobody has this object any more."""
 
     descriptor: int
     header: PackHeader
     size_bytes: int
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.descriptor)
 
 
 def open_pack(number: int, directory: int) -> PackReader:
@@ -59,10 +56,12 @@ def open_pack(number: int, directory: int) -> PackReader:
         header = decode_header(os.pread(descriptor, HEADER_BYTES, 0))
         if header.number != number:
             raise PackInvalid(f"it says that it is number {header.number}")
-        return PackReader(descriptor, header, os.fstat(descriptor).st_size)
+        reader = PackReader(descriptor, header, os.fstat(descriptor).st_size)
     except BaseException:
         os.close(descriptor)
         raise
+    weakref.finalize(reader, os.close, descriptor)  # a thread may read while others forget it
+    return reader
 
 
 def is_in_use(reader: PackReader) -> bool:

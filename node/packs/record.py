@@ -39,6 +39,7 @@ _END: Final = struct.Struct("<8sQI8s")  # magic, where the index begins, records
 HEADER_BYTES: Final = _HEADER.size + CRC_BYTES
 HEAD_BYTES: Final = _HEAD.size + CRC_BYTES
 END_BYTES: Final = _END.size + CRC_BYTES
+REMOVED_BYTES: Final = HEAD_BYTES + _TARGET.size  # of a record of that kind
 
 
 class PackRecordKind(IntEnum):
@@ -117,15 +118,18 @@ def decode_header(raw: bytes) -> PackHeader:
     return PackHeader(number, marker)
 
 
-def encode_blob(marker: bytes, sha256: bytes, content: Octets) -> bytes:
-    """The head of a record of this content, which is written behind it."""
-    return _encode_head(marker, PackRecordKind.BLOB, sha256, content)
+def encode(
+    marker: bytes, kind: PackRecordKind, sha256: bytes, payload: Octets, offset: int
+) -> tuple[PackRecord, bytes]:
+    """A record that begins at `offset`, and its head; the payload is written behind that."""
+    assert len(payload) <= PAYLOAD_BYTES_MAX
+    record = PackRecord(kind, offset, len(payload), sha256, digest_of(payload))
+    return record, with_crc(_HEAD.pack(marker, kind, record.length, sha256, record.digest))
 
 
-def encode_removed(marker: bytes, sha256: bytes, place: Place) -> bytes:
-    """A record, whole, after which the blob at `place` counts no more."""
-    payload = _TARGET.pack(place.pack, place.offset)
-    return _encode_head(marker, PackRecordKind.REMOVED, sha256, payload) + payload
+def encode_removed(place: Place) -> bytes:
+    """The payload of a record after which the blob at `place` counts no more."""
+    return _TARGET.pack(place.pack, place.offset)
 
 
 def decode_removed(payload: bytes) -> Place | None:
@@ -191,12 +195,6 @@ def payload_of(descriptor: int, record: PackRecord) -> bytes | None:
     """The payload of a record; None if it is not what was written. Raises OSError."""
     payload = os.pread(descriptor, record.length, record.payload_offset)
     return payload if len(payload) == record.length and digest_of(payload) == record.digest else None
-
-
-def _encode_head(marker: bytes, kind: PackRecordKind, sha256: bytes, payload: Octets) -> bytes:
-    assert len(payload) <= PAYLOAD_BYTES_MAX
-    body = _HEAD.pack(marker, kind, len(payload), sha256, digest_of(payload))
-    return with_crc(body)
 
 
 def _next_marker(descriptor: int, marker: bytes, at: int) -> int:

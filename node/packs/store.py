@@ -35,8 +35,7 @@ from node.packs.record import (
     Place,
     RecordDamaged,
     decode_removed,
-    digest_of,
-    encode_blob,
+    encode,
     encode_removed,
     payload_of,
     read_end,
@@ -74,7 +73,11 @@ class PackStore:
         try:
             with self._opening():
                 self.index = self._opened_index(directory / INDEX)
-                self._catch_up()
+                try:
+                    self._catch_up()
+                except BaseException:
+                    self.index.close()
+                    raise
         except BaseException:
             os.close(self._directory)
             raise
@@ -86,8 +89,6 @@ class PackStore:
         with self._appending:
             self._end_pack()
         with self._reading:
-            for reader in self._readers.values():
-                reader.close()
             self._readers.clear()
         self.index.close()
         os.close(self._directory)
@@ -188,32 +189,30 @@ class PackStore:
         """Have these records count no more: bytes written. The caller holds the lock."""
         if not targets:
             return 0
-        writer = self._pack_to_append_to()
-        removals, records, pieces = list[Removal](), list[PackRecord](), list[Octets]()
-        began = at = writer.durable_offset
-        for sha256, target in targets:
-            piece = encode_removed(writer.header.marker, sha256, target)
-            payload = piece[HEAD_BYTES:]
-            pieces.append(piece)
-            records.append(PackRecord(PackRecordKind.REMOVED, at, len(payload), sha256, digest_of(payload)))
-            removals.append(Removal(sha256, Place(writer.number, at), target))
-            at = records[-1].stop
-        writer.append(records, pieces)
-        self.index.add(writer.number, (), removals, stop=at)
-        return at - began
+        payloads = [(sha256, encode_removed(target)) for sha256, target in targets]
+        writer, began, records = self._append(payloads, PackRecordKind.REMOVED)
+        removals = [
+            Removal(sha256, Place(writer.number, record.offset), target)
+            for (sha256, target), record in zip(targets, records, strict=True)
+        ]
+        self.index.add(writer.number, (), removals, stop=writer.durable_offset)
+        return writer.durable_offset - began
 
-    def _append(self, blobs: Sequence[tuple[bytes, Octets]]) -> tuple[PackWriter, int, list[PackRecord]]:
-        """Write blobs, each with its SHA-256, under one sync: into which pack, from where on, as what.
+    def _append(
+        self, payloads: Sequence[tuple[bytes, Octets]], kind: PackRecordKind = PackRecordKind.BLOB
+    ) -> tuple[PackWriter, int, list[PackRecord]]:
+        """Write records, each with a SHA-256, under one sync: into which pack, from where on, as what.
 
         The index does not know of them yet. The caller holds the lock.
         """
         writer = self._pack_to_append_to()
         records, pieces = list[PackRecord](), list[Octets]()
         began = at = writer.durable_offset
-        for sha256, content in blobs:
-            pieces += encode_blob(writer.header.marker, sha256, content), content
-            records.append(PackRecord(PackRecordKind.BLOB, at, len(content), sha256, digest_of(content)))
-            at = records[-1].stop
+        for sha256, payload in payloads:
+            record, head = encode(writer.header.marker, kind, sha256, payload, at)
+            records.append(record)
+            pieces += head, payload
+            at = record.stop
         writer.append(records, pieces)
         return writer, began, records
 
@@ -254,13 +253,12 @@ class PackStore:
             reader = self._readers.pop(number, None) or open_pack(number, self._directory)
             self._readers[number] = reader  # behind those that were wanted less lately
             while len(self._readers) > READERS_MAX:
-                self._readers.pop(next(iter(self._readers))).close()
+                del self._readers[next(iter(self._readers))]
             return reader
 
     def _forget_reader(self, number: int) -> None:
         with self._reading:
-            if (reader := self._readers.pop(number, None)) is not None:
-                reader.close()
+            self._readers.pop(number, None)
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
@@ -296,18 +294,14 @@ class PackStore:
         except PackInvalid as error:
             _log.error("a pack cannot be read", extra={"pack": number, "reason": str(error)})
             return False
-        try:
-            return not is_in_use(reader)
-        finally:
-            reader.close()
+        return not is_in_use(reader)
 
     def _index_blobs(self, number: int, start: int) -> None:
         reader = self._reader(number)
         records = _records_of(reader, start)
         for batch in _batches(records, _ROWS_BYTES):
             blobs = [each for each in batch if each.kind == PackRecordKind.BLOB]
-            self.index.add(number, blobs, stop=start)
-        self.index.add(number, (), stop=reader.size_bytes)
+            self.index.add(number, blobs, stop=start)  # until its removals are read too
 
     def _index_removals(self, number: int, start: int) -> None:
         reader = self._reader(number)
@@ -317,7 +311,7 @@ class PackStore:
             target = decode_removed(payload_of(reader.descriptor, record) or b"")
             if target is not None:
                 removals.append(Removal(record.sha256, Place(number, record.offset), target))
-        self.index.add(number, (), removals, stop=start)
+        self.index.add(number, (), removals, stop=reader.size_bytes)
 
     def _opened_index(self, path: Path) -> PackIndex:
         """Anew where it is no database any more. Raises sqlite3.Error."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from node.diskio.durable import Disk
-from node.packs.pack_file import pack_name
-from node.packs.record import HEAD_BYTES, HEADER_BYTES, RecordDamaged
+from node.packs import store as pack_store
+from node.packs.pack_file import open_pack, pack_name
+from node.packs.record import HEAD_BYTES, HEADER_BYTES, PackRecord, RecordDamaged
 from node.packs.store import PackStore
 from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
 
@@ -207,6 +208,42 @@ def test_index_that_is_no_database_is_made_anew(store: PackStore, path: Path) ->
     (path / "index.sqlite").write_bytes(b"x" * 5000)
     with closing(PackStore(path)) as again:
         assert present(again) == {1, 2}
+
+
+def test_removal_that_could_not_be_read_is_read_by_the_next_who_opens(
+    store: PackStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 1, 2)
+    store.remove(blob(2)[0])
+    store.close()
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+
+    def fails(_descriptor: int, _record: PackRecord) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(pack_store, "payload_of", fails)  # of a sealed pack the removals alone are read
+        with pytest.raises(OSError, match="Input/output"):
+            PackStore(path)
+    with closing(PackStore(path)) as again:
+        assert present(again) == {1}
+
+
+def test_pack_is_open_as_long_as_somebody_reads_it(store: PackStore, path: Path) -> None:
+    put(store, 1)
+    pack, _ = pack_of(store, path, 1)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        reader = open_pack(int(pack.stem, 16), directory)
+    finally:
+        os.close(directory)
+    pack.unlink()
+    descriptor = reader.descriptor
+    assert os.fstat(descriptor).st_size == reader.size_bytes
+    del reader
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 def test_sync_that_fails_fails_all_of_its_blobs_and_no_other(path: Path) -> None:
