@@ -8,13 +8,11 @@ Debian's chromium and libnss3-tools have to be there: `make browser` installs th
 """
 
 import asyncio
-import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
-from bench.rows import Figure, Row, Skipped, as_json, show
+from bench.rows import Figure, Row, Skipped, report
 from tests.browser.chromium import Browser, Page
 from tests.browser.console_pages import open_console, sign_in
 from tests.cluster.harness import Cluster
@@ -74,14 +72,7 @@ def _by_curl(cluster: Cluster, content: Path) -> Figure:
 
 def main() -> None:
     """Print the table and the JSON line."""
-    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
-        try:
-            found = rows(Path(name))
-        except Skipped as reason:
-            print(f"bench.browser: skipped: {reason}")
-            found = []
-    show(f"bench.browser: medians of {RUNS}", found)
-    print(json.dumps(as_json("browser", RUNS, found)))
+    report("browser", RUNS, rows)
 
 
 if __name__ == "__main__":

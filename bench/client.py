@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from bench.one_node import remove_blobs
-from bench.rows import Figure, Row, Skipped, as_json, show
+from bench.rows import Figure, Row, report
 from bench.wheel import build_wheel, clean_environment, installed
 from deploy.dev.cluster import DevelopmentCluster
 
@@ -227,14 +226,7 @@ def rows(directory: Path) -> list[Row]:
 
 def main() -> None:
     """Print the table and the JSON line."""
-    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
-        try:
-            found = rows(Path(name))
-        except Skipped as reason:
-            print(f"bench.client: skipped: {reason}")
-            found = []
-    show(f"bench.client: medians of {RUNS}; CPU s per GiB of who moves the file", found)
-    print(json.dumps(as_json("client", RUNS, found)))
+    report("client", RUNS, rows, title="; CPU s per GiB of who moves the file")
 
 
 if __name__ == "__main__":

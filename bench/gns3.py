@@ -8,12 +8,10 @@ end only. So the exports alone, by one client that reads them and nothing else, 
 turns; the first pair does not count.
 """
 
-import json
-import tempfile
 import time
 from pathlib import Path
 
-from bench.rows import Figure, Row, Skipped, as_json, show
+from bench.rows import Figure, Row, Skipped, report
 from tests.cluster.harness import Cluster
 from tests.gns3.installed import NotInstalled, installed
 from tests.gns3.lab_server import LabServer
@@ -62,14 +60,7 @@ def _exports(labs: LabServer) -> Figure:
 
 def main() -> None:
     """Print the table and the JSON line."""
-    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
-        try:
-            found = rows(Path(name))
-        except Skipped as reason:
-            print(f"bench.gns3: skipped: {reason}")
-            found = []
-    show(f"bench.gns3: medians of {RUNS}", found)
-    print(json.dumps(as_json("gns3", RUNS, found)))
+    report("gns3", RUNS, rows)
 
 
 if __name__ == "__main__":

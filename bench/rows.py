@@ -1,7 +1,9 @@
 """One line of a benchmark's table, whatever it measured: shown to people, and as JSON for machines."""
 
+import json
 import os
 import statistics
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,3 +163,15 @@ def as_json(bench: str, runs: int, rows: Sequence[Row]) -> Mapping[str, object]:
         "stolen_share": stolen,
         "rows": found,
     }
+
+
+def report(bench: str, runs: int, rows: Callable[[Path], list[Row]], *, title: str = "") -> None:
+    """Measure in an empty directory; print the table and the JSON line. Skipped: there are no rows."""
+    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
+        try:
+            found = rows(Path(name))
+        except Skipped as reason:
+            print(f"bench.{bench}: skipped: {reason}")
+            found = []
+    show(f"bench.{bench}: medians of {runs}{title}", found)
+    print(json.dumps(as_json(bench, runs, found)))
