@@ -20,7 +20,7 @@ from node.base.config import OTHERS_WRITE, NodeFiles
 from node.base.identifiers import is_sha256, is_uuid
 from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from node.diskio.fs import READ_FLAGS
-from node.storage.blobs import INCOMING, SIDECAR
+from node.storage.blob_files import INCOMING, SIDECAR
 from node.storage.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
 
 _PREFIX: Final = re.compile(r"[0-9a-f]{2}", re.ASCII)

@@ -24,6 +24,7 @@ from ca.tls import UnusableCredential
 from ca.webcertificate import WebCertificate
 from coordinator.http.web_access import WebAccess, understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
+from coordinator.machine.execution.rules import SMALL_BLOBS_ARE_PACKED
 from coordinator.member_metrics import MemberMetrics
 from coordinator.model.records import NodeRecord
 from coordinator.protocol.commands import AnnounceNode
@@ -279,11 +280,11 @@ async def open_node(
 ) -> AsyncIterator[OpenNode]:
     """Everything that handlers need, closed again in the order that lets running disk work end first."""
     disk, locks, is_first = DiskWorkers(), UploadLocks(), siblings.worker == 0
-    blobs = await disk.run(BlobStore, files.data, maker=siblings.maker, is_leftover=siblings.is_leftover)
-    uploads, numbers = UploadStore(blobs), WorkerNumbers(metrics.registry, siblings)
-    watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
     coordinators = await disk.run(read_known, files.known, config.coordinators)
     metadata = MetadataClient(config.identity, coordinators, contexts.client, instance=start.instance)
+    blobs = await _opened_blobs(files, disk, siblings, metadata)
+    uploads, numbers = UploadStore(blobs), WorkerNumbers(metrics.registry, siblings)
+    watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
     counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog(files.audit)
@@ -383,6 +384,15 @@ async def _close(services: NodeServices, custody_context: CustodyContext) -> Non
     services.blobs.close()
     services.api.audit.close()
     custody_context.housekeeping.close()
+
+
+async def _opened_blobs(
+    files: NodeFiles, disk: DiskWorkers, siblings: Siblings, metadata: MetadataClient
+) -> BlobStore:
+    """The store, which packs small blobs as soon as no member of an older release can be among us."""
+    blobs = await disk.run(BlobStore, files.data, maker=siblings.maker, is_leftover=siblings.is_leftover)
+    blobs.packed.takes_new = lambda: metadata.rules_in_force >= SMALL_BLOBS_ARE_PACKED
+    return blobs
 
 
 def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs: BlobStore) -> NodeMetrics:

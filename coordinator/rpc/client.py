@@ -102,7 +102,7 @@ class MetadataClient:
         self._links: dict[str, PeerLink] = {}
         self._leader = self._reader = ""
         self.refusal = ""  # why heartbeats of this member are refused
-        self._rules = BEFORE_TOLD  # in force at least
+        self.rules_in_force = BEFORE_TOLD  # at least, by the newest heartbeat
         self._passed_over: dict[str, float] = {}  # until when, by the clock of the loop
         self.update(coordinators)
         self._session: ChangeSession | None = None
@@ -138,7 +138,7 @@ class MetadataClient:
         that has waited long enough (`coordinator/model/time_limits.py`), and where the leader does not answer
         this member's heartbeats either; NotInForce for a field that an older leader would pass over.
         """
-        require(needed_by_fields(command), self._rules)
+        require(needed_by_fields(command), self.rules_in_force)
         call = partial(ProposeCall, command=command)
         return msgspec.msgpack.decode(await self._change(call, timeout_s), type=reply_type)
 
@@ -299,7 +299,7 @@ class MetadataClient:
         finally:
             self._beaten_at_s = asyncio.get_running_loop().time()
         reply, self.refusal = msgspec.msgpack.decode(answer, type=HeartbeatReply), ""
-        self._rules = max(self._rules, reply.rules)
+        self.rules_in_force = max(self.rules_in_force, reply.rules)
         if reply.leader == coordinator_id:
             self._led_at_s = asyncio.get_running_loop().time()
         if reply.leader in self._links:

@@ -16,7 +16,7 @@ from ca.errors import Conflict, FilestoreError, Unavailable
 from coordinator.model.replica_records import Dropped, ReplicaToDelete
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.reporter import Reporter
-from node.storage.blobs import DROPS
+from node.storage.blob_files import DROPS
 from node.storage.loss_notes import forget_lost
 from node.storage.pins import PIN_S, finished_blobs, is_within
 

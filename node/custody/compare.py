@@ -25,7 +25,7 @@ from coordinator.protocol.replica_paging import held_pages
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.loss_repair import LossRepair
 from node.custody.reporter import Reporter
-from node.storage.blobs import READS, REPLICAS, STRAYS
+from node.storage.blob_files import READS, REPLICAS, STRAYS
 from node.storage.damage import remove_from_service, verify_blob
 from node.storage.inventory import Look, Names, look
 from node.storage.loss_notes import Reason

@@ -15,7 +15,7 @@ from node.custody.checking import Checks
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.damaged_copies import DamagedCopies
 from node.custody.reporter import Reporter
-from node.storage.blobs import REPLICAS
+from node.storage.blob_files import REPLICAS
 from node.storage.loss_notes import Reason, forget_lost, list_lost, retry_notes
 
 CHECK_S: Final = 5.0

@@ -15,10 +15,9 @@ from ca.errors import FilestoreError
 from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
 from coordinator.protocol.commands import ReportOrphans
 from node.custody.context import PAGE_BLOBS, CustodyContext
-from node.diskio.fs import unlink
-from node.storage.blobs import DROPS
+from node.storage.blob_files import DROPS
 from node.storage.pins import PIN_S, finished_blobs
-from node.storage.unclaimed import DIRECTORY, Note, forget_unclaimed, is_latest, list_unclaimed
+from node.storage.unclaimed import DIRECTORY, Note
 
 LOOK_S: Final = 30.0
 NOTES_MAX: Final = 100_000  # kept in memory; the next look finds the rest
@@ -90,7 +89,7 @@ class Orphans:
         blobs, sha256 = self._context.blobs, note.sha256
 
         def stays() -> bool:
-            return blobs.mark(sha256) != mark or not is_latest(blobs.unclaimed_directory, note)
+            return blobs.mark(sha256) != mark or not blobs.unclaimed.is_latest(note)
 
         try:
             gone = blobs.delete(sha256, unless=stays)
@@ -111,15 +110,15 @@ class Orphans:
         blobs = self._context.blobs
         for note in notes:
             with blobs.poison.skipping(DIRECTORY, note.sha256):
-                forget_unclaimed(blobs.unclaimed_directory, note)
+                blobs.unclaimed.forget(note)
 
     def _notes(self) -> list[Note]:
         """Those that can be taken away; others were settled, and are tried again. Blocks."""
         blobs, poison = self._context.blobs, self._context.blobs.poison
         for sha256 in sorted(poison.names(DIRECTORY) - {""}):
             with poison.skipping(DIRECTORY, sha256):
-                unlink(sha256, parent=blobs.unclaimed_directory)
+                blobs.unclaimed.forget_all(sha256)
         with poison.skipping(DIRECTORY, ""):
-            notes = list_unclaimed(blobs.unclaimed_directory, NOTES_MAX)
+            notes = blobs.unclaimed.some(NOTES_MAX)
             return [note for note in notes if note.sha256 not in poison.names(DIRECTORY)]
         return []

@@ -11,7 +11,6 @@ program may be at fault, and not the disk.
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +24,8 @@ from coordinator.runtime.lasting_troubles import LastingTroubles
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass, Stopped, Superseded
 from node.custody.loss_repair import LossRepair
 from node.custody.orders import Order, Orders, PassEvent
-from node.diskio.pagecache import is_cached
 from node.peer.rate_budget import Budget
-from node.storage.blobs import BLOBS, READS
+from node.storage.blob_files import BLOBS, READS
 from node.storage.damage import read_whole, remove_from_service
 from node.storage.inventory import Names
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
@@ -254,11 +252,4 @@ class Scrubber:
 
 
 def _verify_on_medium(blob: OpenBlob, index: int, whole: WholeRead) -> bool:
-    """Reads the segment from the disk; what others had in the page cache is read into it again. Blocks."""
-    start, stop = blob.segment_range(index)
-    is_hot = is_cached(blob.fd, start, stop)
-    os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-    is_sound = blob.verify_segment(index, whole)
-    if not is_hot:
-        os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-    return is_sound
+    return blob.verify_on_medium(index, whole)

@@ -16,6 +16,8 @@ READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 DEPTH_MAX = 8  # of a directory that is removed with all that is in it
 # What a disk says that fails, or that the kernel has given up; other errors would be the same elsewhere.
 FAILURES = frozenset({errno.EIO, errno.EROFS, errno.EUCLEAN, errno.ENXIO, errno.ENODEV, errno.ESTALE})
+# What file systems answer when the medium is at fault; other errors say nothing about what was to be read.
+MEDIUM_ERRORS = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EILSEQ, errno.ENODATA})
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

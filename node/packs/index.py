@@ -2,9 +2,12 @@
 
 It is a copy of what the packs say, and is made durable by nobody: a power cut may take its newest rows, and
 whoever opens the packs reads again what lies behind `indexed_bytes`. One that is damaged is made anew.
-All calls block. For any thread.
+Beside that it has what concerns running processes alone: when somebody was told that a blob is here, and
+which blobs nobody has claimed yet. All calls block, and raise OSError when the tables cannot be used; those
+that only read wait for nobody who writes. For any thread.
 """
 
+import errno
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,19 +20,20 @@ from typing import Any, Final
 from node.packs.record import HEAD_BYTES, REMOVED_BYTES, PackRecord, Place
 
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
-_CACHE_KIB: Final = 16 << 10
-_BLOBS: Final = "SELECT sha256, pack, offset, length, digest FROM blobs"
+_CACHE_KIB: Final = 8 << 10
+_BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs"
 _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offset = ?"
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBlob:
-    """A blob of `length` bytes with this XXH3, in the record at `place`."""
+    """A blob of `length` bytes with this XXH3, in the record at `place`; see index.sql for the time."""
 
     sha256: bytes
     place: Place
     length: int
     digest: bytes
+    affirmed_at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +53,28 @@ class PackFacts:
     is_sealed: bool
     indexed_bytes: int
     live_bytes: int
+    live_blobs: int
 
 
 class PackIndex:
-    """The tables. Raises sqlite3.Error, from every call, when they cannot be used."""
+    """The tables, with a connection that writes and one that reads."""
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+        """Open or make them. Raises sqlite3.Error."""
+        self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
+        self._writing = _connected(path)
         try:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-            self._db.executescript(files("node.packs").joinpath("index.sql").read_text("utf-8"))
+            self._writing.execute("PRAGMA journal_mode = WAL")
+            self._writing.executescript(files("node.packs").joinpath("index.sql").read_text("utf-8"))
+            self._reading = _connected(path)
         except BaseException:
-            self._db.close()
+            self._writing.close()
             raise
 
     def close(self) -> None:
         """Give the file back."""
-        self._db.close()
+        self._reading.close()
+        self._writing.close()
 
     def find(self, sha256: bytes) -> PackedBlob | None:
         """The blob, in one of the packs that have it."""
@@ -77,10 +83,7 @@ class PackIndex:
 
     def copies(self, sha256: bytes) -> list[PackedBlob]:
         """The blob in every pack that has it."""
-        asked = (
-            "SELECT sha256, pack, offset, length, digest FROM blobs WHERE sha256 = ? ORDER BY pack, offset"
-        )
-        return list(map(_found, self._all(asked, sha256)))
+        return list(map(_found, self._all(f"{_BLOBS} WHERE sha256 = ? ORDER BY pack, offset", sha256)))
 
     def after(self, sha256: bytes, limit: int) -> list[tuple[bytes, int]]:
         """The next blobs in the order of their SHA-256, with their lengths."""
@@ -103,7 +106,7 @@ class PackIndex:
 
     def packs(self) -> list[PackFacts]:
         """Every pack, by its number."""
-        asked = "SELECT number, is_sealed, indexed_bytes, live_bytes FROM packs ORDER BY number"
+        asked = "SELECT number, is_sealed, indexed_bytes, live_bytes, live_blobs FROM packs ORDER BY number"
         return [
             PackFacts(number, bool(is_sealed), *numbers) for number, is_sealed, *numbers in self._all(asked)
         ]
@@ -113,17 +116,69 @@ class PackIndex:
         [(count, total)] = self._all("SELECT COUNT(*), IFNULL(SUM(length), 0) FROM blobs")
         return count, total
 
-    def add(
-        self, number: int, blobs: Iterable[PackRecord], removals: Sequence[Removal] = (), *, stop: int
-    ) -> None:
-        """Records of a pack up to `stop`, in one step. What is known already stays as it is."""
+    def unclaimed(self, limit: int) -> list[tuple[bytes, int]]:
+        """Blobs that nobody has claimed yet, each with when it came, in ns since the epoch."""
+        return list(self._all("SELECT sha256, at_ns FROM unclaimed LIMIT ?", limit))
+
+    def unclaimed_at_ns(self, sha256: bytes) -> int | None:
+        """When a blob came that nobody has claimed yet."""
+        found = list(self._all("SELECT at_ns FROM unclaimed WHERE sha256 = ?", sha256))
+        return found[0][0] if found else None
+
+    def forget_unclaimed(self, sha256: bytes, at_ns: int) -> None:
+        """It was claimed, or is gone; one that came again since stays."""
         with self._changing() as db:
-            db.execute("INSERT OR IGNORE INTO packs VALUES (?, 0, 0, 0)", (number,))
+            db.execute("DELETE FROM unclaimed WHERE sha256 = ? AND at_ns = ?", (sha256, at_ns))
+
+    def store(self, number: int, blobs: Sequence[PackRecord], *, stop: int, at_ns: int) -> None:
+        """Blobs that came, in records of a pack up to `stop`, in one step: their older records count no more.
+
+        Nothing but this table says so; where it is lost, a blob has two records that are alike.
+        """
+        with self._changing() as db:
+            _know(db, number)
             for each in blobs:
-                _insert(db, number, each)
+                _forget(db, db.execute(f"{_BLOBS} WHERE sha256 = ?", (each.sha256,)).fetchall())
+                _insert(db, number, each, at_ns)
+                db.execute("INSERT OR REPLACE INTO unclaimed VALUES (?, ?)", (each.sha256, at_ns))
+            _count_indexed(db, number, stop)
+
+    def add(
+        self,
+        number: int,
+        blobs: Iterable[PackRecord],
+        removals: Sequence[Removal] = (),
+        *,
+        stop: int,
+        at_ns: int = 0,
+    ) -> None:
+        """Records of a pack up to `stop` that were found there. What is known already stays as it is."""
+        with self._changing() as db:
+            _know(db, number)
+            for each in blobs:
+                _insert(db, number, each, at_ns)
             for removal in removals:
                 _remove(db, removal)
             _count_indexed(db, number, stop)
+
+    def affirm(self, sha256: bytes, at_ns: int) -> bool:
+        """Somebody is told that a blob is here; False when it is not."""
+        with self._changing() as db:
+            asked = "UPDATE blobs SET affirmed_at_ns = ? WHERE sha256 = ?"
+            return db.execute(asked, (at_ns, sha256)).rowcount > 0
+
+    def take_out(self, copies: Sequence[PackedBlob]) -> list[PackedBlob]:
+        """Have those count no more, in one step, of which nobody was told since they were read: these."""
+        with self._changing() as db:
+            asked = f"{_BLOBS} WHERE sha256 = ? AND pack = ? AND offset = ? AND affirmed_at_ns = ?"
+            rows = [
+                row
+                for each in copies
+                for row in db.execute(
+                    asked, (each.sha256, each.place.pack, each.place.offset, each.affirmed_at_ns)
+                ).fetchall()
+            ]
+            return _forget(db, rows)
 
     def move(
         self, number: int, moves: Sequence[tuple[PackedBlob, PackRecord]], *, stop: int
@@ -135,14 +190,15 @@ class PackIndex:
         """
         left = list[PackRecord]()
         with self._changing() as db:
-            db.execute("INSERT OR IGNORE INTO packs VALUES (?, 0, 0, 0)", (number,))
+            _know(db, number)
             for old, new in moves:
-                row = (old.sha256, old.place.pack, old.place.offset)
-                if not db.execute(_DELETE_BLOB, row).rowcount:
+                place = (old.sha256, old.place.pack, old.place.offset)
+                asked = f"{_BLOBS} WHERE sha256 = ? AND pack = ? AND offset = ?"
+                gone = _forget(db, db.execute(asked, place).fetchall())
+                if gone:
+                    _insert(db, number, new, gone[0].affirmed_at_ns)
+                else:
                     left.append(new)
-                    continue
-                _count_live(db, old.place.pack, -(old.length + HEAD_BYTES))
-                _insert(db, number, new)
             _count_indexed(db, number, stop)
         return left
 
@@ -161,29 +217,61 @@ class PackIndex:
             db.execute("DELETE FROM packs WHERE number = ?", (number,))
 
     def _all(self, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        with self._lock:
-            return iter(self._db.execute(statement, values).fetchall())
+        with self._read_lock, _telling():
+            return iter(self._reading.execute(statement, values).fetchall())
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._write_lock, _telling():
+            self._writing.execute("BEGIN IMMEDIATE")
             try:
-                yield self._db
+                yield self._writing
+                self._writing.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._writing.in_transaction:
+                    self._writing.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+    try:
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """What is wrong with the tables, as a disk would say it."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+        raise OSError(errno.ENOSPC if is_full else errno.EIO, f"the index of the packs: {error}") from error
+
+
+def _know(db: sqlite3.Connection, number: int) -> None:
+    db.execute("INSERT OR IGNORE INTO packs VALUES (?, 0, 0, 0, 0)", (number,))
+
+
+def _forget(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[PackedBlob]:
+    """These blobs count no more."""
+    gone = list(map(_found, rows))
+    for each in gone:
+        db.execute(_DELETE_BLOB, (each.sha256, each.place.pack, each.place.offset))
+        _count_live(db, each.place.pack, -(each.length + HEAD_BYTES), -1)
+    return gone
 
 
 def _remove(db: sqlite3.Connection, removal: Removal) -> None:
     """Have a blob count no more, and remember why as long as its pack is there."""
     target = removal.target
-    gone = db.execute(
-        f"{_DELETE_BLOB} RETURNING length", (removal.sha256, target.pack, target.offset)
-    ).fetchone()
-    if gone is not None:
-        _count_live(db, target.pack, -(gone[0] + HEAD_BYTES))
+    asked = f"{_BLOBS} WHERE sha256 = ? AND pack = ? AND offset = ?"
+    _forget(db, db.execute(asked, (removal.sha256, target.pack, target.offset)).fetchall())
     if db.execute("SELECT 1 FROM packs WHERE number = ?", (target.pack,)).fetchone() is None:
         return  # that pack is gone
     row = (removal.place.pack, removal.place.offset, target.pack, target.offset, removal.sha256)
@@ -191,10 +279,10 @@ def _remove(db: sqlite3.Connection, removal: Removal) -> None:
         _count_live(db, removal.place.pack, REMOVED_BYTES)
 
 
-def _insert(db: sqlite3.Connection, number: int, record: PackRecord) -> None:
-    row = (record.sha256, number, record.offset, record.length, record.digest)
-    if db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?)", row).rowcount:
-        _count_live(db, number, record.length + HEAD_BYTES)
+def _insert(db: sqlite3.Connection, number: int, record: PackRecord, at_ns: int) -> None:
+    row = (record.sha256, number, record.offset, record.length, record.digest, at_ns)
+    if db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?, ?)", row).rowcount:
+        _count_live(db, number, record.length + HEAD_BYTES, 1)
 
 
 def _count_indexed(db: sqlite3.Connection, number: int, stop: int) -> None:
@@ -202,10 +290,13 @@ def _count_indexed(db: sqlite3.Connection, number: int, stop: int) -> None:
     db.execute("UPDATE packs SET indexed_bytes = MAX(indexed_bytes, ?) WHERE number = ?", row)
 
 
-def _count_live(db: sqlite3.Connection, number: int, more_bytes: int) -> None:
-    db.execute("UPDATE packs SET live_bytes = live_bytes + ? WHERE number = ?", (more_bytes, number))
+def _count_live(db: sqlite3.Connection, number: int, more_bytes: int, more_blobs: int = 0) -> None:
+    db.execute(
+        "UPDATE packs SET live_bytes = live_bytes + ?, live_blobs = live_blobs + ? WHERE number = ?",
+        (more_bytes, more_blobs, number),
+    )
 
 
 def _found(row: tuple[Any, ...]) -> PackedBlob:
-    sha256, pack, offset, length, digest = row
-    return PackedBlob(sha256, Place(pack, offset), length, digest)
+    sha256, pack, offset, length, digest, affirmed_at_ns = row
+    return PackedBlob(sha256, Place(pack, offset), length, digest, affirmed_at_ns)

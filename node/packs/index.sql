@@ -1,20 +1,24 @@
 -- What packs hold, for finding it: made anew from the packs wherever it is missing or damaged.
 
--- live_bytes: of records that count, heads included; indexed_bytes: how far the pack was read into here.
+-- live_bytes: of records that count, heads included, live_blobs of them blobs; indexed_bytes: how far the pack
+-- was read into here.
 CREATE TABLE IF NOT EXISTS packs (
     number INTEGER PRIMARY KEY,
     is_sealed INTEGER NOT NULL,
     indexed_bytes INTEGER NOT NULL,
-    live_bytes INTEGER NOT NULL
+    live_bytes INTEGER NOT NULL,
+    live_blobs INTEGER NOT NULL
 );
 
--- A blob may lie in two packs while one of them is being rewritten.
+-- A blob may lie in two packs while one of them is being rewritten. affirmed_at_ns: when it came, or somebody was
+-- told last that it is here, since the epoch.
 CREATE TABLE IF NOT EXISTS blobs (
     sha256 BLOB NOT NULL,
     pack INTEGER NOT NULL,
     offset INTEGER NOT NULL,
     length INTEGER NOT NULL,
     digest BLOB NOT NULL,
+    affirmed_at_ns INTEGER NOT NULL,
     PRIMARY KEY (sha256, pack, offset)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs (pack, offset);
@@ -29,3 +33,9 @@ CREATE TABLE IF NOT EXISTS removals (
     PRIMARY KEY (pack, offset)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS removals_by_target ON removals (target);
+
+-- Blobs that came and that the log has not been seen to know since (node/storage/unclaimed.py).
+CREATE TABLE IF NOT EXISTS unclaimed (
+    sha256 BLOB PRIMARY KEY,
+    at_ns INTEGER NOT NULL
+) WITHOUT ROWID;

@@ -56,10 +56,6 @@ class PackInvalid(Exception):
     """The file is no pack that this release can read; the text says why."""
 
 
-class RecordDamaged(Exception):
-    """No copy of a blob is what was written. The text is its SHA-256."""
-
-
 @dataclass(frozen=True, slots=True)
 class PackHeader:
     """The first bytes of a pack. `number` is that of its name, of 63 bits."""

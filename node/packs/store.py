@@ -3,19 +3,22 @@
     DIR/packs/NUMBER.pack     records (`node/packs/record.py`); a process appends to its own pack only
     DIR/packs/index.sqlite    where each blob lies (`node/packs/index.py`)
     DIR/packs/opening.lock    held while packs that nobody appends to are read into the index
+    DIR/packs/users.lock      shared by the processes that use the index
 
 A blob that `put` has returned for is durable, and is found by every process of the node. One that `remove`
-was called for is not found any more; where the index is lost it may be back, as a blob that nobody asked for.
+has taken is not found any more; where the index is lost it may be back, as a blob that nobody asked for.
 
 A pack that its process has left, however that ended, is never appended to again: what was behind its last
 sync is not known. All calls block. For any thread.
 """
 
+import errno
 import fcntl
 import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +26,7 @@ from typing import Final, TypeVar
 
 from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
-from node.diskio.fs import unlink
+from node.diskio.fs import MEDIUM_ERRORS, unlink
 from node.packs.index import PackedBlob, PackFacts, PackIndex, Removal
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, numbers_in, open_pack, pack_name
 from node.packs.record import (
@@ -33,7 +36,6 @@ from node.packs.record import (
     PackRecord,
     PackRecordKind,
     Place,
-    RecordDamaged,
     decode_removed,
     encode,
     encode_removed,
@@ -47,11 +49,20 @@ PACK_BYTES_MAX: Final = 256 << 20
 READERS_MAX: Final = 64  # packs that are kept open for reading
 INDEX: Final = "index.sqlite"
 OPENING: Final = "opening.lock"
+USERS: Final = "users.lock"
 
 _ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
 T = TypeVar("T", PackedBlob, PackRecord)
 
 _log = logging.getLogger(__name__)
+
+
+class RecordDamaged(Exception):
+    """No copy of a blob is what was written; `blob` is one of them. The text is its SHA-256."""
+
+    def __init__(self, blob: PackedBlob) -> None:
+        super().__init__(blob.sha256.hex())
+        self.blob = blob
 
 
 class PackStore:
@@ -70,8 +81,11 @@ class PackStore:
         self._reading = threading.Lock()
         self._writer: PackWriter | None = None
         self._readers: dict[int, PackReader] = {}
+        self._users = -1
         try:
+            self._users = self._opened_lock(USERS)
             with self._opening():
+                fcntl.flock(self._users, fcntl.LOCK_SH)
                 self.index = self._opened_index(directory / INDEX)
                 try:
                     self._catch_up()
@@ -79,7 +93,7 @@ class PackStore:
                     self.index.close()
                     raise
         except BaseException:
-            os.close(self._directory)
+            self._close_descriptors()
             raise
 
     def close(self) -> None:
@@ -91,44 +105,89 @@ class PackStore:
         with self._reading:
             self._readers.clear()
         self.index.close()
-        os.close(self._directory)
-        self._directory = -1
+        self._close_descriptors()
 
     def put(self, blobs: Sequence[tuple[bytes, Octets]]) -> None:
         """Store blobs, each with its SHA-256, under one sync. Raises OSError, and then none of them counts.
 
-        One that is there already is stored again, and counts twice until the packs are rewritten.
+        One that is there already is stored again, in place of what was there.
         """
         assert all(len(content) <= BLOB_BYTES_MAX for _, content in blobs)
         with self._appending:
             writer, _, records = self._append(blobs)
-            self.index.add(writer.number, records, stop=writer.durable_offset)
+            self.index.store(writer.number, records, stop=writer.durable_offset, at_ns=time.time_ns())
 
     def find(self, sha256: bytes) -> PackedBlob | None:
         """Where a blob is; its bytes are not looked at."""
         return self.index.find(sha256)
 
-    def read(self, sha256: bytes) -> bytes | None:
-        """A blob, compared with its checksum; None when it is not here. Raises RecordDamaged, OSError."""
+    def load(self, sha256: bytes) -> tuple[PackedBlob, bytes] | None:
+        """A blob and its content, compared with its checksum; None when it is not here.
+
+        Raises RecordDamaged, OSError.
+        """
         copies = self.index.copies(sha256)
         if not copies:
             return None
         for found in copies:
             content = self._content(found)
             if content is not None:
-                return content
+                return found, content
         if self.index.copies(sha256) != copies:  # it was rewritten elsewhere, or removed, meanwhile
-            return self.read(sha256)
-        raise RecordDamaged(sha256.hex())
+            return self.load(sha256)
+        raise RecordDamaged(copies[0])
 
-    def remove(self, sha256: bytes) -> bool:
-        """Have a blob count no more; False if there was none. Raises OSError."""
+    def read(self, sha256: bytes) -> bytes | None:
+        """The content alone."""
+        loaded = self.load(sha256)
+        return None if loaded is None else loaded[1]
+
+    def read_damaged(self, found: PackedBlob) -> bytes:
+        """What lies in the place of a blob, whatever that is; as much of it as the medium gives."""
+        try:
+            reader = self._reader(found.place.pack)
+            return os.pread(reader.descriptor, found.length, found.place.offset + HEAD_BYTES)
+        except (OSError, PackInvalid):
+            return b""
+
+    def reaches(self, found: PackedBlob) -> bool:
+        """Whether the pack of a blob is there, and long enough; nothing of it is read. Raises OSError."""
+        try:
+            descriptor = self._reader(found.place.pack).descriptor
+        except (FileNotFoundError, PackInvalid):
+            return False
+        return os.fstat(descriptor).st_size >= found.place.offset + HEAD_BYTES + found.length
+
+    def drop_pages(self, found: PackedBlob) -> None:
+        """Have the next reading of a blob be one of the medium. Raises OSError."""
+        with suppress(FileNotFoundError, PackInvalid):
+            descriptor = self._reader(found.place.pack).descriptor
+            os.posix_fadvise(
+                descriptor, found.place.offset, found.length + HEAD_BYTES, os.POSIX_FADV_DONTNEED
+            )
+
+    def remove(self, sha256: bytes, *, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Have a blob count no more; False if there was none, or `unless` says that it stays.
+
+        One that came, or that somebody was told of, since `unless` was asked stays, too. On a full disk the
+        index alone knows of it. Raises OSError.
+        """
+        was_there = False
+        while (copies := self.index.copies(sha256)) and not unless():
+            was_there = self.remove_copies(copies) or was_there
+        return was_there
+
+    def remove_copies(self, copies: Sequence[PackedBlob]) -> bool:
+        """The same for records as they were found: whether there was one of them still. Raises OSError."""
         with self._appending:
-            was_there = False
-            while copies := self.index.copies(sha256):  # again, where another process moved one meanwhile
-                self._append_removals([(sha256, found.place) for found in copies])
-                was_there = True
-            return was_there
+            removed = self.index.take_out(copies)
+            try:
+                self._append_removals([(each.sha256, each.place) for each in removed])
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                _log.warning("a removal is not recorded: the disk is full", extra={"blobs": len(removed)})
+        return bool(removed)
 
     def after(self, sha256: bytes, limit: int) -> list[tuple[bytes, int]]:
         """The next blobs in the order of their SHA-256, with their lengths."""
@@ -241,12 +300,15 @@ class PackStore:
 
     def _content(self, found: PackedBlob) -> bytes | None:
         """The bytes of a record; None where they are not what was written, or the pack is gone."""
+        record = PackRecord(PackRecordKind.BLOB, found.place.offset, found.length, found.sha256, found.digest)
         try:
-            reader = self._reader(found.place.pack)
+            return payload_of(self._reader(found.place.pack).descriptor, record)
         except (FileNotFoundError, PackInvalid):
             return None
-        record = PackRecord(PackRecordKind.BLOB, found.place.offset, found.length, found.sha256, found.digest)
-        return payload_of(reader.descriptor, record)
+        except OSError as error:
+            if error.errno in MEDIUM_ERRORS:
+                return None
+            raise
 
     def _reader(self, number: int) -> PackReader:
         with self._reading:
@@ -263,12 +325,22 @@ class PackStore:
     @contextmanager
     def _opening(self) -> Iterator[None]:
         """Alone among the processes of the node."""
-        lock = os.open(OPENING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
+        lock = self._opened_lock(OPENING)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
             os.close(lock)
+
+    def _opened_lock(self, name: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, 0o600, dir_fd=self._directory)
+
+    def _close_descriptors(self) -> None:
+        for descriptor in (self._users, self._directory):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._users = self._directory = -1
 
     def _catch_up(self) -> None:
         """Read into the index what it lacks of packs that nobody appends to; forget packs that are gone."""
@@ -297,11 +369,10 @@ class PackStore:
         return not is_in_use(reader)
 
     def _index_blobs(self, number: int, start: int) -> None:
-        reader = self._reader(number)
-        records = _records_of(reader, start)
+        records, at_ns = _records_of(self._reader(number), start), time.time_ns()
         for batch in _batches(records, _ROWS_BYTES):
             blobs = [each for each in batch if each.kind == PackRecordKind.BLOB]
-            self.index.add(number, blobs, stop=start)  # until its removals are read too
+            self.index.add(number, blobs, stop=start, at_ns=at_ns)  # until its removals are read too
 
     def _index_removals(self, number: int, start: int) -> None:
         reader = self._reader(number)
@@ -314,16 +385,22 @@ class PackStore:
         self.index.add(number, (), removals, stop=reader.size_bytes)
 
     def _opened_index(self, path: Path) -> PackIndex:
-        """Anew where it is no database any more. Raises sqlite3.Error."""
+        """Anew where it is no database any more, and nobody uses it. Raises sqlite3.Error, OSError."""
         try:
             return PackIndex(path)
         except sqlite3.OperationalError:
             raise  # the disk, or another process
         except sqlite3.DatabaseError as error:
+            try:
+                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as in_use:
+                told = "the index of the packs is damaged: the node has to be restarted as a whole"
+                raise OSError(errno.EUCLEAN, told) from in_use
             _log.error("the index of the packs is damaged, and made anew", extra={"reason": str(error)})
             for suffix in ("", "-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     os.unlink(f"{INDEX}{suffix}", dir_fd=self._directory)
+            fcntl.flock(self._users, fcntl.LOCK_SH)
             return PackIndex(path)
 
 

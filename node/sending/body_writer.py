@@ -20,7 +20,6 @@ from coordinator.http.internals.aiohttp_server import (
 )
 from coordinator.http.internals.tls import SLICE_BYTES
 from node.diskio.executor import DiskWorkers
-from node.diskio.pagecache import read_now
 from node.peer.request_body import Piece
 from node.sending.sendfile import BURST_BYTES, FileSender, SendfileRefused
 from node.sending.splice import Flow
@@ -211,7 +210,7 @@ class BodyWriter:
         while at < stop and is_taken:
             if stop - at < SLICE_BYTES:
                 slice_ = _SLICE[: stop - at]
-            count = read_now(blob.fd, at, slice_)
+            count = blob.read_now(at, slice_)
             if not count:
                 break
             is_taken = self._put(slice_[:count] if count < len(slice_) else slice_)

@@ -13,9 +13,9 @@ import socket
 
 from coordinator.http.app import ClientGone
 from node.diskio.executor import DiskWorkers
-from node.diskio.pagecache import is_cached
+from node.diskio.fs import MEDIUM_ERRORS
 from node.sending.stall_watch import StallWatch
-from node.storage.segments import MEDIUM_ERRORS, BlobDamaged, OpenBlob
+from node.storage.segments import BlobDamaged, OpenBlob
 
 BURST_BYTES = 1 << 20  # of one connection; then the others on the loop have their turn
 _REFUSED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -28,7 +28,7 @@ def send_now(transport: asyncio.Transport, head: bytes, blob: OpenBlob, start: i
     is taken. Errors are left to whoever sends the rest. Nothing may wait in the transport's buffer.
     """
     burst_stop = min(start + BURST_BYTES, stop)
-    if not is_cached(blob.fd, start, burst_stop):
+    if not blob.is_cached(start, burst_stop):
         return 0
     facts = transport.get_extra_info("socket")
     borrowed = socket.socket(facts.family, facts.type, facts.proto, facts.fileno())
@@ -111,7 +111,7 @@ class FileSender:
         self._require_open()
         if self._at >= self._warm_until:
             burst_until = min(self._at + BURST_BYTES, self._stop)
-            if not is_cached(blob.fd, self._at, burst_until):
+            if not blob.is_cached(self._at, burst_until):
                 return _Outcome.COLD
             self._warm_until = burst_until
         try:

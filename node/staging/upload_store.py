@@ -35,7 +35,8 @@ from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads
 from node.staging.resumed_hash import HashedUploads, HashingUnfinished
 from node.staging.upload_file import EPOCH_FILE, OPEN_FLAGS, UploadFile, open_or_create
-from node.storage.blobs import INCOMING, BlobStore
+from node.storage.blob_files import INCOMING
+from node.storage.blobs import BlobStore
 from node.storage.leftovers import AREA
 from node.storage.segments import (
     FINISHED_BYTES,

@@ -13,7 +13,6 @@ from contextlib import aclosing
 from coordinator.http.internals.tls import SLICE_BYTES
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_error
-from node.diskio.pagecache import is_cached
 from node.storage.blobs import BlobStore
 from node.storage.segments import SEGMENT_BYTES, OpenBlob
 
@@ -90,7 +89,7 @@ def _segment_stop(start: int, stop: int) -> int:
 async def read_piece(disk: DiskWorkers, blob: OpenBlob, start: int, size_bytes: int) -> bytes:
     """One to `size_bytes` bytes from `start`. Raises BlobDamaged when there are none."""
     try:
-        if is_cached(blob.fd, start, start + size_bytes):
+        if blob.is_cached(start, start + size_bytes):
             piece = os.pread(blob.fd, size_bytes, start)
         else:
             piece = await disk.run(os.pread, blob.fd, size_bytes, start)

@@ -1,79 +1,35 @@
-"""Blob replicas on one disk: where they lie, how they come in, are read, and go.
+"""Blob replicas on one disk, wherever they lie: small ones in packs, others as files of their own.
 
-    DIR/blobs/ab/cd/SHA256        the content, immutable, mode 0400
-    DIR/blobs/ab/cd/SHA256.sums   its sidecar (`node/storage/segments.py`), in place before the content is
-    DIR/uploads/UUID/             uploads in progress (`node/staging/upload_store.py`)
-    DIR/uploads/incoming-RANDOM   half-written things; removed at start
-    DIR/partials/SHA256/          replicas on their way here (`node/storage/partial_store.py`)
-    DIR/quarantine/SHA256[.sums]  what must not be served (`node/storage/quarantine.py`)
-    DIR/unclaimed/SHA256          what came and the log may not know yet (`node/storage/unclaimed.py`)
-    DIR/placing.lock              held while a blob comes or goes (`node/storage/placement_lock.py`)
-
-The operator's own path to DIR may run over links. Below it, everything is opened relative to a directory
-descriptor with no link followed at any level, and created exclusively. All calls block: they belong into
-worker threads, and may come from several at once. A power cut never leaves a blob under its name that is not
-whole: content and sidecar are synced first, then renamed, then the directories are synced.
+Everybody else asks here, and need not know which it is. A blob that came while the cluster had members of an
+older release is a file, however small, and stays one. All calls block.
 """
 
-import errno
-import os
-import secrets
-import stat
-import threading
+import heapq
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from ca.errors import InsufficientStorage, InvalidRequest
-from coordinator.model.placement import RESERVE_SHARE
-from coordinator.storage.log_directory import writable_bytes
-from node.base.identifiers import is_sha256
-from node.diskio.areas import Areas
-from node.diskio.durable import DirectorySyncs, Disk, write_all
-from node.diskio.fs import (
-    READ_FLAGS,
-    mkdir,
-    opened_directory,
-    read_whole,
-    storage_error,
-    unlink,
-)
-from node.diskio.unusable_paths import PoisonItems
-from node.storage.incoming_blob import BlobWriter
-from node.storage.leftovers import Leftovers
-from node.storage.open_blobs import OpenBlobs
-from node.storage.out_of_service import OutOfService
-from node.storage.placement_lock import PlacingLock
+from ca.errors import Internal
+from node.diskio.durable import Disk, Octets
+from node.diskio.fs import read_whole, storage_error, unlink
+from node.packs.index import PackedBlob
+from node.storage.blob_files import BLOBS, BlobFiles, require_sha256
+from node.storage.incoming_blob import ReplicaWriter, SmallBlobWriter
+from node.storage.packed_blobs import PackedBlobs, damaged, identity_of
 from node.storage.segments import (
-    MEDIUM_ERRORS,
     BlobDamaged,
     BlobMissing,
     FinishedBlob,
     OpenBlob,
     SegmentSums,
-    SidecarInvalid,
-    decode_sidecar,
-    encode_sidecar,
-    sidecar_bytes,
+    segment_digest,
 )
-from node.storage.unclaimed import DIRECTORY as UNCLAIMED
-from node.storage.unclaimed import note_unclaimed
+from node.storage.unclaimed import UnclaimedBlobs
 from node.storage.verified_segments import TrustedSegments
 
-SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
-PROBE_WAIT_S = 1.0  # for another probe to end: a synced write of a few bytes
-INCOMING = "incoming-"
-# Areas of `PoisonItems`: directories; blobs that cannot be opened, read, deleted, or quarantined (that nobody
-# knows, that are damaged).
-BLOBS, REPLICAS, READS, DROPS, STRAYS, DAMAGED = "blobs", "replicas", "reads", "drops", "strays", "damaged"
-SIDECAR = ".sums"
-_CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# What opening answers when a link, a file or a broken sector stands where a directory or a file should.
-# Without the right to read it is no replica either: all files here are the node's own.
-_DAMAGE = MEDIUM_ERRORS | {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
+PACKS = "packs"  # among the directories that cannot be listed
 
 
-class BlobStore:
+class BlobStore(BlobFiles):
     """The blobs of one directory. One per process and directory. For any thread."""
 
     def __init__(
@@ -85,398 +41,142 @@ class BlobStore:
         maker: str = "",
         is_leftover: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Opens the store, makes what is missing of it, and removes what a crash left half-written.
-
-        `maker` marks what this process writes half; `is_leftover` tells by the name, behind INCOMING, what
-        nobody works on now.
-        """
-        self.disk = disk or Disk()
-        self._trusted = trusted or TrustedSegments()
-        self.syncs = DirectorySyncs()
-        self.opened = OpenBlobs()  # for reading; a name that goes or changes hands is forgotten there
-        self.poison = PoisonItems()
-        self.out_of_service = OutOfService()
-        self._maker = maker
-        self._uppers_known, self._leaves_known = bytearray(1 << 8), bytearray(1 << 16)  # durable, seen here
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.areas = Areas(self._root)
-        self._blobs = self.areas.keep_open("blobs")
-        self.uploads_directory = self.areas.keep_open("uploads")
-        self.quarantine_directory = self.areas.keep_open("quarantine")
-        self.unclaimed_directory = self.areas.keep_open(UNCLAIMED)
-        self._probing = threading.Lock()
-        self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
-        self.disk.fsync(self._root)
-        self.leftovers = Leftovers(self.uploads_directory, self.poison)
-        self.leftovers.find(INCOMING, is_leftover)
+        """As `BlobFiles` does. Raises OSError."""
+        super().__init__(directory, disk=disk, trusted=trusted, maker=maker, is_leftover=is_leftover)
+        self.packed = PackedBlobs(directory, self.disk, self.trusted)
+        self.unclaimed = UnclaimedBlobs(self.unclaimed_directory, self.packed)
 
     def close(self) -> None:
-        """Gives the directories back; blobs that were handed out stay readable."""
-        self.opened.close()
-        self.placing.close()
-        self.areas.close()
-        os.close(self._root)
+        """Gives all back; blobs that were handed out stay readable."""
+        super().close()
+        self.packed.close()
 
     def open(self, sha256: str) -> OpenBlob:
-        """The blob, for reading; the caller closes it.
-
-        Raises BlobMissing, of what was removed from service too; BlobDamaged when what is there cannot be the
-        blob (a link, another size than the sidecar says, no sidecar, a bad one). The content itself is
-        checked by `OpenBlob.verify_range`.
-        """
+        """The blob, for reading; the caller closes it. Raises as `BlobFiles.open` does."""
         require_sha256(sha256)
         try:
-            with self.leaf(sha256) as leaf:
-                fd = os.open(sha256, READ_FLAGS, dir_fd=leaf)
-                try:
-                    if self.out_of_service.covers(sha256, fd):
-                        raise BlobMissing(sha256)
-                    sums = _sums_of(fd, sha256, leaf)
-                except BaseException:
-                    os.close(fd)
-                    raise
-        except FileNotFoundError:
-            raise BlobMissing(sha256) from None
+            blob = self.packed.open(sha256)
+        except BlobDamaged as damage:
+            if damage.file is not None and self.out_of_service.covers_packed(sha256, damage.file):
+                raise BlobMissing(sha256) from None
+            raise
         except OSError as error:
-            if error.errno in _DAMAGE:
-                raise BlobDamaged(sha256, f"cannot be opened: {os.strerror(error.errno)}") from error
-            raise storage_error(error) from error  # too many open files, say: that is no damage
-        return OpenBlob(fd=fd, sha256=sha256, sums=sums, trusted=self._trusted)
-
-    def open_and_cache(self, sha256: str) -> OpenBlob:
-        """As `open`, and kept open for the next one who asks `opened`."""
-        forgotten = self.opened.forgotten
-        blob = self.open(sha256)
-        try:
-            self.opened.keep(blob, forgotten=forgotten)
-        except OSError as error:
-            blob.close()
             raise storage_error(error) from error
+        if blob is None:
+            return super().open(sha256)
+        if self.out_of_service.covers_packed(sha256, blob.identity()):
+            blob.close()
+            raise BlobMissing(sha256)
         return blob
 
+    def has_name(self, sha256: str) -> bool:
+        """Whether anything lies in the place of the blob. Raises FilestoreError."""
+        return self._packed(sha256) is not None or super().has_name(sha256)
+
     def has(self, sha256: str) -> bool:
-        """Whether `open` would succeed."""
+        """Whether it is here, as far as a look tells that reads none of it. Raises FilestoreError."""
         try:
-            self.open(sha256).close()
+            self.size_bytes(sha256)
         except (BlobMissing, BlobDamaged):
             return False
         return True
 
-    def has_name(self, sha256: str) -> bool:
-        """Whether anything lies in the place of the blob. Raises FilestoreError."""
-        require_sha256(sha256)
-        try:
-            with self.leaf(sha256) as leaf:
-                os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise storage_error(error) from error
-        return True
-
     def size_bytes(self, sha256: str) -> int:
-        """The blob's size. Raises as `open` does."""
-        with self.open(sha256) as blob:
-            return blob.size_bytes
+        """The blob's size; of a packed one nothing is read. Raises as `open` does."""
+        found = self._packed(sha256)
+        if found is None:
+            return super().size_bytes(sha256)
+        if self.out_of_service.covers_packed(sha256, identity_of(found)):
+            raise BlobMissing(sha256)
+        if self.packed.lies_there(found):
+            return found.length
+        if self._packed(sha256) not in (None, found):  # it was rewritten meanwhile
+            return self.size_bytes(sha256)
+        raise damaged(found)
 
     def iterate(self) -> Iterator[str]:
-        """The names of all blobs that are regular files, ascending; holds one directory's names at a time.
-
-        A directory that cannot be listed is passed over: it stands among `poison` then.
-        """
-        for upper in self.listed("", directory_names):
-            for leaf in self.listed(upper, directory_names):
-                names = self.listed(f"{upper}/{leaf}", _file_names)
-                yield from (name for name in names if name.startswith(upper + leaf))
-
-    def look_again(self) -> None:
-        """At what could not be listed or opened: whoever is to look at it next may come hours later."""
-        for name in sorted(self.poison.names(BLOBS)):
-            self.listed(name, directory_names if name.count("/") == 0 else _file_names)
-        for sha256 in sorted(self.poison.names(REPLICAS)):
-            with self.poison.skipping(REPLICAS, sha256):
-                self.has(sha256)
+        """The names of all blobs, ascending, each once."""
+        latest = ""
+        for sha256 in heapq.merge(super().iterate(), self._packed_names()):
+            if sha256 != latest:
+                yield sha256
+            latest = sha256
 
     def delete(self, sha256: str, *, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Removes the blob; False if it was not there. Readers that have it open go on.
-
-        It stays, its name durable, and that is False too, when `unless` says so, which is asked while nothing
-        comes or goes.
-        """
-        require_sha256(sha256)
-        try:
-            with self.placing, self.leaf(sha256) as leaf:
-                stays, removed = unless(), False
-                if not stays:
-                    removed = unlink(sha256, parent=leaf)
-                    unlink(sha256 + SIDECAR, parent=leaf)
-                    self.forget(sha256)
-                    self.syncs.sync(self.disk, leaf, sha256[:4])
-            if stays:
-                self.sync_placement(sha256)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise storage_error(error) from error
-        return removed
+        """Removes the blob, as `BlobFiles.delete` does."""
+        removed = False
+        if self._packed(sha256) is not None:
+            try:
+                removed = self.packed.remove(sha256, unless=unless)
+            except OSError as error:
+                raise storage_error(error) from error
+            self.forget(sha256)
+            if not removed or not super().has_name(sha256):
+                return removed
+        return super().delete(sha256, unless=unless) or removed
 
     def affirm(self, sha256: str) -> bool:
-        """Note that somebody is told that the blob is here: it is kept for a while (`node/storage/pins.py`).
-
-        Its name is durable then: whoever put it into place may not have synced that yet. False if it is not
-        here. Raises FilestoreError.
-        """
+        """Note that somebody is told that the blob is here, as `BlobFiles.affirm` does."""
         require_sha256(sha256)
         try:
-            with self.placing, self.leaf(sha256) as leaf:
-                os.stat(sha256, dir_fd=leaf, follow_symlinks=False)  # a crash may leave the sidecar alone
-                os.utime(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False)
-            self.sync_placement(sha256)
-        except FileNotFoundError:
-            return False
+            return self.packed.affirm(sha256) or super().affirm(sha256)
         except OSError as error:
             raise storage_error(error) from error
-        return True
 
     def affirmed_at_s(self, sha256: str) -> float:
-        """When `affirm` was called last, or else when the blob was put into place; since the epoch.
-
-        Of what has no sidecar: when it was written. Raises BlobMissing, FilestoreError.
-        """
-        require_sha256(sha256)
-        try:
-            with self.leaf(sha256) as leaf:
-                for name in (sha256 + SIDECAR, sha256):
-                    try:
-                        return os.stat(name, dir_fd=leaf, follow_symlinks=False).st_mtime
-                    except FileNotFoundError:
-                        continue
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise storage_error(error) from error
-        raise BlobMissing(sha256)
+        """When `affirm` was called last, or else when the blob came; since the epoch. Raises BlobMissing."""
+        found = self._packed(sha256)
+        return super().affirmed_at_s(sha256) if found is None else found.affirmed_at_ns / 1e9
 
     def mark(self, sha256: str) -> tuple[int, int] | None:
-        """What is another one once the blob came again or was affirmed.
+        """What is another one once the blob came again or was affirmed; None when it is not here."""
+        found = self._packed(sha256)
+        return super().mark(sha256) if found is None else (found.place.offset, found.affirmed_at_ns)
 
-        It is None when the blob is not here, or not whole. Raises FilestoreError.
-        """
-        require_sha256(sha256)
-        try:
-            with self.leaf(sha256) as leaf:
-                facts = os.stat(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False)
-                return facts.st_ino, facts.st_mtime_ns
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise storage_error(error) from error
+    def identity(self, sha256: str) -> tuple[tuple[int, int], int]:
+        """What lies in the place of the blob, as `BlobFiles.identity` says it."""
+        found = self.packed.find(sha256)
+        return super().identity(sha256) if found is None else (identity_of(found), found.affirmed_at_ns)
 
-    def forget(self, sha256: str) -> None:
-        """What is known in memory of the file under that name: it goes, or another takes its place."""
-        self._trusted.forget(sha256)
-        self.opened.forget(sha256)
-        self.out_of_service.forget(sha256)
-        for area in (REPLICAS, READS, DROPS, STRAYS, DAMAGED):
-            self.poison.clear(area, sha256)
-
-    def remove_from_service(self, damage: BlobDamaged) -> bool:
-        """Serve the file that was found damaged no more, though it lies in its place; False if another does.
-
-        For a disk that does not let it be moved. Of what cannot be opened nothing need be known. Raises
-        OSError when it cannot even be looked at.
-        """
-        self._trusted.forget(damage.sha256)
-        if damage.file is None:
-            return True
-        with self.leaf(damage.sha256) as leaf:
-            facts = os.stat(damage.sha256, dir_fd=leaf, follow_symlinks=False)
-        if damage.file != (facts.st_dev, facts.st_ino):
-            return False
-        self.out_of_service.add(damage, facts)
-        self.opened.forget(damage.sha256)
-        return True
-
-    def reinstate(self, sha256: str) -> bool:
-        """Serve again what was removed from service and proved to be sound; whether it can be opened."""
-        self.out_of_service.forget(sha256)
-        self.poison.clear(DAMAGED, sha256)
-        return self.has(sha256)
-
-    def receive(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
+    def receive(self, expected_sha256: str, size_bytes: int) -> ReplicaWriter:
         """A writer for content that is known by name and size, such as a replica from a peer."""
+        if not self.packed.takes(size_bytes):
+            return super().receive(expected_sha256, size_bytes)
         require_sha256(expected_sha256)
-        assert size_bytes >= 0
-        return BlobWriter(self, FinishedBlob(expected_sha256, size_bytes))
-
-    def create_incoming(self) -> tuple[str, int]:
-        """A new empty file below `uploads_directory`: its name and descriptor. It dies at the next start."""
-        name = INCOMING + self._maker + secrets.token_hex(16)
-        return name, os.open(name, _CREATE_FLAGS, 0o600, dir_fd=self.uploads_directory)
-
-    def write_incoming(self, content: bytes, *, is_final: bool = True) -> str:
-        """A new synced file below `uploads_directory`, to be renamed.
-
-        It is sealed if it `is_final`, else its owner may write to it. Raises OSError.
-        """
-        name, descriptor = self.create_incoming()
-        try:
-            write_all(self.disk, descriptor, content, 0)
-            if is_final:
-                self.seal(descriptor)
-            else:
-                self.disk.fsync(descriptor)
-        except BaseException:
-            unlink(name, parent=self.uploads_directory)
-            raise
-        finally:
-            os.close(descriptor)
-        return name
-
-    def probe(self) -> None:
-        """A synced write of a few bytes. Raises OSError when the disk takes none.
-
-        One at a time: a disk that hangs gets no more threads than one, however many ask.
-        """
-        if not self._probing.acquire(timeout=PROBE_WAIT_S):
-            raise TimeoutError(errno.ETIMEDOUT, "the disk has not taken the bytes before")
-        try:
-            unlink(self.write_incoming(b"probe"), parent=self.uploads_directory)
-        finally:
-            self._probing.release()
-
-    def seal(self, descriptor: int) -> None:
-        """Makes a file read-only and durable, its mode included. Raises OSError."""
-        os.fchmod(descriptor, 0o400)
-        self.disk.fsync(descriptor)
+        return SmallBlobWriter(self._pack, FinishedBlob(expected_sha256, size_bytes))
 
     def install(self, blob: FinishedBlob, sums: SegmentSums, *, source: str, parent: int) -> None:
-        """Renames the sealed file `source` in directory `parent` to the blob's name; durable on return.
+        """Gives the content its name, as `BlobFiles.install` does, or takes it into a pack; `source` is gone.
 
-        The caller vouches for the hash. A blob of that name that is there already is replaced: it holds the
-        same bytes, or rotten ones. Raises OSError; the blob may then be in place, but nobody may count on it.
+        Raises OSError, Internal when the disk gives back other bytes.
         """
-        assert sums.size_bytes == blob.size_bytes
-        note_unclaimed(self.unclaimed_directory, blob.sha256)
-        sidecar = self.write_incoming(encode_sidecar(sums))
-        try:
-            with self._made_leaf(blob.sha256) as (upper, leaf):
-                with self.placing:
-                    os.rename(
-                        sidecar, blob.sha256 + SIDECAR, src_dir_fd=self.uploads_directory, dst_dir_fd=leaf
-                    )
-                    os.rename(source, blob.sha256, src_dir_fd=parent, dst_dir_fd=leaf)
-                    self.forget(blob.sha256)
-                self._sync_leaf(blob.sha256, upper, leaf)
-        finally:
-            unlink(sidecar, parent=self.uploads_directory)
+        if not self.packed.takes(blob.size_bytes):
+            super().install(blob, sums, source=source, parent=parent)
+            return
+        content = read_whole(source, parent=parent, bytes_max=blob.size_bytes)
+        if len(content) != blob.size_bytes or (content and segment_digest(content) != sums.digests):
+            raise Internal("The disk of the node does not give back what was written.")
+        self._pack(blob.sha256, content)
+        unlink(source, parent=parent)
 
     def sync_placement(self, sha256: str) -> None:
-        """Makes the blob's name durable once more, after a crash that left that open. Raises OSError."""
-        with self._made_leaf(sha256) as (upper, leaf):
-            self._sync_leaf(sha256, upper, leaf)
+        """Makes the blob's name durable once more; that of a packed one is. Raises OSError."""
+        if self.packed.find(sha256) is None:
+            super().sync_placement(sha256)
 
-    def free_bytes(self) -> int:
-        """What this process may still write to the file system."""
-        return writable_bytes(os.statvfs(self._root))
+    def _pack(self, sha256: str, content: Octets) -> None:
+        """Store it in a pack. Raises OSError."""
+        self.packed.put([(sha256, content)])
+        self.forget(sha256)
 
-    def room_bytes(self) -> int:
-        """What uploads and replicas may still take; below 0 when less is left than the node itself needs.
-
-        On a small disk that is as `Candidate.can_repair` has it. Raises OSError.
-        """
-        return self.free_bytes() - min(SPARE_BYTES, int(self.total_bytes() * RESERVE_SHARE / 2))
-
-    def require_room(self, size_bytes: int) -> None:
-        """Raises InsufficientStorage when the disk has no room for so many bytes more; Internal."""
+    def _packed(self, sha256: str) -> PackedBlob | None:
+        """Where it lies, when it is packed. Raises FilestoreError."""
+        require_sha256(sha256)
         try:
-            room_bytes = self.room_bytes()
+            return self.packed.find(sha256)
         except OSError as error:
             raise storage_error(error) from error
-        if room_bytes < size_bytes:
-            raise InsufficientStorage("This node has no room for these bytes.")
 
-    def total_bytes(self) -> int:
-        """The size of the file system."""
-        facts = os.statvfs(self._root)
-        return facts.f_blocks * facts.f_frsize
-
-    def _sync_leaf(self, sha256: str, upper: int, leaf: int) -> None:
-        """Makes the names in `leaf` durable, and it and `upper` themselves.
-
-        A level that is there may not be durable: a process that was killed has made it. But once this process
-        has synced it, it stays.
-        """
-        self.syncs.sync(self.disk, leaf, sha256[:4])
-        upper_at, leaf_at = int(sha256[:2], 16), int(sha256[:4], 16)
-        if not self._leaves_known[leaf_at]:
-            self.disk.fsync(upper)
-            self._leaves_known[leaf_at] = True
-        if not self._uppers_known[upper_at]:
-            self.disk.fsync(self._blobs)
-            self._uppers_known[upper_at] = True
-
-    @contextmanager
-    def leaf(self, sha256: str) -> Iterator[int]:
-        """A descriptor of the directory that the blob lies in. Raises OSError."""
-        with (
-            opened_directory(sha256[:2], parent=self._blobs) as upper,
-            opened_directory(sha256[2:4], parent=upper) as leaf,
-        ):
-            yield leaf
-
-    @contextmanager
-    def _made_leaf(self, sha256: str) -> Iterator[tuple[int, int]]:
-        if mkdir(sha256[:2], parent=self._blobs):
-            self._uppers_known[int(sha256[:2], 16)] = False
-        with opened_directory(sha256[:2], parent=self._blobs) as upper:
-            if mkdir(sha256[2:4], parent=upper):
-                self._leaves_known[int(sha256[:4], 16)] = False
-            with opened_directory(sha256[2:4], parent=upper) as leaf:
-                yield upper, leaf
-
-    def listed(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
-        """The names in the directory `name` below `blobs`, which may be of two levels; none if it is gone."""
-        with self.poison.skipping(BLOBS, name), suppress(FileNotFoundError), ExitStack() as opened:
-            directory = self._blobs
-            for part in filter(None, name.split("/")):
-                directory = opened.enter_context(opened_directory(part, parent=directory))
-            found = look(directory)
-            if look is directory_names:
-                self.poison.keep(BLOBS, found, below=f"{name}/" if name else "")
-            return found
-        return []
-
-
-def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
-    """The checksums of the open file `fd`, from its sidecar in `leaf`."""
-    facts = os.fstat(fd)
-    file = (facts.st_dev, facts.st_ino)
-    if not stat.S_ISREG(facts.st_mode):
-        raise BlobDamaged(sha256, "is not a regular file", file=file)
-    try:
-        raw = read_whole(sha256 + SIDECAR, parent=leaf, bytes_max=sidecar_bytes(facts.st_size))
-        return decode_sidecar(raw, facts.st_size)
-    except FileNotFoundError:
-        raise BlobDamaged(sha256, "has no sidecar", file=file) from None
-    except SidecarInvalid as error:
-        raise BlobDamaged(sha256, str(error), file=file) from None
-
-
-def require_sha256(sha256: str) -> None:
-    """Raises InvalidRequest for what is no name of a blob."""
-    if not is_sha256(sha256):
-        raise InvalidRequest("sha256: must be 64 lower-case hexadecimal digits.")
-
-
-def directory_names(descriptor: int) -> list[str]:
-    """The directories of two digits in a directory, ascending. Raises OSError."""
-    with os.scandir(descriptor) as entries:
-        return sorted(e.name for e in entries if len(e.name) == 2 and e.is_dir(follow_symlinks=False))
-
-
-def _file_names(descriptor: int) -> list[str]:
-    with os.scandir(descriptor) as entries:
-        names = [e.name for e in entries if is_sha256(e.name) and e.is_file(follow_symlinks=False)]
-    return sorted(names)
+    def _packed_names(self) -> Iterator[str]:
+        with self.poison.skipping(BLOBS, PACKS):
+            yield from self.packed.names()

@@ -7,13 +7,13 @@ takes no note, both are kept in memory (`node/storage/out_of_service.py`).
 """
 
 import logging
-import os
 from collections.abc import Awaitable, Callable
 
 from ca.errors import FilestoreError
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
-from node.storage.blobs import DAMAGED, BlobStore
+from node.storage.blob_files import DAMAGED
+from node.storage.blobs import BlobStore
 from node.storage.loss_notes import note_lost
 from node.storage.out_of_service import Loss, RemovedFile
 from node.storage.quarantine import Quarantine
@@ -144,8 +144,7 @@ def _quarantine_removed(blobs: BlobStore, file: RemovedFile) -> bool:
     damage = file.damage
 
     def is_another() -> bool:
-        with blobs.leaf(damage.sha256) as leaf:
-            return not file.is_of(os.stat(damage.sha256, dir_fd=leaf, follow_symlinks=False))
+        return not file.is_of(*blobs.identity(damage.sha256))
 
     try:
         moved = Quarantine(blobs).take(damage.sha256, damage, unless=is_another)

@@ -3,7 +3,9 @@
 All calls block: they belong into worker threads.
 """
 
+import hashlib
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -31,8 +33,78 @@ class BlobPlace(Protocol):
         """Give the content its name, durably."""
 
 
-class BlobWriter:
+class ReplicaWriter(Protocol):
     """Content on its way into the store; `finish` or `abort` ends it. Not for two threads at once."""
+
+    @property
+    def offset(self) -> int:
+        """How many bytes have come."""
+
+    def write(self, buffer: Octets) -> None:
+        """Take the next bytes. Raises ChecksumMismatch beyond the size; InsufficientStorage."""
+
+    def finish(self) -> FinishedBlob:
+        """Check size and sha256, and put the blob into place; durable on return.
+
+        Raises ChecksumMismatch, InsufficientStorage or Internal; nothing is kept then.
+        """
+
+    def abort(self) -> None:
+        """Remove what has come, unless it is in place already; again is harmless."""
+
+    def __enter__(self) -> Self:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class SmallBlobWriter:
+    """The same for a small blob, which is kept in memory until all of it is here."""
+
+    def __init__(self, put: Callable[[str, bytes], None], expected: FinishedBlob) -> None:
+        """`put` stores it under its name. Raises OSError."""
+        self._put, self._expected = put, expected
+        self._content = bytearray()
+
+    @property
+    def offset(self) -> int:
+        """How many bytes have come."""
+        return len(self._content)
+
+    def write(self, buffer: Octets) -> None:
+        """Takes the next bytes. Raises ChecksumMismatch beyond the size."""
+        if self.offset + len(buffer) > self._expected.size_bytes:
+            raise ChecksumMismatch(f"The content is longer than its {self._expected.size_bytes} bytes.")
+        self._content += buffer
+
+    def finish(self) -> FinishedBlob:
+        """Checks size and sha256, and stores the blob, durably. Raises as `ReplicaWriter` has it."""
+        content = bytes(self._content)
+        found = FinishedBlob(hashlib.sha256(content).hexdigest(), len(content))
+        if found != self._expected:
+            raise ChecksumMismatch(f"The content is {found.size_bytes} bytes with sha256 {found.sha256}.")
+        try:
+            self._put(found.sha256, content)
+        except OSError as error:
+            raise storage_error(error) from error
+        return found
+
+    def abort(self) -> None:
+        """Forgets what has come."""
+        self._content.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+
+class BlobWriter:
+    """A `ReplicaWriter` for a blob that becomes a file."""
 
     def __init__(self, store: BlobPlace, expected: FinishedBlob) -> None:
         self._store = store

@@ -11,14 +11,12 @@ deleted, replaced or quarantined (`forget`), and what other processes did to fil
 (`drop_changed`). For any thread.
 """
 
-import os
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from coordinator.runtime.lifetime import descriptor_limit
-from node.diskio.pagecache import read_cached
 from node.storage.segments import OpenBlob
 from node.storage.verified_segments import FileIdentity
 
@@ -32,7 +30,7 @@ LOOK_S = 0.1  # between two looks at the file of a blob that is in memory
 class _CachedBlob:
     blob: OpenBlob
     identity: FileIdentity
-    links: int
+    state: object
     content: bytes = b""  # all of it, of a small blob that was read
     looked_at_s: float = float("-inf")  # at the file, since the content was read
 
@@ -45,21 +43,15 @@ class _CachedBlob:
         return self.is_unchanged()
 
     def is_known(self) -> bool:
-        """The same, and not what the disk says nothing about."""
+        """The same, also of what has to be asked for that; not of what the disk says nothing about."""
         try:
-            return self.is_unchanged()
+            return self.is_unchanged() and self.blob.is_here()
         except OSError:
             return False
 
     def is_unchanged(self) -> bool:
         """Whether the file is what it was when it was opened. Raises OSError."""
-        facts, known = os.fstat(self.blob.fd), self.identity  # the descriptor's device and inode stay
-        return (
-            facts.st_ctime_ns == known.changed_at_ns  # a link, a rename or a write: all of them change it
-            and facts.st_nlink == self.links
-            and facts.st_size == known.size_bytes
-            and facts.st_mtime_ns == known.modified_at_ns
-        )
+        return self.blob.state() == self.state
 
 
 class OpenBlobs:
@@ -110,7 +102,7 @@ class OpenBlobs:
                 return b""
             if cached.content:
                 return cached.content[start:stop]
-            piece = read_cached(cached.blob.fd, start, stop - start)
+            piece = cached.blob.read_cached(start, stop - start)
             if stop - start == cached.blob.size_bytes <= CONTENT_BYTES_MAX:
                 # A change since the look at the file shows at the next look, before this is used.
                 cached.content, cached.looked_at_s = piece, float("-inf")
@@ -124,10 +116,10 @@ class OpenBlobs:
         with self._lock:
             if forgotten != self._forgotten or blob.sha256 in self._cached:
                 return
-            links = os.fstat(blob.fd).st_nlink
-            if links == 0:  # no name leads to it any more
+            state = blob.state()
+            if state is None:  # no name leads to it any more
                 return
-            self._cached[blob.sha256] = _CachedBlob(blob.duplicate(), FileIdentity.of(blob.fd), links)
+            self._cached[blob.sha256] = _CachedBlob(blob.duplicate(), FileIdentity.of(blob.fd), state)
             if len(self._cached) > self._blobs_max:
                 self._drop(next(iter(self._cached)))
 
@@ -140,8 +132,14 @@ class OpenBlobs:
     def drop_changed(self) -> None:
         """Close those whose file is not what it was: another process may have deleted it."""
         with self._lock:
-            for sha256 in [sha256 for sha256, cached in self._cached.items() if not cached.is_known()]:
-                self._drop(sha256)
+            kept = list(self._cached.items())
+        changed = [
+            (sha256, cached) for sha256, cached in kept if not cached.is_known()
+        ]  # may wait for the disk
+        with self._lock:
+            for sha256, cached in changed:
+                if self._cached.get(sha256) is cached:
+                    self._drop(sha256)
 
     def close(self) -> None:
         """Close all of them; those that were taken stay readable."""

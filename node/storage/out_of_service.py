@@ -23,14 +23,14 @@ LOSSES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file that is not served though it lies in its place; another one was written at another time."""
+    """What is not served though it lies in its place; another file was written at another time."""
 
     damage: BlobDamaged
     modified_at_ns: int
 
-    def is_of(self, facts: os.stat_result) -> bool:
-        """Whether this is the file."""
-        return (facts.st_dev, facts.st_ino) == self.damage.file and facts.st_mtime_ns == self.modified_at_ns
+    def is_of(self, file: tuple[int, int], modified_at_ns: int) -> bool:
+        """Whether this is the file, or the record of a pack, which is written once."""
+        return file == self.damage.file and modified_at_ns == self.modified_at_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class OutOfService:
     def __len__(self) -> int:
         return len(self._files)
 
-    def add(self, damage: BlobDamaged, facts: os.stat_result) -> None:
-        """The file that was found damaged, as it lies in its place, is not served from now on."""
+    def add(self, damage: BlobDamaged, modified_at_ns: int) -> None:
+        """What was found damaged, as it lies in its place, is not served from now on."""
         with self._lock:
-            self._files[damage.sha256] = RemovedFile(damage, facts.st_mtime_ns)
+            self._files[damage.sha256] = RemovedFile(damage, modified_at_ns)
             while len(self._files) > FILES_MAX:
                 self._files.popitem(last=False)
 
@@ -67,10 +67,16 @@ class OutOfService:
         file = self._files.get(sha256)
         if file is None:
             return False
-        if file.is_of(os.fstat(descriptor)):
+        facts = os.fstat(descriptor)
+        if file.is_of((facts.st_dev, facts.st_ino), facts.st_mtime_ns):
             return True
         self.forget(sha256)
         return False
+
+    def covers_packed(self, sha256: str, identity: tuple[int, int]) -> bool:
+        """The same of a record in a pack, by its place."""
+        file = self._files.get(sha256) if self._files else None
+        return file is not None and file.damage.file == identity
 
     def all(self) -> list[RemovedFile]:
         """What may be moved to quarantine when the disk lets it."""

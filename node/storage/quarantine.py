@@ -16,7 +16,10 @@ from typing import Final, Self
 from node.base.identifiers import is_sha256
 from node.base.spans import Coverage, Span
 from node.diskio.fs import READ_FLAGS, read_whole, remove_tree, storage_error, unlink
-from node.storage.blobs import SIDECAR, BlobStore, require_sha256
+from node.packs.index import PackedBlob
+from node.storage.blob_files import SIDECAR, require_sha256
+from node.storage.blobs import BlobStore
+from node.storage.packed_blobs import identity_of, in_memory, sums_of
 from node.storage.segments import (
     DIGEST_BYTES,
     SEGMENT_BYTES,
@@ -25,6 +28,7 @@ from node.storage.segments import (
     SegmentSums,
     SidecarInvalid,
     decode_sidecar_alone,
+    encode_sidecar,
     read_segment,
     segment_digest,
 )
@@ -60,6 +64,9 @@ class Quarantine:
         """
         require_sha256(sha256)
         try:
+            for found in self._blobs.packed.copies(sha256):
+                if damage is None or damage.file == identity_of(found):
+                    return not unless() and self._take_packed(found, damage)
             with self._blobs.placing, self._blobs.leaf(sha256) as leaf:
                 try:
                     facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
@@ -131,9 +138,47 @@ class Quarantine:
         require_sha256(sha256)
         found = self._open(sha256, self._directory)
         if found is None and self._blobs.out_of_service.names([sha256]):
-            with suppress(OSError), self._blobs.leaf(sha256) as leaf:
-                found = self._open(sha256, leaf, is_moved=False)
+            with suppress(OSError):
+                found = self._open_packed(sha256)
+                if found is None:
+                    with self._blobs.leaf(sha256) as leaf:
+                        found = self._open(sha256, leaf, is_moved=False)
         return found
+
+    def _take_packed(self, found: PackedBlob, damage: BlobDamaged | None) -> bool:
+        """Copies a record as it lies there, and has it count no more. Raises OSError.
+
+        A crash between the two leaves both; where it came again meanwhile nothing stays here.
+        """
+        blobs, sha256 = self._blobs, found.sha256.hex()
+        content = blobs.write_incoming(blobs.packed.read_damaged(found))
+        sidecar = blobs.write_incoming(encode_sidecar(sums_of(found)))
+        try:
+            with blobs.placing:
+                self._remove(sha256)
+                os.rename(content, sha256, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
+                if damage is None or not damage.is_other_content:  # else it would vouch for that content
+                    name = sha256 + SIDECAR
+                    os.rename(sidecar, name, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
+            blobs.syncs.sync(blobs.disk, self._directory, _NAME)
+            if blobs.packed.remove_copy(found):
+                blobs.forget(sha256)
+                return True
+            with blobs.placing:
+                self._remove(sha256)
+            return False
+        finally:
+            for name in (content, sidecar):
+                unlink(name, parent=blobs.uploads_directory)
+
+    def _open_packed(self, sha256: str) -> "QuarantinedBlob | None":
+        """The record that is out of service and still in its place."""
+        for found in self._blobs.packed.copies(sha256):
+            if self._blobs.out_of_service.covers_packed(sha256, identity_of(found)):
+                descriptor = in_memory(self._blobs.packed.read_damaged(found))
+                sums = sums_of(found)
+                return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor, sums, is_moved=False)
+        return None
 
     def _open(self, sha256: str, directory: int, *, is_moved: bool = True) -> "QuarantinedBlob | None":
         try:

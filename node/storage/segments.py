@@ -5,7 +5,6 @@ first time that it is wanted since start, and again after an hour or any change 
 trusted (`node/storage/verified_segments.py`, which also says what that leaves unnoticed).
 """
 
-import errno
 import hashlib
 import os
 import struct
@@ -18,7 +17,8 @@ from typing import Self
 import xxhash
 
 from node.diskio.durable import CRC_BYTES, Octets, with_crc, without_crc
-from node.diskio.fs import storage_error
+from node.diskio.fs import MEDIUM_ERRORS, storage_error
+from node.diskio.pagecache import is_cached, read_cached, read_now
 from node.storage.verified_segments import FileIdentity, TrustedSegments
 
 SEGMENT_BYTES = 4 * 1024 * 1024
@@ -34,9 +34,6 @@ FINISHED_BYTES = _FINISHED.size + CRC_BYTES
 _TRUSTED_AT_ONCE = 4096  # segments: 16 GiB
 _NAME = -1  # in place of a segment's number: that the whole is what its name says
 
-# What file systems answer when the medium is at fault; other errors say nothing about a blob.
-MEDIUM_ERRORS = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EILSEQ, errno.ENODATA})
-
 
 class BlobMissing(Exception):
     """This disk does not have the blob."""
@@ -49,8 +46,9 @@ class BlobMissing(Exception):
 class BlobDamaged(Exception):
     """This disk has something under the blob's name that is not the blob: use another replica, and repair.
 
-    `file` is the (device, inode) of the file that was found damaged, None when it could not be opened;
-    `segment` the segment that does not match its checksum, None when something else is wrong;
+    `file` is the (device, inode) of the file that was found damaged, or the (pack, offset) of the record,
+    None when it could not be opened; `segment` the segment that does not match its checksum, None when
+    something else is wrong;
     `is_other_content`: all segments match, and the whole is not what the name says.
     """
 
@@ -294,6 +292,32 @@ class OpenBlob:
         """The size of the content."""
         return self.sums.size_bytes
 
+    def state(self) -> object:
+        """What is another object once anything was done to the file; None when no name leads to it any more.
+
+        A link, a rename and a write: all of them change it. Raises OSError.
+        """
+        facts = os.fstat(self.fd)
+        if not facts.st_nlink:
+            return None
+        return facts.st_ctime_ns, facts.st_nlink, facts.st_size, facts.st_mtime_ns
+
+    def is_here(self) -> bool:
+        """Whether it is in its place still. Blocks; False for what the disk says nothing about."""
+        return True  # a file tells by its state
+
+    def is_cached(self, start: int, stop: int) -> bool:
+        """Whether these bytes are read without waiting for the disk, as far as that can be told."""
+        return is_cached(self.fd, start, stop)
+
+    def read_cached(self, start: int, size_bytes: int) -> bytes:
+        """These bytes if `is_cached` has them, else b"". For little at a time."""
+        return read_cached(self.fd, start, size_bytes)
+
+    def read_now(self, start: int, buffer: memoryview) -> int:
+        """Fill the buffer from `start` on as far as nothing has to be waited for: how many bytes."""
+        return read_now(self.fd, start, buffer)
+
     def segment_range(self, index: int) -> tuple[int, int]:
         """Where a segment begins, and where it stops (excluded)."""
         start = index * SEGMENT_BYTES
@@ -329,6 +353,16 @@ class OpenBlob:
                 whole.digest.update(wanted[:count])
             start += count
         return digest.digest() == self.sums.digest(index)
+
+    def verify_on_medium(self, index: int, whole: WholeRead) -> bool:
+        """As `verify_segment`, past the page cache; what others had there is read into it again."""
+        start, stop = self.segment_range(index)
+        is_hot = is_cached(self.fd, start, stop)
+        os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        is_sound = self.verify_segment(index, whole)
+        if not is_hot:
+            os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        return is_sound
 
     def require_name(self, whole: WholeRead) -> None:
         """Raises BlobDamaged when what was read is other content.
@@ -391,14 +425,14 @@ class OpenBlob:
     def damaged(self, why: str, *, segment: int | None = None, is_other_content: bool = False) -> BlobDamaged:
         """The error to raise about this file, of which nothing is trusted any more."""
         self._trusted.forget(self.sha256)
-        facts = os.fstat(self.fd)
         return BlobDamaged(
-            self.sha256,
-            why,
-            file=(facts.st_dev, facts.st_ino),
-            segment=segment,
-            is_other_content=is_other_content,
+            self.sha256, why, file=self.identity(), segment=segment, is_other_content=is_other_content
         )
+
+    def identity(self) -> tuple[int, int]:
+        """What tells it from another one that takes its place: device and inode."""
+        facts = os.fstat(self.fd)
+        return facts.st_dev, facts.st_ino
 
     def close(self) -> None:
         """Gives the descriptor back; again is harmless."""

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from node.base.identifiers import is_sha256
 from node.diskio.fs import unlink
-from node.storage.blobs import REPLICAS, SIDECAR, BlobStore, directory_names
+from node.storage.blob_files import REPLICAS, SIDECAR, directory_names
+from node.storage.blobs import BlobStore
 
 
 def remove_lone_sidecars(blobs: BlobStore, upper: str) -> int:

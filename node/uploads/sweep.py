@@ -12,7 +12,7 @@ import time
 from ca.errors import FilestoreError, Unavailable, UploadLocked
 from coordinator.protocol.queries import LiveUploads
 from node.diskio.unusable_paths import WORK
-from node.storage.blobs import INCOMING
+from node.storage.blob_files import INCOMING
 from node.storage.damage import retry_quarantine
 from node.storage.leftovers import AREA
 from node.storage.quarantine import Quarantine

@@ -28,7 +28,8 @@ from node.custody.custody import Custody
 from node.custody.scrub import Cycle
 from node.diskio.executor import DiskWorkers
 from node.peer.rate_budget import Budget
-from node.storage.blobs import SIDECAR, BlobStore
+from node.storage.blob_files import SIDECAR
+from node.storage.blobs import BlobStore
 from node.storage.quarantine import Quarantine
 from tests.unit import replica_acts as acts
 from tests.unit.state import Refusal, State

@@ -61,6 +61,7 @@ UPLOADS_ARE_CONCATENATED: Final = 6  # there are partial uploads, and files are 
 COORDINATORS_JOIN: Final = 6  # a machine becomes a coordinator by a token
 REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that nobody makes one again that was revoked
 NODES_TELL_RULES: Final = 6  # nodes say which rules they know, and are refused if these are in force no more
+SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older release would not find them
 BEFORE_TOLD: Final = 5  # coordinators that do not tell the rules in force with each heartbeat know these
 RULES: Final = 6  # the newest that this program knows
 

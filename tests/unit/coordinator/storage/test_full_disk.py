@@ -14,7 +14,8 @@ from node.diskio.executor import DiskWorkers
 from node.membership.disk_monitor import PROBE_S, DiskWatch
 from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
-from node.storage.blobs import SPARE_BYTES, BlobStore
+from node.storage.blob_files import SPARE_BYTES
+from node.storage.blobs import BlobStore
 from node.uploads.write_locks import UploadLocks
 from tests.cluster.failing_disk import failing_disk
 from tests.unit.node_records import node_record

@@ -23,7 +23,8 @@ from coordinator.model.records import ContentRecord
 from node.content.download import serve_content
 from node.diskio import pagecache
 from node.http.ranges import ByteRange, multipart_parts
-from node.sending import body_writer, sendfile
+from node.sending import body_writer
+from node.storage import segments
 from node.storage.segments import SEGMENT_BYTES
 from tests.unit.file_records import available_file
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, introduce, running_node
@@ -219,7 +220,7 @@ def test_over_tls_everybody_gets_the_right_bytes_at_any_pace(
     """What is sent is read into memory that all of them share."""
     real, calls = pagecache.read_now, itertools.count(1)
     monkeypatch.setattr(
-        body_writer, "read_now", lambda *asked: 0 if every and next(calls) % every == 0 else real(*asked)
+        segments, "read_now", lambda *asked: 0 if every and next(calls) % every == 0 else real(*asked)
     )
 
     async def read(port: int, context: ssl.SSLContext, number: int) -> None:
@@ -258,7 +259,7 @@ def test_over_tls_everybody_gets_the_right_bytes_at_any_pace(
 
 
 async def test_cold_pages_come_from_a_thread(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sendfile, "is_cached", lambda *_: False)
+    monkeypatch.setattr(segments, "is_cached", lambda *_: False)
     nodes[0].store()
     async with plain_listener(nodes[0], ["n1"]) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1 << 16)

@@ -7,14 +7,13 @@ import pytest
 
 from node.custody.orphans import ORPHANS_MAX
 from node.staging.upload_store import UploadStore
-from node.storage.unclaimed import forget_unclaimed, list_unclaimed
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import Keeper
 from tests.unit.node.custody.test_custody import PIN_OVER_S, UUID
 
 
 def notes(keeper: Keeper) -> list[str]:
-    return sorted(note.sha256 for note in list_unclaimed(keeper.blobs.unclaimed_directory, 1000))
+    return sorted(note.sha256 for note in keeper.blobs.unclaimed.some(1000))
 
 
 async def test_blob_that_nobody_claims_is_deleted_when_its_time_is_over(keeper: Keeper) -> None:
@@ -100,9 +99,9 @@ async def test_only_so_many_go_at_once(keeper: Keeper) -> None:
 async def test_note_of_a_blob_that_came_once_more_stays(keeper: Keeper) -> None:
     content = keeper.content()
     name = keeper.put(content)
-    (note,) = list_unclaimed(keeper.blobs.unclaimed_directory, 1000)
+    (note,) = keeper.blobs.unclaimed.some(1000)
     os.utime(keeper.directory / "unclaimed" / name, (time.time() + 1,) * 2)
-    forget_unclaimed(keeper.blobs.unclaimed_directory, note)
+    keeper.blobs.unclaimed.forget(note)
     assert notes(keeper) == [name]
 
 

@@ -18,7 +18,8 @@ from node.diskio.durable import Disk
 from node.diskio.fs import DiskRefused
 from node.diskio.unusable_paths import ITEMS_MAX, PoisonItems
 from node.membership.disk_monitor import POISON_SHOWN, DiskWatch
-from node.storage.blobs import INCOMING, SIDECAR, BlobStore
+from node.storage.blob_files import INCOMING, SIDECAR
+from node.storage.blobs import BlobStore
 from node.storage.partial_store import PartialStore
 from node.storage.pins import finished_blobs
 from node.storage.quarantine import Quarantine

@@ -14,8 +14,8 @@ import pytest
 from node.diskio.durable import Disk
 from node.packs import store as pack_store
 from node.packs.pack_file import open_pack, pack_name
-from node.packs.record import HEAD_BYTES, HEADER_BYTES, PackRecord, RecordDamaged
-from node.packs.store import PackStore
+from node.packs.record import HEAD_BYTES, HEADER_BYTES, PackRecord
+from node.packs.store import PackStore, RecordDamaged
 from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
 
 MANY = 40

@@ -116,7 +116,7 @@ def read_when_trusted(store: BlobStore, name: str, start: int, stop: int) -> byt
 
 def test_small_blob_that_was_read_stays_in_memory(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
-    monkeypatch.setattr("node.storage.open_blobs.read_cached", lambda *_: b"")
+    monkeypatch.setattr("node.storage.segments.read_cached", lambda *_: b"")
     assert store.opened.read_cached(NAME, 0, 10_000) == CONTENT
     assert store.opened.read_cached(NAME, 10, 20) == CONTENT[10:20]
     assert store.opened.read_cached(NAME, 0, 10_001) == b""
@@ -126,7 +126,7 @@ def test_large_blob_does_not(store: BlobStore, monkeypatch: pytest.MonkeyPatch) 
     content = os.urandom(CONTENT_BYTES_MAX + 1)
     name = put(store, content)
     assert read_when_trusted(store, name, 0, len(content)) == content
-    monkeypatch.setattr("node.storage.open_blobs.read_cached", lambda *_: b"")
+    monkeypatch.setattr("node.storage.segments.read_cached", lambda *_: b"")
     assert store.opened.read_cached(name, 0, len(content)) == b""
 
 
@@ -147,7 +147,7 @@ def test_bytes_in_memory_go_with_the_trust_in_the_file(
     elif act == "deleted":
         store.delete(NAME)
     else:
-        store._trusted.forget(NAME)
+        store.trusted.forget(NAME)
     assert store.opened.read_cached(NAME, 0, 10_000) == b""
 
 
@@ -162,7 +162,7 @@ def test_file_of_bytes_in_memory_is_looked_at_once_after_the_reading_and_then_se
         looks.append(descriptor)
         return fstat(descriptor)
 
-    monkeypatch.setattr("node.storage.open_blobs.os.fstat", look)
+    monkeypatch.setattr("node.storage.segments.os.fstat", look)
     assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
     looks.clear()
     assert [store.opened.read_cached(NAME, 0, 10_000) for _ in range(3)] == [CONTENT] * 3

@@ -56,8 +56,8 @@ def test_file_that_was_written_to_is_read_again_though_it_was_trusted(
     blob = store.open(SHA256)
     identity = settle(blob)
     blob.verify_range(0, len(CONTENT))
-    assert store._trusted.contains(SHA256, 0, identity)
-    assert store._trusted.contains(SHA256, 1, identity)
+    assert store.trusted.contains(SHA256, 0, identity)
+    assert store.trusted.contains(SHA256, 1, identity)
     damage(path_of(tmp_path))
     if not open_meanwhile:
         blob.close()
@@ -121,9 +121,9 @@ def test_changed_identity_forgets_the_trust(changed: FileIdentity) -> None:
 def test_blob_that_came_again_or_went_is_not_trusted(store: BlobStore) -> None:
     identity = FileIdentity(1, 2, 3, 4, 5)
     for leave in (put, lambda opened: opened.delete(SHA256)):
-        store._trusted.add(SHA256, 0, identity)
+        store.trusted.add(SHA256, 0, identity)
         leave(store)
-        assert not store._trusted.contains(SHA256, 0, identity)
+        assert not store.trusted.contains(SHA256, 0, identity)
 
 
 def test_trusted_segments_are_bounded() -> None:

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from coordinator.http.app import Listener, new_application, serve_on
 from node.peer.client import PeerFailed, pieces
-from node.storage.blobs import INCOMING, BlobStore
+from node.storage.blob_files import INCOMING
+from node.storage.blobs import BlobStore
 from node.workers.siblings import Siblings, owner_of
 
 
