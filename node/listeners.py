@@ -28,6 +28,7 @@ from node.peerapi.blobs import transfer_routes
 from node.peerapi.copies import copy_routes
 from node.peerapi.custody import custody_routes
 from node.peerapi.losses import loss_routes
+from node.peerapi.small_blobs import small_blob_routes
 from node.peerapi.upload_copies import upload_copy_routes
 from node.peerapi.uploads import following_routes, prepare_following
 from node.services import NodeServices, provide
@@ -141,6 +142,7 @@ def _member_application(services: NodeServices) -> web.Application:
     routes = [
         *transfer_routes(),
         *copy_routes(),
+        *small_blob_routes(),
         *upload_copy_routes(),
         *following_routes(),
         *custody_routes(),

@@ -11,6 +11,7 @@ from node.content.context import CONTENT
 from node.content.shared_work import SharedWork
 from node.custody.custody import Custody
 from node.diskio.executor import DiskWorkers
+from node.packs.group_commit import GroupCommit
 from node.peer.client import PeerClient
 from node.peer.fetch import Fetches
 from node.peer.pulls import Pulls
@@ -21,6 +22,7 @@ from node.staging.upload_store import UploadStore
 from node.storage.blobs import BlobStore
 from node.uploads.context import UPLOADS
 from node.uploads.replicate import Replication
+from node.uploads.small_copies import SmallCopies
 from node.uploads.upload_copies import UploadCopies
 from node.uploads.write_locks import UploadLocks
 from node.workers.siblings import Siblings
@@ -43,10 +45,18 @@ class NodeServices:
     siblings: Siblings = field(default_factory=Siblings)
     prefixes: PrefixAnswers = field(default_factory=PrefixAnswers)
     concatenations: SharedWork[UploadRecord] = field(default_factory=SharedWork)
+    small_blobs: GroupCommit = field(init=False)
+    small_copies: SmallCopies = field(init=False)
     fetches: Fetches = field(kw_only=True)
     pulls: Pulls = field(kw_only=True)
     copies: UploadCopies = field(kw_only=True)
     custody: Custody | None = field(default=None, kw_only=True)  # in the first process of a node
+
+    def __post_init__(self) -> None:
+        """Small content has its own ways to disks."""
+        object.__setattr__(self, "small_blobs", GroupCommit(self.disk, self.blobs.pack))
+        copies = SmallCopies(self.peers, self.metrics.replica_bytes.labels("sent"))
+        object.__setattr__(self, "small_copies", copies)
 
 
 def provide(app: web.Application, services: NodeServices) -> None:

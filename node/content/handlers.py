@@ -35,6 +35,7 @@ PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"
 _Act = Callable[[UploadSession], Awaitable[web.StreamResponse]]
 _ActAlone = Callable[[web.Request, ContentContext, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
+_NeedsFile = Callable[[web.Request, ContentContext, UploadRecord], bool]
 PassOn = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
 
 
@@ -104,7 +105,7 @@ async def put_content(request: web.Request) -> web.StreamResponse:
     that its own success has made false. A form around the content (`multipart/*`,
     `application/x-www-form-urlencoded`) is refused. Needs write on the file.
     """
-    return await _write(request, put.put, put.require_content)
+    return await _write(request, put.put, put.require_content, needs_file=put.needs_file)
 
 
 async def tus_options(request: web.Request) -> web.StreamResponse:
@@ -145,7 +146,7 @@ async def tus_delete(request: web.Request) -> web.StreamResponse:
     when they are back. Needs write on the file.
     """
     with versioned():
-        return await _write(request, tus.delete, opens=False, unreachable=tus.terminate)
+        return await _write(request, tus.delete, needs_file=_never, unreachable=tus.terminate)
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
@@ -167,14 +168,14 @@ async def _write(
     act: _Act,
     require: _Require = lambda _request, _record: None,
     *,
-    opens: bool = True,
+    needs_file: _NeedsFile = lambda _request, _services, _record: True,
     unreachable: _ActAlone | None = None,
 ) -> web.StreamResponse:
     """The answer of `act`, which has the upload for itself on the holder; other nodes pass the request on.
 
     `require` looks at the request on the node that the client sent it to, before anything else. Where the
     holder cannot be reached, or its disk takes no more, another node takes the upload over; `unreachable`
-    answers here in place of that. `opens`: `act` needs the file.
+    answers here in place of that. `needs_file`: whether `act` needs the file from the beginning.
     """
     seen_releases = request.app[CONTENT].locks.releases
     services, caller, record = await begin(request)
@@ -197,7 +198,12 @@ async def _write(
         return await hung(request, services, caller, record)
     try:
         session_of = upload_session(
-            request, services, caller, record, seen_releases=seen_releases, opens=opens
+            request,
+            services,
+            caller,
+            record,
+            seen_releases=seen_releases,
+            opens=needs_file(request, services, record),
         )
         async with session_of as session:
             _require_tags(request, session.record)  # another request may have ended the upload meanwhile
@@ -222,6 +228,10 @@ async def hung(
         if holder := elsewhere(services, record):
             return await onward(request, holder)
     raise Unavailable("The disk of the node that holds this upload hangs.", retry_after_s=2)
+
+
+def _never(_request: web.Request, _services: ContentContext, _record: UploadRecord) -> bool:
+    return False
 
 
 def _require_tags(request: web.Request, record: UploadRecord) -> None:

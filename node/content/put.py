@@ -11,9 +11,11 @@ from aiohttp import web
 
 from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from coordinator.http.app import json_response
-from coordinator.model.records import PARTIAL, UploadRecord
+from coordinator.model.records import PARTIAL, FileRecord, UploadRecord
+from node.content.context import ContentContext
 from node.content.replay import is_repeated
 from node.content.responses import ContentStored, UploadOffset
+from node.content.short_put import CutOff, again, may_be_short, put_short
 from node.content.tus import require_takes_bytes
 from node.content.upload_session import UploadSession
 from node.http.conditions import field_of
@@ -75,12 +77,28 @@ def body_length(request: web.Request) -> int | None:
     return request.content_length or 0
 
 
+def needs_file(request: web.Request, services: ContentContext, record: UploadRecord) -> bool:
+    """Whether the upload's file is wanted at once, and not only where a short request is broken off."""
+    if field_of(request.headers, "Content-Range") is not None or not services.blobs.packed.takes_new():
+        return True
+    return not may_be_short(record, body_length(request))
+
+
 async def _put_whole(session: UploadSession) -> web.StreamResponse:
     expected = _expected_sha256(session)
     if session.has_ended:
         return await _replay(session, 0, expected)
     checksums, length_bytes = md5_checksums(session.request.headers), body_length(session.request)
     _check_whole_length(session.record, length_bytes)
+    batches = None
+    if not session.holder.is_open and length_bytes is not None and may_be_short(session.record, length_bytes):
+        try:
+            content = await put_short(session, length_bytes, expected_sha256=expected, checksums=checksums)
+            return json_response(_stored(content.file))
+        except CutOff as cut_off:
+            batches = again(cut_off)
+    if not session.holder.is_open:
+        await session.holder.open()
     declared_bytes = session.record.size_bytes
     if length_bytes:
         await session.holder.reserve(length_bytes)
@@ -90,7 +108,7 @@ async def _put_whole(session: UploadSession) -> web.StreamResponse:
         if declared_bytes not in (None, received_bytes):
             raise InvalidRequest(f"The body has {received_bytes} bytes; {declared_bytes} were declared.")
 
-    await session.receive_whole(whole_sha256=expected, check=check, checksums=checksums)
+    await session.receive_whole(whole_sha256=expected, check=check, checksums=checksums, batches=batches)
     if declared_bytes is None:
         await session.holder.declare_received()
     return await _complete(session, expected)
@@ -140,15 +158,7 @@ async def _put_nothing(session: UploadSession, total: int) -> web.StreamResponse
 
 async def _complete(session: UploadSession, expected: str) -> web.StreamResponse:
     content = await complete_upload(session.holder, expected)
-    file = content.file
-    return json_response(
-        ContentStored(
-            file_uuid=file.file_uuid,
-            status=file.status,
-            blob_sha256=file.blob_sha256,
-            size_bytes=file.size_bytes,
-        )
-    )
+    return json_response(_stored(content.file))
 
 
 async def _replay(session: UploadSession, start: int, expected: str) -> web.StreamResponse:
@@ -162,7 +172,7 @@ async def _replay(session: UploadSession, start: int, expected: str) -> web.Stre
     return json_response(_stored(session.record))
 
 
-def _stored(record: UploadRecord) -> ContentStored:
+def _stored(record: UploadRecord | FileRecord) -> ContentStored:
     assert record.size_bytes is not None
     return ContentStored(
         file_uuid=record.file_uuid,

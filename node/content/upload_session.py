@@ -90,7 +90,7 @@ class UploadSession:
     @property
     def has_ended(self) -> bool:
         """Whether there is nothing to write any more: the file is available."""
-        return not self.holder.is_open
+        return not self.record.placement
 
     @property
     def file(self) -> UploadFile:
@@ -98,16 +98,23 @@ class UploadSession:
         return self.holder.file
 
     async def receive_whole(
-        self, *, whole_sha256: str, check: Check, checksums: Sequence[Checksum] = ()
+        self,
+        *,
+        whole_sha256: str,
+        check: Check,
+        checksums: Sequence[Checksum] = (),
+        batches: AsyncGenerator[Batch, None] | None = None,
     ) -> None:
         """Take the whole content in, in place of what came before: as `receive` does, from offset 0.
+
+        `batches`: the body, if its reading has begun.
 
         What came before is dropped when the first byte is here, not for a body that never comes. Raises
         InvalidRequest for an empty body where bytes were declared.
         """
-        async with aclosing(self._batches()) as batches:
+        async with aclosing(batches or self._batches()) as rest:
             with self.receiving():
-                first: Batch = await anext(batches, [])
+                first: Batch = await anext(rest, [])
             if not first and self.record.size_bytes:
                 raise InvalidRequest(f"The body is empty; {self.record.size_bytes} bytes were declared.")
             if self.file.offset or self.record.offset_bytes:
@@ -116,7 +123,7 @@ class UploadSession:
                 checksums=checksums,
                 whole_sha256=whole_sha256,
                 check=check,
-                batches=_joined(first, batches),
+                batches=_joined(first, rest),
                 is_whole=True,
             )
 

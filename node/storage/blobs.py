@@ -5,7 +5,7 @@ older release is a file, however small, and stays one. All calls block.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ca.errors import Internal
@@ -158,6 +158,22 @@ class BlobStore(BlobFiles):
             raise Internal("The disk of the node does not give back what was written.")
         self._pack(blob.sha256, content)
         unlink(source, parent=parent)
+
+    def pack(self, blobs: Sequence[tuple[str, Octets]]) -> None:
+        """Stores small blobs that hash to their names together; all are durable on return.
+
+        Raises InsufficientStorage, OSError, and then none is.
+        """
+        self.require_room(sum(len(content) for _, content in blobs))
+        if self.packed.takes_new():
+            self.packed.put(blobs)
+            for sha256, _ in blobs:
+                self.forget(sha256)
+            return
+        for sha256, content in blobs:  # this process has not heard yet that nobody needs files any more
+            with self.receive(sha256, len(content)) as writer:
+                writer.write(content)
+                writer.finish()
 
     def sync_placement(self, sha256: str) -> None:
         """Makes the blob's name durable once more; that of a packed one is. Raises OSError."""

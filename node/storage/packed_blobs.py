@@ -7,7 +7,6 @@ is not packed is not here: callers look for a file then. All calls block, but fo
 
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -97,19 +96,15 @@ class PackedBlobs:
     def __init__(self, directory: Path, disk: Disk, trusted: TrustedSegments) -> None:
         """Open what is there. Raises OSError."""
         self.takes_new: Callable[[], bool] = lambda: False
-        self._path, self._disk, self._trusted = directory / "packs", disk, trusted
-        self._making = threading.Lock()
-        self._store = self._opened() if self._path.exists() else None
-
-    @property
-    def store(self) -> PackStore | None:
-        """The packs, once there are any."""
-        return self._store
+        self._trusted = trusted
+        try:
+            self.store = PackStore(directory / "packs", disk=disk)
+        except sqlite3.Error as error:
+            raise OSError(f"the index of the packs: {error}") from error
 
     def close(self) -> None:
         """Give the packs back."""
-        if self._store is not None:
-            self._store.close()
+        self.store.close()
 
     def takes(self, size_bytes: int) -> bool:
         """Whether a new blob of so many bytes comes into a pack. Blocks for nothing."""
@@ -117,19 +112,15 @@ class PackedBlobs:
 
     def put(self, blobs: Sequence[tuple[str, Octets]]) -> None:
         """Store blobs that hash to their names under one sync; durable on return. Raises OSError."""
-        with self._making:
-            store = self._store = self._store or self._opened()
-        store.put([(bytes.fromhex(sha256), content) for sha256, content in blobs])
+        self.store.put([(bytes.fromhex(sha256), content) for sha256, content in blobs])
 
     def open(self, sha256: str) -> OpenPackedBlob | None:
         """The blob, to be closed by the caller; None when it is not packed. Raises BlobDamaged, OSError."""
-        if self._store is None:
-            return None
         try:
-            loaded = self._store.load(bytes.fromhex(sha256))
+            loaded = self.store.load(bytes.fromhex(sha256))
         except RecordDamaged as error:
             raise damaged(error.blob) from error
-        return None if loaded is None else OpenPackedBlob(loaded[1], loaded[0], self._store, self._trusted)
+        return None if loaded is None else OpenPackedBlob(loaded[1], loaded[0], self.store, self._trusted)
 
     def find(self, sha256: str) -> PackedBlob | None:
         """Where it lies, when it is packed; the newest of several. Raises OSError."""
@@ -138,57 +129,50 @@ class PackedBlobs:
 
     def copies(self, sha256: str) -> list[PackedBlob]:
         """Every place that it lies in; more than one for a moment. Raises OSError."""
-        return [] if self._store is None else self._store.index.copies(bytes.fromhex(sha256))
+        return self.store.index.copies(bytes.fromhex(sha256))
 
     def lies_there(self, found: PackedBlob) -> bool:
         """Whether its pack reaches as far as it; nothing of it is read. Raises OSError."""
-        return self._store is not None and self._store.reaches(found)
+        return self.store.reaches(found)
 
     def remove(self, sha256: str, *, unless: Callable[[], bool]) -> bool:
         """As `PackStore.remove`. Raises OSError."""
-        return self._store is not None and self._store.remove(bytes.fromhex(sha256), unless=unless)
+        return self.store.remove(bytes.fromhex(sha256), unless=unless)
 
     def remove_copy(self, found: PackedBlob) -> bool:
         """Have one record count no more; False if it does not, or somebody was told of it since it was found.
 
         Raises OSError.
         """
-        return self._store is not None and self._store.remove_copies([found])
+        return self.store.remove_copies([found])
 
     def read_damaged(self, found: PackedBlob) -> bytes:
         """What lies in its place, whatever that is."""
-        return b"" if self._store is None else self._store.read_damaged(found)
+        return self.store.read_damaged(found)
 
     def names(self) -> Iterator[str]:
         """The names of all, ascending. One that comes meanwhile may be missed. Raises OSError."""
         after = b""
-        while self._store is not None and (page := self._store.after(after, PAGE_BLOBS)):
+        while page := self.store.after(after, PAGE_BLOBS):
             yield from (sha256.hex() for sha256, _ in page)
             after = page[-1][0]
 
     def affirm(self, sha256: str) -> bool:
         """Somebody is told that it is here; False when it is not packed. Raises OSError."""
-        return self._store is not None and self._store.index.affirm(bytes.fromhex(sha256), time.time_ns())
+        return self.store.index.affirm(bytes.fromhex(sha256), time.time_ns())
 
     def unclaimed(self, limit: int) -> list[tuple[str, int]]:
         """Those that nobody has claimed yet, with when they came, in ns since the epoch. Raises OSError."""
-        found = [] if self._store is None else self._store.index.unclaimed(limit)
+        found = self.store.index.unclaimed(limit)
         return [(sha256.hex(), at_ns) for sha256, at_ns in found]
 
     def unclaimed_at_ns(self, sha256: str) -> int | None:
         """When a blob came that nobody has claimed yet. Raises OSError."""
-        return None if self._store is None else self._store.index.unclaimed_at_ns(bytes.fromhex(sha256))
+        return self.store.index.unclaimed_at_ns(bytes.fromhex(sha256))
 
     def forget_unclaimed(self, sha256: str, at_ns: int) -> None:
         """It was claimed, or is gone; one that came again since stays. Raises OSError."""
-        if self._store is not None:
-            self._store.index.forget_unclaimed(bytes.fromhex(sha256), at_ns)
-
-    def _opened(self) -> PackStore:
-        try:
-            return PackStore(self._path, disk=self._disk)
-        except sqlite3.Error as error:
-            raise OSError(f"the index of the packs: {error}") from error
+        self.store.index.forget_unclaimed(bytes.fromhex(sha256), at_ns)
 
 
 def identity_of(found: PackedBlob) -> tuple[int, int]:

@@ -11,12 +11,14 @@ from node.api.context import ApiServices
 from node.base.metrics import NodeMetrics
 from node.custody.custody import Custody
 from node.diskio.executor import DiskWorkers
+from node.packs.group_commit import GroupCommit
 from node.peer.client import PeerClient
 from node.peer.fetch import Fetches
 from node.staging.prefixes import PrefixAnswers
 from node.staging.upload_store import UploadStore
 from node.storage.blobs import BlobStore
 from node.uploads.replicate import Replication
+from node.uploads.small_copies import SmallCopies
 from node.uploads.write_locks import UploadLocks
 from node.workers.siblings import Siblings
 
@@ -59,6 +61,12 @@ class UploadContext(Protocol):
 
     @property
     def fetches(self) -> Fetches: ...
+
+    @property
+    def small_blobs(self) -> GroupCommit: ...
+
+    @property
+    def small_copies(self) -> SmallCopies: ...
 
     @property
     def custody(self) -> Custody | None: ...

@@ -123,7 +123,8 @@ class UploadHolder:
         Raises Conflict when it has another by now; Overtaken.
         """
         await self._recorded.declare(size_bytes)
-        self.file.size_bytes = size_bytes
+        if self._file is not None:
+            self._file.size_bytes = size_bytes
 
     async def declare_received(self) -> None:
         """All of the content is here: fix its size. Nothing stays of what the bucket has no room for."""
@@ -170,6 +171,11 @@ class UploadHolder:
             await self.settle()
         except (Forbidden, Unauthorized, *NO_ROOM):
             await self.drop_unrecorded()
+
+    async def keep(self, content: bytes) -> None:
+        """Take all of the content in at once, and settle it as `settle_received` does."""
+        await self.services.disk.run(self.file.append, content)
+        await self.settle_received()
 
     async def rewind(self, offset: int, sha256: str) -> None:
         """Drop the bytes from `offset` on; `sha256`: of those before it.

@@ -1,0 +1,129 @@
+"""Whole content of known small length: received in memory, and stored at once (`small_content.py`).
+
+What ends before its time, or cannot be completed now, is kept as that of any other upload is: its first bytes
+go to a file then, and the client goes on from there.
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from typing import Final
+
+from aiohttp import web
+
+from ca.errors import (
+    ChecksumMismatch,
+    FilestoreError,
+    Forbidden,
+    Gone,
+    InvalidRequest,
+    NotFound,
+    Unauthorized,
+)
+from coordinator.http.app import body_batches
+from coordinator.http.request_body import Batch
+from coordinator.model.records import ContentRecord, UploadRecord
+from coordinator.model.time_limits import failing
+from node.content.upload_session import UploadSession
+from node.diskio.fs import DiskFull, DiskRefused
+from node.http.digests import Checksum
+from node.uploads.completion import WrongContent
+from node.uploads.small_content import SMALL_CONTENT_BYTES, complete_small
+
+# Of these nothing is to be kept, or another node goes on.
+_FINAL: Final = (Forbidden, Unauthorized, NotFound, Gone, WrongContent, DiskFull, DiskRefused)
+
+
+class CutOff(Exception):
+    """The body ended before its time, with `error`; `received` came of it."""
+
+    def __init__(self, received: bytes, error: Exception) -> None:
+        super().__init__(str(error))
+        self.received, self.error = received, error
+
+
+def may_be_short(record: UploadRecord, length_bytes: int | None) -> bool:
+    """Whether a body of that length is small content as a whole, of which nothing has come before."""
+    is_small = length_bytes is not None and length_bytes <= SMALL_CONTENT_BYTES
+    return is_small and not record.offset_bytes and record.size_bytes in (None, length_bytes)
+
+
+async def put_short(
+    session: UploadSession,
+    length_bytes: int,
+    *,
+    expected_sha256: str,
+    checksums: Sequence[Checksum],
+    patch_offset: int = -1,
+) -> ContentRecord:
+    """Take the body in, and complete the upload with it. `expected_sha256`: of the content, "" for any.
+
+    Raises CutOff for a body that ends early, if bytes of it came; ChecksumMismatch, InvalidRequest and what
+    the quota has no room for, of which nothing is kept; else as `complete_upload`.
+    """
+    holder, declared_bytes = session.holder, session.record.size_bytes
+    if declared_bytes is None and length_bytes:
+        await holder.reserve(length_bytes)
+    content = await _received(session)
+    if len(content) != length_bytes:
+        raise InvalidRequest(f"The body has {len(content)} bytes; {length_bytes} were announced.")
+    for checksum in checksums:
+        found = checksum.new()
+        found.update(content)
+        checksum.require(found)
+    sha256 = _require_expected(session.record, content, expected_sha256)
+    if declared_bytes is None:
+        await holder.declare(length_bytes)
+    try:
+        return await complete_small(
+            session.services,
+            session.caller,
+            session.record,
+            content,
+            sha256=sha256,
+            patch_offset=patch_offset,
+        )
+    except _FINAL:
+        raise
+    except FilestoreError as error:
+        failing(error)
+        with suppress(FilestoreError):  # it is acknowledged nowhere yet
+            await holder.open()
+            await holder.keep(content)
+        raise
+
+
+async def again(cut_off: CutOff) -> AsyncGenerator[Batch, None]:
+    """The same body once more, for who takes it into a file."""
+    yield [cut_off.received]
+    raise cut_off.error
+
+
+def _require_expected(record: UploadRecord, content: bytes, expected_sha256: str) -> str:
+    """The SHA-256 of the content. Raises ChecksumMismatch when it is not what was declared of it."""
+    found = hashlib.sha256(content).hexdigest()
+    expected = {digest for digest in (expected_sha256, record.expected_sha256) if digest}
+    if len(expected) > 1:
+        raise ChecksumMismatch("The digests declared for this content contradict each other.")
+    if expected - {found}:
+        raise WrongContent(f"The content has sha256 {found}, declared was {expected.pop()}.")
+    return found
+
+
+async def _received(session: UploadSession) -> bytes:
+    """All of the body."""
+    session.has_read = True
+    pieces = list[bytes]()
+    try:
+        with session.receiving():
+            async with aclosing(body_batches(session.request)) as batches:
+                async for batch in batches:
+                    pieces += map(bytes, batch)
+                    session.lock.touch()
+    except (FilestoreError, web.HTTPException, OSError) as error:
+        if not pieces:
+            raise
+        raise CutOff(b"".join(pieces), error) from error
+    content = b"".join(pieces)
+    session.services.metrics.upload_bytes.inc(len(content))
+    return content

@@ -1,0 +1,167 @@
+"""Copies of small blobs for other nodes: many in one request, as `node/peerapi/small_blobs.py` takes them.
+
+To each node REQUESTS_MAX requests are under way at most. A blob that comes then waits, and goes with the next
+one, together with all that came meanwhile. For the event loop.
+"""
+
+import asyncio
+import hashlib
+import struct
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import Counter
+
+from node.peer.client import PeerClient, PeerFailed
+
+PATH: Final = "/small-blobs"
+REQUESTS_MAX: Final = 2  # under way to one node: while it syncs one the next arrives
+REQUEST_BYTES_MAX: Final = 1 << 20
+REQUEST_BLOBS_MAX: Final = 256
+WAITING_BYTES_MAX: Final = 16 << 20  # for one node
+ANSWER_S: Final = 3.0  # for a peer to sync one batch that it works on, and this one
+_HEAD: Final = struct.Struct(f">{hashlib.sha256().digest_size}sI")  # sha256, length of the content
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Copy:
+    """A blob that is not there yet, and who waits for it."""
+
+    sha256: str
+    content: bytes
+    done: asyncio.Future[None]
+
+
+class SmallCopies:
+    """Those of one node on all others. `close` ends what is under way."""
+
+    def __init__(self, peers: PeerClient, sent_bytes: Counter) -> None:
+        self._peers, self._sent_bytes = peers, sent_bytes
+        self._to: dict[str, _Peer] = {}
+
+    def put(self, node_id: str, sha256: str, content: bytes) -> asyncio.Future[None]:
+        """Done when that node has the blob durably; raises PeerFailed where it has not."""
+        peer = self._to.get(node_id)
+        if peer is None:
+            peer = self._to[node_id] = _Peer(node_id, self._peers, self._sent_bytes)
+        return peer.put(sha256, content)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for peer in self._to.values():
+            await peer.close()
+
+
+class _Peer:
+    """What one node is to get."""
+
+    def __init__(self, node_id: str, peers: PeerClient, sent_bytes: Counter) -> None:
+        self._node_id, self._peers, self._sent_bytes = node_id, peers, sent_bytes
+        self._waiting = deque[_Copy]()
+        self._waiting_bytes = 0
+        self._requests = set[asyncio.Task[None]]()
+
+    def put(self, sha256: str, content: bytes) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiting_bytes + len(content) > WAITING_BYTES_MAX:
+            done.set_exception(PeerFailed(self._node_id, "does not keep up with small blobs"))
+            done.exception()
+            return done
+        self._waiting.append(_Copy(sha256, content, done))
+        self._waiting_bytes += len(content)
+        if len(self._requests) < REQUESTS_MAX:
+            self._begin()
+        return done
+
+    async def close(self) -> None:
+        for request in list(self._requests):
+            request.cancel()
+        if self._requests:
+            await asyncio.wait(self._requests)
+
+    def _begin(self) -> None:
+        request = asyncio.create_task(self._run(), name="small copies")
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+
+    async def _run(self) -> None:
+        """Send what waits, until nothing does."""
+        while batch := self._batch():
+            try:
+                await self._send(batch)
+            except BaseException as error:
+                failure = error if isinstance(error, PeerFailed) else PeerFailed(self._node_id, str(error))
+                for each in batch:
+                    if not each.done.done():
+                        each.done.set_exception(_another(failure))
+                        each.done.exception()  # seen, whether anybody waits or not
+                if not isinstance(error, PeerFailed):
+                    raise
+            else:
+                for each in batch:
+                    if not each.done.done():
+                        each.done.set_result(None)
+
+    def _batch(self) -> list[_Copy]:
+        """The next to be sent; nobody waits for some of them any more."""
+        batch, batch_bytes = list[_Copy](), 0
+        while self._waiting and len(batch) < REQUEST_BLOBS_MAX and batch_bytes < REQUEST_BYTES_MAX:
+            copy = self._waiting.popleft()
+            self._waiting_bytes -= len(copy.content)
+            if not copy.done.done():
+                batch.append(copy)
+                batch_bytes += len(copy.content)
+        return batch
+
+    async def _send(self, batch: Sequence[_Copy]) -> None:
+        body = encode_small_blobs([(each.sha256, each.content) for each in batch])
+        asked = self._peers.request(
+            self._node_id,
+            "POST",
+            PATH,
+            headers={"Content-Length": str(len(body))},
+            body=_whole(body),
+            answer_timeout_s=ANSWER_S,
+        )
+        async with asked as answer:
+            if answer.status != 200:
+                raise PeerFailed(
+                    self._node_id, f"answered {answer.status} to small copies", is_full=answer.status == 507
+                )
+        self._sent_bytes.inc(sum(len(each.content) for each in batch))
+
+
+def encode_small_blobs(blobs: Sequence[tuple[str, bytes]]) -> bytes:
+    """The body of a request: of each blob its SHA-256, its length, big-endian, and its content."""
+    parts = list[bytes]()
+    for sha256, content in blobs:
+        parts += _HEAD.pack(bytes.fromhex(sha256), len(content)), content
+    return b"".join(parts)
+
+
+def decode_small_blobs(body: bytes) -> list[tuple[str, bytes]]:
+    """Raises ValueError for a body that ends within a blob, or content that does not hash to its name."""
+    blobs, at = list[tuple[str, bytes]](), 0
+    with suppress(struct.error):
+        while at < len(body):
+            digest, length = _HEAD.unpack_from(body, at)
+            content = body[at + _HEAD.size : at + _HEAD.size + length]
+            at += _HEAD.size + length
+            if at > len(body) or hashlib.sha256(content).digest() != digest:
+                break
+            blobs.append((digest.hex(), content))
+        else:
+            return blobs
+    raise ValueError("the body is cut off, or a blob does not have the SHA-256 that it is sent under")
+
+
+async def _whole(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
+
+
+def _another(failure: PeerFailed) -> PeerFailed:
+    """An error of each one's own: whoever raises it adds to it."""
+    return PeerFailed(failure.node_id, failure.reason, is_full=failure.is_full, is_silent=failure.is_silent)
