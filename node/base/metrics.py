@@ -28,11 +28,11 @@ class CustodyStops:
         self._kinds: set[str] = set()
         self._broken_off = Gauge(
             "filestore_custody_broken_off",
-            "1 while the node cannot go on with custody (of losses), collect, compare or scrub.",
+            "1 while the node cannot go on with custody (of losses), collect, compare, scrub or packs.",
             ["kind"],
             registry=registry,
         )
-        for kind in ("custody", "collect", "compare", "scrub"):
+        for kind in ("custody", "collect", "compare", "scrub", "packs"):
             self._broken_off.labels(kind)
 
     def note_trouble(self, kind: str, error: Exception | None) -> None:
@@ -159,11 +159,28 @@ class NodeMetrics:
             "Damaged blobs that cannot be moved to quarantine: removed from service where they are.",
             registry=registry,
         )
+        self._add_packs(registry)
         self.custody_stops = CustodyStops(registry)
         self.custody_rate = Gauge(
             "filestore_custody_rate",
             "Bytes per second that custody and replication may use now.",
             registry=registry,
+        )
+
+    def _add_packs(self, registry: CollectorRegistry) -> None:
+        """What lies in packs (`node/custody/packing.py`), as of its last look."""
+        self.packs = Gauge("filestore_packs", "Files that hold many small blobs.", registry=registry)
+        self.packed_blobs = Gauge("filestore_packed_blobs", "Small blobs in packs.", registry=registry)
+        self.packed_bytes = Gauge(
+            "filestore_packed_bytes",
+            "Bytes in packs: live (of blobs), or dead (deleted, until their pack is rewritten).",
+            ["state"],
+            registry=registry,
+        )
+        for state in ("live", "dead"):
+            self.packed_bytes.labels(state)
+        self.pack_bytes_given_back = Counter(
+            "filestore_pack_bytes_given_back", "Bytes given back by rewriting packs.", registry=registry
         )
 
 

@@ -146,7 +146,7 @@ async def tus_delete(request: web.Request) -> web.StreamResponse:
     when they are back. Needs write on the file.
     """
     with versioned():
-        return await _write(request, tus.delete, needs_file=_never, unreachable=tus.terminate)
+        return await _write(request, tus.delete, needs_file=lambda *_: False, unreachable=tus.terminate)
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
@@ -168,7 +168,7 @@ async def _write(
     act: _Act,
     require: _Require = lambda _request, _record: None,
     *,
-    needs_file: _NeedsFile = lambda _request, _services, _record: True,
+    needs_file: _NeedsFile = lambda *_: True,
     unreachable: _ActAlone | None = None,
 ) -> web.StreamResponse:
     """The answer of `act`, which has the upload for itself on the holder; other nodes pass the request on.
@@ -197,15 +197,9 @@ async def _write(
             return await unreachable(request, services, caller, record)
         return await hung(request, services, caller, record)
     try:
-        session_of = upload_session(
-            request,
-            services,
-            caller,
-            record,
-            seen_releases=seen_releases,
-            opens=needs_file(request, services, record),
-        )
-        async with session_of as session:
+        opens = needs_file(request, services, record)
+        using = upload_session(request, services, caller, record, seen_releases=seen_releases, opens=opens)
+        async with using as session:
             _require_tags(request, session.record)  # another request may have ended the upload meanwhile
             return await act(session)
     except HandedOver as error:
@@ -228,10 +222,6 @@ async def hung(
         if holder := elsewhere(services, record):
             return await onward(request, holder)
     raise Unavailable("The disk of the node that holds this upload hangs.", retry_after_s=2)
-
-
-def _never(_request: web.Request, _services: ContentContext, _record: UploadRecord) -> bool:
-    return False
 
 
 def _require_tags(request: web.Request, record: UploadRecord) -> None:

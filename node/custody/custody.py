@@ -21,6 +21,7 @@ from node.custody.damaged_copies import DamagedCopies
 from node.custody.loss_repair import LossRepair
 from node.custody.orders import PassEvent
 from node.custody.orphans import Orphans
+from node.custody.packing import Packing
 from node.custody.periodic import PeriodicWork, keep_on
 from node.custody.reporter import Reporter
 from node.custody.scrub import Scrubber
@@ -42,6 +43,7 @@ class Custody:
         self._comparison = Comparison(context, self._reporter, self._losses)
         self.scrubber = Scrubber(context, self._losses, state)
         self.orphans = Orphans(context)
+        self.packing = Packing(context)
         stops = context.metrics.custody_stops
         self.works = (
             PeriodicWork("compare", self.compare, COMPARE_S, stops),
@@ -53,14 +55,11 @@ class Custody:
         """Keep them for ever."""
         context = self._context
         await context.view.wait_until_fresh()
+        looks = {"custody": self.settle_losses, "copies": self._copies.look, "packs": self.packing.look}
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(
-                    keep_on("custody", self.settle_losses, PassEvent(), context.metrics.custody_stops)
-                )
-                group.create_task(
-                    keep_on("copies", self._copies.look, PassEvent(), context.metrics.custody_stops)
-                )
+                for kind, look in looks.items():
+                    group.create_task(keep_on(kind, look, PassEvent(), context.metrics.custody_stops))
                 for work in self.works:
                     group.create_task(work.run())
         finally:

@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from node.packs.record import HEAD_BYTES, REMOVED_BYTES, PackRecord, Place
+from node.packs.record import HEAD_BYTES, HEADER_BYTES, REMOVED_BYTES, PackRecord, Place
 
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
 _CACHE_KIB: Final = 8 << 10
@@ -55,6 +55,11 @@ class PackFacts:
     live_bytes: int
     live_blobs: int
 
+    @property
+    def dead_bytes(self) -> int:
+        """Of records that count no more."""
+        return max(self.indexed_bytes - HEADER_BYTES - self.live_bytes, 0)
+
 
 class PackIndex:
     """The tables, with a connection that writes and one that reads."""
@@ -90,9 +95,10 @@ class PackIndex:
         asked = "SELECT DISTINCT sha256, length FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT ?"
         return list(self._all(asked, sha256, limit))
 
-    def in_pack(self, number: int) -> list[PackedBlob]:
-        """What counts in a pack, in the order in which it lies there."""
-        return list(map(_found, self._all(f"{_BLOBS} WHERE pack = ? ORDER BY offset", number)))
+    def in_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
+        """What counts in a pack, as it lies there from `start` on: `limit` blobs, -1 for all."""
+        asked = f"{_BLOBS} WHERE pack = ? AND offset >= ? ORDER BY offset LIMIT ?"
+        return list(map(_found, self._all(asked, number, start, limit)))
 
     def removals_in(self, number: int) -> list[Removal]:
         """The removals in a pack that are needed, in the order in which they lie there."""

@@ -51,6 +51,8 @@ INDEX: Final = "index.sqlite"
 OPENING: Final = "opening.lock"
 USERS: Final = "users.lock"
 
+_STEP_BYTES: Final = 1 << 20  # that are copied under one sync
+_STEP_BLOBS: Final = 256
 _ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
 T = TypeVar("T", PackedBlob, PackRecord)
 
@@ -193,31 +195,49 @@ class PackStore:
         """The next blobs in the order of their SHA-256, with their lengths."""
         return self.index.after(sha256, limit)
 
-    def rewrite(self, pack: PackFacts, *, stop: Callable[[], bool] = lambda: False) -> int:
+    def rewrite(self, pack: PackFacts) -> int:
         """Copy what counts of a sealed pack to the one that is appended to, and remove it: bytes given back.
 
-        A crash at any point leaves every blob in one of the two at least. Given up when `stop` says so. A
-        record that is damaged stays what it is: the pack is kept for it, and 0 is answered. Raises OSError.
+        A record that is damaged stays what it is: the pack is kept for it, and 0 is answered. Raises OSError.
         """
-        size_bytes = self._reader(pack.number).size_bytes
-        written_bytes = 0
-        for batch in _batches(self.index.in_pack(pack.number), self._pack_bytes_max // 16):
-            if stop():
-                return 0
-            contents = [(found, self._content(found)) for found in batch]
-            if any(content is None for _, content in contents):
-                return 0
-            written_bytes += self._copy(
-                [(found, content) for found, content in contents if content is not None]
-            )
+        written_bytes, at = 0, 0
+        while True:
+            step = self.copy_some(pack.number, at)
+            if step is None:
+                break
+            at, copied_bytes = step
+            written_bytes += copied_bytes
+        given_back = self.drop_if_empty(pack.number)
+        return given_back - written_bytes if given_back else 0
+
+    def copy_some(self, number: int, start: int) -> tuple[int, int] | None:
+        """Copy some of what counts in a sealed pack from `start` on: where to go on, bytes that were written.
+
+        None when there is nothing more. It may be left at any time, and a crash at any point leaves every
+        blob in one of the two packs at least. A damaged record is passed over. Raises OSError.
+        """
+        if self._is_appended_to(number):
+            return None
+        batch = next(_batches(self.index.in_pack(number, start=start, limit=_STEP_BLOBS), _STEP_BYTES), None)
+        if batch is None:
+            return None
+        contents = [(found, content) for found in batch if (content := self._content(found)) is not None]
+        return batch[-1].place.offset + 1, self._copy(contents) if contents else 0
+
+    def drop_if_empty(self, number: int) -> int:
+        """Remove a sealed pack of which nothing counts: its bytes, less what was written; 0 if it stays.
+
+        Raises OSError.
+        """
         with self._appending:
-            if self.index.in_pack(pack.number):
-                return 0  # not all of it was copied: its removal, or another copy, came between
-            written_bytes += self._copy_removals(pack.number)
-            unlink(pack_name(pack.number), parent=self._directory)
+            if self._is_appended_to(number) or self.index.in_pack(number, limit=1):
+                return 0
+            size_bytes = self._reader(number).size_bytes
+            written_bytes = self._copy_removals(number)
+            unlink(pack_name(number), parent=self._directory)
             self._disk.fsync(self._directory)
-            self.index.drop(pack.number)
-        self._forget_reader(pack.number)
+            self.index.drop(number)
+        self._forget_reader(number)
         return size_bytes - written_bytes
 
     def seal(self) -> None:
@@ -284,6 +304,9 @@ class PackStore:
         if writer is None:
             writer = self._writer = PackWriter(self._directory, self._disk)
         return writer
+
+    def _is_appended_to(self, number: int) -> bool:
+        return self._writer is not None and self._writer.number == number
 
     def _end_pack(self) -> None:
         """Append to the present pack no more; one that cannot be sealed is read whole when that is wanted."""

@@ -1,0 +1,92 @@
+"""Giving back the room of deleted small blobs: packs of which much is dead are rewritten.
+
+A pack is due when more than DEAD_SHARE of it is dead; so are packs that stayed small, once there are
+SMALL_PACKS_MAX of them: each process that ends leaves one. A rewriting goes on in steps of a megabyte, within
+the node's budget of bytes, and may be left after any of them: what was copied is in its new place then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from node.custody.context import CustodyContext
+from node.packs.index import PackFacts
+from node.packs.store import PACK_BYTES_MAX
+
+LOOK_S: Final = 30.0
+DEAD_SHARE: Final = 0.4
+SEALED_BYTES_MIN: Final = 8 << 20  # of the pack that is appended to: before, it may fill up still
+SMALL_PACK_BYTES: Final = PACK_BYTES_MAX // 16
+SMALL_PACKS_MAX: Final = 16
+
+_log = logging.getLogger(__name__)
+
+
+class Packing:
+    """The packs of one node. `look` often, for ever."""
+
+    def __init__(self, context: CustodyContext) -> None:
+        self._context = context
+        self._store = context.blobs.packed.store
+        self._due_at_s = float("-inf")
+
+    async def look(self) -> None:
+        """Rewrite what is due, if it is time. Raises FilestoreError, OSError: then it is tried again."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._due_at_s:
+            return
+        await self.rewrite_due()
+        self._due_at_s = now_s + LOOK_S
+
+    async def rewrite_due(self) -> int:
+        """Bytes given back. Raises FilestoreError, OSError."""
+        context, given_back = self._context, 0
+        packs = await context.disk.run(self._store.index.packs)
+        if any(not pack.is_sealed and _is_worth_it(pack) for pack in packs):
+            await context.disk.run(self._store.seal)  # that of this process, if it is one of them
+            packs = await context.disk.run(self._store.index.packs)
+        for pack in due_packs(packs):
+            if pack.live_bytes < await context.disk.run(context.blobs.room_bytes):
+                given_back += await self._rewrite(pack)
+        self._show(await context.disk.run(self._store.index.packs) if given_back else packs)
+        return given_back
+
+    async def _rewrite(self, pack: PackFacts) -> int:
+        context, at, written_bytes = self._context, 0, 0
+        while step := await context.disk.run(self._store.copy_some, pack.number, at):
+            at, copied_bytes = step
+            written_bytes += copied_bytes
+            await context.budget.take(2 * copied_bytes)  # read and written
+        dropped_bytes = await context.disk.run(self._store.drop_if_empty, pack.number)
+        if not dropped_bytes:
+            return 0  # a damaged record is there still, or somebody put something back
+        given_back = max(dropped_bytes - written_bytes, 0)
+        context.metrics.pack_bytes_given_back.inc(given_back)
+        _log.info("a pack was rewritten", extra={"copied_bytes": written_bytes, "given_back": given_back})
+        return given_back
+
+    def _show(self, packs: Sequence[PackFacts]) -> None:
+        metrics = self._context.metrics
+        metrics.packs.set(len(packs))
+        metrics.packed_blobs.set(sum(pack.live_blobs for pack in packs))
+        metrics.packed_bytes.labels("live").set(sum(pack.live_bytes for pack in packs))
+        metrics.packed_bytes.labels("dead").set(sum(pack.dead_bytes for pack in packs))
+
+
+def due_packs(packs: Sequence[PackFacts]) -> list[PackFacts]:
+    """Those to be rewritten, the one that gives back most for what it costs first."""
+    sealed = [pack for pack in packs if pack.is_sealed]
+    small = [pack for pack in sealed if pack.indexed_bytes < SMALL_PACK_BYTES]
+    due = [pack for pack in sealed if _is_mostly_dead(pack)]
+    if len(small) >= SMALL_PACKS_MAX:
+        due += [pack for pack in small if pack not in due]
+    return sorted(due, key=lambda pack: pack.live_bytes / max(pack.indexed_bytes, 1))
+
+
+def _is_mostly_dead(pack: PackFacts) -> bool:
+    return pack.dead_bytes > DEAD_SHARE * (pack.dead_bytes + pack.live_bytes)
+
+
+def _is_worth_it(pack: PackFacts) -> bool:
+    return pack.indexed_bytes >= SEALED_BYTES_MIN and _is_mostly_dead(pack)

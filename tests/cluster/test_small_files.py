@@ -1,0 +1,225 @@
+"""Small content by one whole request: packed, on as many disks as any other, whatever fails meanwhile."""
+
+import asyncio
+import hashlib
+import http.client
+import io
+import os
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from ca.identity import Identity, Role
+from ca.tls import Credential
+from coordinator.model.time_limits import PATIENCE_S
+from coordinator.rpc.raft_transport import peer_url
+from coordinator.rpc.tls_contexts import MemberContexts
+from deploy.dev.cluster import Member
+from deploy.dev.processes import LOOPBACK, wait_until
+from node.base.config import NodeFiles
+from node.uploads.small_copies import encode_small_blobs
+from tests.cluster.gray import LOAD_S
+from tests.cluster.harness import Answer, Cluster
+from tests.cluster.packed import holders_of, packed_on
+from tests.cluster.upload_steps import Steps, stopped
+
+SIZE_BYTES = 4096
+AT_ONCE = 24
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Each test starts again what it stops."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+def put(steps: Steps, node: Member | None = None, **headers: str) -> Answer:
+    """All of it, at the holder or another node."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return steps.cluster.request(
+        "PUT", steps.path, node=node or steps.holder, content=steps.content, headers=named, timeout_s=60
+    )
+
+
+def sha256_of(steps: Steps) -> str:
+    return hashlib.sha256(steps.content).hexdigest()
+
+
+def read(steps: Steps, node: Member) -> bytes:
+    answer = steps.cluster.get(f"/files/{steps.file_uuid}", node=node)
+    assert answer.status == 200, answer.body
+    return answer.body
+
+
+@contextmanager
+def part_sent(steps: Steps, sent_bytes: int) -> Iterator[None]:
+    """A PUT of which so much was sent, and whose client is silent then."""
+    connection = http.client.HTTPSConnection(
+        LOOPBACK, steps.holder.api_port, timeout=30, context=steps.cluster.context
+    )
+    connection.putrequest("PUT", steps.path)
+    connection.putheader("Authorization", f"Bearer {steps.cluster.admin_token}")
+    connection.putheader("Content-Length", str(len(steps.content)))
+    connection.endheaders()
+    connection.send(steps.content[:sent_bytes])
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, SIZE_BYTES, 64 << 10])
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_small_content_is_packed_on_every_node_and_read_from_each(
+    small: Cluster, size_bytes: int, is_declared: bool
+) -> None:
+    steps = Steps(small, os.urandom(size_bytes), **({} if is_declared else {"size_bytes": None}))
+    answer = put(steps, steps.others[0])
+    assert answer.status == 200, answer.body
+    assert answer.json["blob_sha256"] == sha256_of(steps)
+    assert holders_of(small, sha256_of(steps)) == small.nodes
+    assert not any((small.data(node) / "uploads" / steps.file_uuid).exists() for node in small.nodes)
+    assert [read(steps, node) for node in small.nodes] == [steps.content] * 3
+    assert put(steps).json == answer.json  # whoever lost the answer asks again
+    steps.content = os.urandom(size_bytes + 1)
+    assert put(steps).status in (409, 413)
+
+
+def test_larger_content_is_a_file(small: Cluster) -> None:
+    steps = Steps(small, os.urandom((64 << 10) + 1))
+    assert put(steps).status == 200
+    assert holders_of(small, sha256_of(steps)) == []
+    small.wait_everywhere(sha256_of(steps))
+
+
+def test_many_at_once_are_all_there(small: Cluster) -> None:
+    uploads = [Steps(small, os.urandom(SIZE_BYTES)) for _ in range(AT_ONCE)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        assert {answer.status for answer in pool.map(put, uploads)} == {200}
+    for steps in uploads:
+        assert read(steps, steps.others[0]) == steps.content
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Content_MD5": "AAAAAAAAAAAAAAAAAAAAAA=="}, "checksum_mismatch"),
+        ({"Repr_Digest": f"sha-256=:{'A' * 43}=:"}, "checksum_mismatch"),
+        ({"If_Match": '"0"'}, "precondition_failed"),
+    ],
+)
+def test_refused_content_leaves_nothing(small: Cluster, headers: dict[str, Any], code: str) -> None:
+    steps = Steps(small, os.urandom(SIZE_BYTES))
+    before = [packed_on(small, node) for node in small.nodes]
+    answer = put(steps, **headers)
+    assert answer.json["code"] == code, answer.body
+    assert steps.offset() == 0
+    assert [packed_on(small, node) for node in small.nodes] == before
+    assert put(steps).status == 200
+
+
+def test_content_that_its_creator_declared_otherwise_is_refused(small: Cluster) -> None:
+    steps = Steps(small, os.urandom(SIZE_BYTES), blob_sha256="0" * 64)
+    assert put(steps).json["code"] == "checksum_mismatch"
+    assert holders_of(small, sha256_of(steps)) == []
+
+
+def test_body_that_breaks_off_goes_on_where_it_ended(small: Cluster) -> None:
+    steps = Steps(small, os.urandom(SIZE_BYTES))
+    with part_sent(steps, 1000):
+        wait_until(lambda: steps.offset() == 1000, what="the bytes that came", timeout_s=30)
+    assert steps.patch(1000, SIZE_BYTES).status == 204
+    assert read(steps, steps.others[1]) == steps.content
+    assert sha256_of(steps) in packed_on(small, steps.holder)
+    again = Steps(small, os.urandom(SIZE_BYTES))
+    with part_sent(again, 1000):
+        wait_until(lambda: again.offset() == 1000, what="the bytes that came", timeout_s=30)
+    assert put(again).status == 200  # all of it anew
+    assert read(again, again.others[0]) == again.content
+
+
+def test_node_that_hangs_keeps_nobody_waiting_long_and_gets_its_copy_later(small: Cluster) -> None:
+    uploads = [Steps(small, os.urandom(SIZE_BYTES)) for _ in range(6)]
+    uploads = [steps for steps in uploads if steps.holder != small.nodes[2]]
+    with stopped(small, small.nodes[2]):
+        for steps in uploads:
+            answer = steps.cluster.request(
+                "PUT", steps.path, node=steps.holder, content=steps.content, timeout_s=PATIENCE_S + LOAD_S
+            )
+            assert answer.status == 200, answer.body
+    small.wait_healthy()
+    names = {sha256_of(steps) for steps in uploads}
+    wait_until(
+        lambda: names <= packed_on(small, small.nodes[2]),
+        what="the copies of the node that hung",
+        timeout_s=90,
+    )
+
+
+def test_too_few_nodes_keep_the_bytes_for_later(small: Cluster) -> None:
+    steps = Steps(small, os.urandom(SIZE_BYTES))
+    small.kill(*steps.others)
+    try:
+        answer = put(steps)
+        assert answer.status == 503, answer.body
+    finally:
+        small.restart(*steps.others)
+        small.wait_healthy()
+    assert put(steps).status == 200
+    assert read(steps, steps.others[0]) == steps.content
+
+
+def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(small: Cluster) -> None:
+    steps = Steps(small, os.urandom(SIZE_BYTES))
+    assert put(steps).status == 200
+    small.kill(steps.holder)
+    try:
+        assert read(steps, steps.others[0]) == steps.content
+    finally:
+        small.restart(steps.holder)
+        small.wait_healthy()
+    small.kill(*steps.others)
+    try:
+        wait_until(
+            lambda: small.get(f"/files/{steps.file_uuid}", node=steps.holder).body == steps.content,
+            what="the content from the node that was killed",
+            timeout_s=30,
+        )
+    finally:
+        small.restart(*steps.others)
+        small.wait_healthy()
+
+
+def test_peer_port_takes_no_blob_under_another_s_name(small: Cluster) -> None:
+    sender, receiver = small.nodes[:2]
+    files = NodeFiles(small.data(sender))
+    identity = files.read_config().identity
+    context = MemberContexts(Credential(files.credential_path, files.root.read_text()), identity).client()
+    content = os.urandom(100)
+    good = encode_small_blobs([(hashlib.sha256(content).hexdigest(), content)])
+    bad = encode_small_blobs([("0" * 64, content)])
+    large = bytes((64 << 10) + 1)
+    too_large = encode_small_blobs([(hashlib.sha256(large).hexdigest(), large)])
+    before = packed_on(small, receiver)
+    statuses = asyncio.run(sent_to(receiver, identity.cluster, context, [good + bad, good[:-1], too_large]))
+    assert statuses == [400, 400, 413]
+    assert packed_on(small, receiver) == before
+    assert asyncio.run(sent_to(receiver, identity.cluster, context, [b"", good])) == [200, 200]
+    assert packed_on(small, receiver) == before | {hashlib.sha256(content).hexdigest()}
+
+
+async def sent_to(node: Member, cluster: str, context: ssl.SSLContext, bodies: list[bytes]) -> list[int]:
+    """How a node answers these bodies on its peer port."""
+    name = Identity(cluster, Role.NODE, node.id).dns_name
+    url, statuses = peer_url(LOOPBACK, node.peer_port, "/small-blobs"), list[int]()
+    async with aiohttp.ClientSession() as session:
+        for body in bodies:
+            async with session.post(url, data=io.BytesIO(body), ssl=context, server_hostname=name) as answer:
+                statuses.append(answer.status)
+    return statuses

@@ -1,0 +1,112 @@
+"""The room of deleted small blobs is given back, and nothing else goes."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.custody import packing
+from node.custody.packing import SMALL_PACKS_MAX, due_packs
+from node.packs.index import PackFacts
+from node.packs.record import HEADER_BYTES
+from tests.unit.custody_node import DAY_S, Keeper
+
+SMALL_BYTES = 30_000
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    monkeypatch.setattr(packing, "SEALED_BYTES_MIN", 100_000)
+    monkeypatch.setattr(Keeper, "content", lambda self: self.dice.randbytes(SMALL_BYTES))
+    kept = Keeper(tmp_path)
+    kept.blobs.packed.takes_new = lambda: True
+    yield kept
+    kept.close()
+
+
+def pack_bytes(keeper: Keeper) -> int:
+    return sum(path.stat().st_size for path in (keeper.directory / "packs").glob("*.pack"))
+
+
+def facts(number: int, used: int, live: int, *, is_sealed: bool = True) -> PackFacts:
+    return PackFacts(number, is_sealed, HEADER_BYTES + used, live, 0)
+
+
+async def test_pack_of_which_much_is_deleted_is_rewritten(keeper: Keeper) -> None:
+    contents = {keeper.put(content): content for content in (keeper.content() for _ in range(20))}
+    names = sorted(contents)
+    assert await keeper.custody.packing.rewrite_due() == 0
+    for name in names[:7]:
+        keeper.blobs.delete(name)
+    assert await keeper.custody.packing.rewrite_due() == 0  # a third
+    for name in names[7:12]:
+        keeper.blobs.delete(name)
+    given_back = await keeper.custody.packing.rewrite_due()
+    assert given_back > 12 * SMALL_BYTES
+    assert pack_bytes(keeper) < 9 * SMALL_BYTES
+    assert keeper.on_disk() == names[12:]
+    for name in names[12:]:
+        with keeper.blobs.open(name) as blob:
+            assert blob.read_cached(0, SMALL_BYTES) == contents[name]
+    value = keeper.registry.get_sample_value
+    assert value("filestore_packed_blobs") == 8
+    assert (value("filestore_packed_bytes", {"state": "dead"}) or 0) < 2000  # records of removals
+    assert value("filestore_pack_bytes_given_back_total") == given_back
+    assert await keeper.custody.packing.rewrite_due() == 0
+
+
+async def test_rewriting_that_is_broken_off_loses_nothing_and_is_ended_later(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = sorted(keeper.put(keeper.content()) for _ in range(40))
+    for name in names[:20]:
+        keeper.blobs.delete(name)
+    taken = asyncio.Event()
+
+    async def take(_size_bytes: int) -> None:
+        taken.set()
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr("node.packs.store._STEP_BYTES", 5 * SMALL_BYTES)
+    with monkeypatch.context() as slow:
+        slow.setattr(keeper.context.budget, "take", take)
+        rewriting = asyncio.create_task(keeper.custody.packing.rewrite_due())
+        await taken.wait()
+        rewriting.cancel()
+        await asyncio.wait({rewriting})
+    assert keeper.on_disk() == names[20:]
+    keeper.restart()
+    assert keeper.on_disk() == names[20:]
+    assert await keeper.custody.packing.rewrite_due() > 0
+    assert keeper.on_disk() == names[20:]
+    assert pack_bytes(keeper) < 21 * SMALL_BYTES
+
+
+async def test_damaged_record_keeps_its_pack_until_it_is_in_quarantine(keeper: Keeper) -> None:
+    name, *others = (keeper.store() for _ in range(10))
+    for other in others[:8]:
+        keeper.blobs.delete(other)
+    (pack,) = (keeper.directory / "packs").glob("*.pack")
+    found = keeper.blobs.packed.find(name)
+    assert found is not None
+    content = bytearray(pack.read_bytes())
+    content[found.place.offset + 200] ^= 1
+    pack.write_bytes(content)
+    assert await keeper.custody.packing.rewrite_due() == 0
+    assert pack.exists()
+    keeper.later_s = 31 * DAY_S
+    await keeper.custody.scrubber.look(keeper.cycle())
+    assert keeper.quarantined() == [name]
+    await keeper.custody.packing.rewrite_due()
+    assert not pack.exists()
+    assert keeper.on_disk() == others[8:]
+
+
+def test_due_are_packs_that_are_mostly_dead_and_small_ones_when_there_are_many() -> None:
+    whole, half, gone = facts(1, 200 << 20, 200 << 20), facts(2, 200 << 20, 100 << 20), facts(3, 1000, 0)
+    assert due_packs([whole, half, gone]) == [gone, half]
+    assert due_packs([facts(4, 1000, 0, is_sealed=False)]) == []
+    small = [facts(number, 1 << 20, 1 << 20) for number in range(SMALL_PACKS_MAX)]
+    assert due_packs([whole, *small[1:]]) == []
+    assert due_packs([whole, *small]) == small
