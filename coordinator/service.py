@@ -9,15 +9,14 @@ heartbeats.
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from ca import csr
 from ca.errors import (
     Conflict,
     Forbidden,
-    InsufficientStorage,
     InvalidRequest,
     Unavailable,
 )
@@ -35,10 +34,9 @@ from coordinator.member.membership_changes import Operations
 from coordinator.member.state_digests import Digests
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import check_parameters, job_kind
-from coordinator.model.placement import Candidate, choose
 from coordinator.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord, UserRecord
+from coordinator.placing import Placing
 from coordinator.protocol.calls import (
-    DISK_FAILED,
     AddCoordinatorCall,
     AnyCall,
     FollowCall,
@@ -50,6 +48,8 @@ from coordinator.protocol.calls import (
     JoinReply,
     MintCall,
     MintReply,
+    PlaceCall,
+    PlaceReply,
     ProposeCall,
     ReadCall,
     RemoveCoordinatorCall,
@@ -74,12 +74,9 @@ from coordinator.protocol.commands import (
     AdmitUser,
     AnyCommand,
     CompleteUpload,
-    CreateFile,
-    CreatePartial,
     JoinNode,
     RenewCertificate,
     ReportHash,
-    RestartUpload,
     RevokeNode,
     TakeOverUpload,
     TriggerJob,
@@ -89,6 +86,7 @@ from coordinator.protocol.queries import (
     CheckAdmin,
     CheckJoinSecret,
     CheckJoinToken,
+    CheckNewFile,
     GetContent,
     GetUser,
     ListQuery,
@@ -98,13 +96,11 @@ from coordinator.rpc.caller_proof import Callers
 from coordinator.rpc.node_health import PLACEABLE_S, NodeHealth
 from coordinator.rpc.server import Refused, value_of
 from coordinator.rpc.state_view import StateView
-from coordinator.runtime.wording import counted
 from coordinator.statuses import Statuses
 from coordinator.storage.snapshot_store import Chunk, SnapshotStore
 from coordinator.storage.state_store import Store
 from coordinator.user_tokens import UserTokens
 
-SHOWN_MAX = 3  # nodes that are named in a refusal
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -140,6 +136,7 @@ class Service:
         self._statuses = statuses
         self._callers = Callers(view, clocks.now_ms)
         self._tokens = tokens
+        self._placing = Placing(identity, view, health)
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
@@ -173,6 +170,8 @@ class Service:
                 return _encode(await self._renew_token(call))
             case TicketCall():
                 return _encode(await self._ticket(call))
+            case PlaceCall():
+                return _encode(self._place(call))
             case RotateKeyCall():
                 return await self._rotate_key(call)
             case AddCoordinatorCall():
@@ -212,7 +211,7 @@ class Service:
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
         reply = await self._change(
-            self._stamped(command), call.session, call.sequence, call.acknowledged_below
+            self._placing.stamped(command), call.session, call.sequence, call.acknowledged_below
         )
         if isinstance(command, RevokeNode):
             self._health.forget(command.node_id)
@@ -242,41 +241,6 @@ class Service:
             command, session=session, sequence=sequence, acknowledged_below=acknowledged_below
         )
         return value_of(reply)
-
-    def _stamped(self, command: AnyCommand) -> AnyCommand:
-        """The command with what only the leader knows: where new bytes go, who works on a job."""
-        if isinstance(command, TriggerJob):
-            return msgspec.structs.replace(command, node_id=self._identity.id)
-        if isinstance(command, RestartUpload):
-            return msgspec.structs.replace(command, placement=self._placement(command.file_uuid, 0))
-        if not isinstance(command, CreateFile | CreatePartial):
-            return command
-        placement = self._placement(command.file_uuid, command.size_bytes or 0)
-        return msgspec.structs.replace(command, placement=placement)
-
-    def _placement(self, file_uuid: str, size_bytes: int) -> list[str]:
-        """Where so many bytes go. Raises Unavailable, Refused."""
-        view = self._view()
-        if view.nodes and self._health.is_silent():
-            raise Unavailable("No node was heard since this coordinator started.")
-        candidates = self._health.candidates(view.nodes, at_s=time.monotonic())
-        if len(candidates) < view.write_quorum:
-            failed = [n.node_id for n in view.nodes if self._health.disk(n.node_id) == DISK_FAILED]
-            why = f" The disks of these take no bytes: {', '.join(failed[:SHOWN_MAX])}." if failed else ""
-            raise Refused(
-                Unavailable.code,
-                f"{counted(len(candidates), 'node takes', 'nodes take')} new files, {view.write_quorum} must."
-                f"{why}",
-            )
-        roomy = [candidate for candidate in candidates if candidate.has_room(size_bytes)]
-        if len(roomy) < view.write_quorum:
-            raise Refused(
-                InsufficientStorage.code,
-                f"{counted(len(roomy), 'node has', 'nodes have')} room for"
-                f" {size_bytes} bytes more, {view.write_quorum} must have it:"
-                f" delete files or add nodes. Short: {_shortage(candidates, roomy)}.",
-            )
-        return choose(file_uuid, roomy, view.replicas)
 
     async def _read(self, query: AnyQuery, peer: Peer | None = None) -> bytes:
         """The answer behind a read barrier, with caller and `peer` as the state has them then."""
@@ -452,6 +416,20 @@ class Service:
         await self._read(GetContent(caller=call.caller, file_uuid=call.file_uuid))
         return self._tokens.ticket(self._callers.proved(call.caller), call.file_uuid, call.ttl_seconds)
 
+    def _place(self, call: PlaceCall) -> PlaceReply:
+        self._require_leader()
+        caller = self._callers.proved(call.caller)
+        self._answer(
+            CheckNewFile(
+                caller=caller,
+                file_uuid=call.file_uuid,
+                bucket_id=call.bucket_id,
+                size_bytes=call.size_bytes,
+            )
+        )
+        placement = self._placing.placement(call.file_uuid, call.size_bytes)
+        return PlaceReply(placement, self._driver.applied_index)
+
     async def _rotate_key(self, call: RotateKeyCall) -> bytes:
         await self._require_admin(call.caller)
         if call.grace_seconds > TTL_SECONDS_MAX:
@@ -472,15 +450,6 @@ class Service:
         return self._statuses.reply()
 
 
-def _shortage(candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> str:
-    """Which nodes lack room, and how much each has."""
-    short = [candidate for candidate in candidates if candidate not in roomy]
-    return ", ".join(
-        f"{each.node_id} with {each.free_bytes} bytes free, of which {each.reserve_bytes} stay so"
-        for each in short[:SHOWN_MAX]
-    )
-
-
 def _require_coordinator(identity: Identity) -> None:
     if identity.role is not Role.COORDINATOR:
         raise Forbidden("Snapshots and bundles are for coordinators.")
@@ -496,5 +465,6 @@ def require_own(identity: Identity, command: AnyCommand) -> None:
         raise Forbidden(f"A {type(command).__name__} is not proposed by members.")
     if isinstance(command, OWN_COMMANDS) and command.node_id != identity.id:
         raise Forbidden("A node speaks for itself only.")
-    if isinstance(command, CompleteUpload) and identity.id not in command.replicas:
+    content = command if isinstance(command, CompleteUpload) else getattr(command, "content", UNSET)
+    if content is not UNSET and identity.id not in content.replicas:
         raise Forbidden("The node that completes an upload holds its content.")

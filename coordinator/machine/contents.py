@@ -4,10 +4,12 @@ import sqlite3
 
 import msgspec
 
-from ca.errors import Gone, NotAvailable
-from coordinator.machine import files, manifests, replicas
+from ca.errors import Gone, NotAvailable, PayloadTooLarge, Unavailable
+from coordinator.machine import blobs, files, manifests, replicas
+from coordinator.machine.execution import quotas, rules, states
 from coordinator.machine.execution.access import Level, reads_lastingly
 from coordinator.machine.execution.change import Change, Question
+from coordinator.model.bounds import COUNT_MAX
 from coordinator.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord
 from coordinator.protocol.commands import CompleteUpload
 from coordinator.protocol.queries import GetContent, GetTicketContent
@@ -50,3 +52,50 @@ def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> Non
         change.db.execute("UPDATE vms SET md5 = ? WHERE sequence = ?", (command.md5, row.sequence))
     elif row.kind == PROJECT_FILE and command.manifest is not None:
         manifests.store(change, row.sequence, command.manifest)
+
+
+def make_available(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
+    """The file has this content from now on, and its upload is no more."""
+    blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
+    next_state = states.next_state(change.db)
+    change.db.execute(
+        "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
+        f" {next_state}, due_at_ms = ? + {files.RETENTION_MS} WHERE sequence = ?",
+        (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, row.sequence),
+    )
+    describe(change, row, command)
+    if isinstance(command.patch_offset, int) and rules.in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN:
+        change.db.execute(
+            "UPDATE files SET patch_offset = ? WHERE sequence = ?", (command.patch_offset, row.sequence)
+        )
+    quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, command.file_uuid))
+    files.remove_parts(change, command.file_uuid)
+    change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
+    change.db.execute(
+        f"UPDATE buckets SET used_bytes = used_bytes + ?, {next_state} WHERE bucket_id = ?",
+        (command.size_bytes, change.at_ms, row.bucket_id),
+    )
+
+
+def require_quorum(change: Change, node_ids: list[str]) -> None:
+    """Raises Unavailable unless these are nodes, each once, and enough."""
+    write_quorum = change.db.execute("SELECT write_quorum FROM cluster").fetchone()[0]
+    known = known_nodes(change, node_ids)
+    if known != len(node_ids) or known < write_quorum:
+        raise Unavailable(f"{known} known nodes hold the content, {write_quorum} must.")
+
+
+def require_quota(change: Change, bucket_id: str, size_bytes: int) -> None:
+    """Raises PayloadTooLarge when the content of the bucket may not become so much more."""
+    quota_bytes, used_bytes = change.db.execute(
+        "SELECT quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)
+    ).fetchone()
+    if used_bytes + size_bytes > (quota_bytes or COUNT_MAX):
+        raise PayloadTooLarge(f"The bucket may hold {quota_bytes or COUNT_MAX} bytes, it holds {used_bytes}.")
+
+
+def known_nodes(change: Change, node_ids: list[str]) -> int:
+    """How many of these are nodes of the cluster."""
+    marks = ", ".join("?" * len(node_ids))
+    statement = f"SELECT COUNT(*) FROM nodes WHERE node_id IN ({marks})"
+    return int(change.db.execute(statement, node_ids).fetchone()[0])

@@ -114,6 +114,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.FindUser: users.find,
     queries.ListUsers: users.list_page,
     queries.CheckAdmin: users.check_admin,
+    queries.CheckNewFile: files.check,
     queries.CheckJoinToken: join_tokens.check,
     queries.CheckJoinSecret: join_tokens.check_secret,
     queries.ListJoinTokens: join_tokens.list_page,

@@ -33,7 +33,7 @@ from coordinator.machine.execution.pages import (
 )
 from coordinator.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller, FilePage, FileRecord
 from coordinator.protocol.commands import DeleteFile, UpdateFile
-from coordinator.protocol.queries import ListBucketFiles
+from coordinator.protocol.queries import CheckNewFile, ListBucketFiles
 
 _IS_FILE = Condition("f.kind <> ?", (PARTIAL,))  # for lists of every kind
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
@@ -144,6 +144,21 @@ def check_new(scope: Change | Question, user: User, new: NewFile, *, given_back_
         raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
     if is_taken:
         raise InvalidRequest("file_uuid: a file with this id exists.")
+
+
+def check(question: Question, query: CheckNewFile) -> None:
+    """Whether the caller may create such a file now; raises what that would be refused with."""
+    new = NewFile(
+        file_uuid=query.file_uuid,
+        kind="",
+        bucket_id=query.bucket_id,
+        filename="",
+        content_type="",
+        size_bytes=query.size_bytes,
+        expected_sha256="",
+        retention_hours=None,
+    )
+    check_new(question, require_user(question.users, query.caller), new)
 
 
 def insert(change: Change, user: User, new: NewFile) -> None:

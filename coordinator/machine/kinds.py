@@ -79,7 +79,7 @@ def describe(
 
 
 def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFile) -> UploadRecord:
-    """Create the file record, the row of its kind and its upload in one change.
+    """Create the file record, the row of its kind and its upload in one change, or its content.
 
     One that is put together from parts is made once, however often that is asked for.
     """
@@ -97,6 +97,7 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
     )
     taken = parts.require(change, user, command)
     files.check_new(change, user, new, given_back_bytes=taken.reserved_in(command.bucket_id))
+    uploads.check_stored(change, command)
     files.insert(change, user, new)
     columns = ("sequence", "file_uuid", "owner_id", *kind.created)
     own = (None if (value := getattr(command, name)) is UNSET else value for name in kind.created)
@@ -104,6 +105,8 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
         f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
         (change.log_index, command.file_uuid, user.user_id, *own),
     )
+    if command.content is not UNSET:
+        return uploads.end_at_once(change, command, command.content)
     taken.join(change, command)
     return uploads.begin(change, new, command.placement)
 

@@ -9,22 +9,22 @@ from ca.errors import (
     Gone,
     InvalidRequest,
     NotFound,
-    PayloadTooLarge,
     Unavailable,
 )
 from coordinator.machine import blobs, contents, files, replicas
 from coordinator.machine.execution import quotas, rules, states
 from coordinator.machine.execution.access import Level, require_user
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.bounds import COUNT_MAX
 from coordinator.model.records import PARTIAL, Caller, ContentRecord, UploadRecord
 from coordinator.protocol.commands import (
     CompleteUpload,
+    CreateFile,
     DeclareSize,
     PlaceUpload,
     RecordProgress,
     RestartUpload,
     RewindUpload,
+    StoredContent,
     TakeOverUpload,
     TerminateUpload,
 )
@@ -220,7 +220,7 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     upload = _live(change, row, found)
     if row.size_bytes is None:
         if rules.in_force(change.db) >= rules.SIZES_WITHIN_QUOTA:
-            _require_quota(change, row, command.size_bytes)  # else no content that fits could complete it
+            contents.require_quota(change, row.bucket_id, command.size_bytes)  # else nothing could end it
         if upload is not None and upload.reserved_bytes is not None:
             upload = _reserve(change, row, upload, command.size_bytes)
         row = msgspec.structs.replace(row, size_bytes=command.size_bytes)
@@ -254,26 +254,44 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
         _with_room(change, row, live, command.size_bytes)
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
     replicas.require_present(change.db, command.blob_sha256, command.replicas, command.as_of)
-    blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
-    next_state = states.next_state(change.db)
-    change.db.execute(
-        "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
-        f" {next_state}, due_at_ms = ? + {files.RETENTION_MS} WHERE sequence = ?",
-        (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, row.sequence),
-    )
-    contents.describe(change, row, command)
-    if isinstance(command.patch_offset, int) and rules.in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN:
-        change.db.execute(
-            "UPDATE files SET patch_offset = ? WHERE sequence = ?", (command.patch_offset, row.sequence)
-        )
-    quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, command.file_uuid))
-    files.remove_parts(change, command.file_uuid)
-    change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
-    change.db.execute(
-        f"UPDATE buckets SET used_bytes = used_bytes + ?, {next_state} WHERE bucket_id = ?",
-        (command.size_bytes, change.at_ms, row.bucket_id),
-    )
+    contents.make_available(change, row, command)
     return _completed(change, command)
+
+
+def check_stored(change: Change, command: CreateFile) -> None:
+    """Check that a file may be created with the content that the command brings, if it brings any.
+
+    Raises as `complete` does, and InvalidRequest for content of a size that is not told, or of parts.
+    """
+    content = command.content
+    if content is msgspec.UNSET:
+        return
+    if command.size_bytes is None or command.parts is not msgspec.UNSET:
+        raise InvalidRequest("content: is of a file that is whole, and whose size is declared.")
+    if command.expected_sha256 not in ("", content.sha256):
+        raise ChecksumMismatch("blob_sha256: the content is not what was declared.")
+    contents.require_quota(change, command.bucket_id, command.size_bytes)
+    contents.require_quorum(change, content.replicas)
+    blobs.check_size(change.db, content.sha256, command.size_bytes)
+    replicas.require_present(change.db, content.sha256, content.replicas, content.as_of)
+
+
+def end_at_once(change: Change, command: CreateFile, content: StoredContent) -> UploadRecord:
+    """Make a file available that was just created, with content that `check_stored` let through."""
+    assert command.size_bytes is not None
+    row, _ = _require(change, command.caller, command.file_uuid)
+    completion = CompleteUpload(
+        caller=command.caller,
+        file_uuid=command.file_uuid,
+        blob_sha256=content.sha256,
+        size_bytes=command.size_bytes,
+        replicas=content.replicas,
+        md5=content.md5,
+        manifest=content.manifest,
+        patch_offset=-1,
+    )
+    contents.make_available(change, row, completion)
+    return _record(change, _require(change, command.caller, command.file_uuid)[0], None)
 
 
 def terminate(change: Change, command: TerminateUpload) -> None:
@@ -373,21 +391,15 @@ def _require_nodes(change: Change, placement: list[str]) -> None:
     """Raises InvalidRequest for a placement that cannot be one."""
     if not placement or len(set(placement)) != len(placement):
         raise InvalidRequest("placement: must name nodes, and each once.")
-    if _known_nodes(change, placement) != len(placement):
+    if contents.known_nodes(change, placement) != len(placement):
         raise InvalidRequest("placement: names an unknown node.")
 
 
 def _require_lost(change: Change, upload: _Upload, lost: list[str]) -> None:
     """Raises Conflict while a node of the placement is a member that nobody has asked for the bytes."""
     unasked = [node_id for node_id in upload.placement if node_id not in lost]
-    if unasked and _known_nodes(change, unasked):
+    if unasked and contents.known_nodes(change, unasked):
         raise Conflict("Nodes that may have what is acknowledged of this upload were not asked.")
-
-
-def _known_nodes(change: Change, node_ids: list[str]) -> int:
-    marks = ", ".join("?" * len(node_ids))
-    statement = f"SELECT COUNT(*) FROM nodes WHERE node_id IN ({marks})"
-    return int(change.db.execute(statement, node_ids).fetchone()[0])
 
 
 def _write(change: Change, file_uuid: str, upload: _Upload) -> None:
@@ -411,19 +423,8 @@ def _check_content(change: Change, row: files.FileRow, command: CompleteUpload) 
         raise InvalidRequest(f"size_bytes: {row.size_bytes} were declared, {command.size_bytes} came.")
     if row.expected_sha256 not in ("", command.blob_sha256):
         raise ChecksumMismatch("blob_sha256: the content is not what was declared.")
-    _require_quota(change, row, command.size_bytes)
-    write_quorum = change.db.execute("SELECT write_quorum FROM cluster").fetchone()[0]
-    known = _known_nodes(change, command.replicas)
-    if known != len(command.replicas) or known < write_quorum:
-        raise Unavailable(f"{known} known nodes hold the content, {write_quorum} must.")
-
-
-def _require_quota(change: Change, row: files.FileRow, size_bytes: int) -> None:
-    quota_bytes, used_bytes = change.db.execute(
-        "SELECT quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (row.bucket_id,)
-    ).fetchone()
-    if used_bytes + size_bytes > (quota_bytes or COUNT_MAX):
-        raise PayloadTooLarge(f"The bucket may hold {quota_bytes or COUNT_MAX} bytes, it holds {used_bytes}.")
+    contents.require_quota(change, row.bucket_id, command.size_bytes)
+    contents.require_quorum(change, command.replicas)
 
 
 def _require(

@@ -103,6 +103,18 @@ class TicketCall(Struct, frozen=True, tag="ticket"):
     ttl_seconds: Count
 
 
+class PlaceCall(Struct, frozen=True, tag="place"):
+    """Which nodes would take the bytes of a file that the caller may create. Leader only, no entry.
+
+    Nothing is promised: its creation decides. Answers a PlaceReply.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    bucket_id: Text
+    size_bytes: Count
+
+
 class RotateKeyCall(Struct, frozen=True, tag="rotate_token_key"):
     """An admin lets another key sign user tokens; those before end `grace_seconds` later. Leader only.
 
@@ -114,6 +126,13 @@ class RotateKeyCall(Struct, frozen=True, tag="rotate_token_key"):
     session: Count
     sequence: Count
     acknowledged_below: Count
+
+
+class PlaceReply(Struct, frozen=True):
+    """`placement` as that of an upload; `log_index`: one of the log, for `StoredContent.as_of`."""
+
+    placement: list[str]
+    log_index: int
 
 
 class MintReply(Struct, frozen=True):
@@ -385,6 +404,7 @@ AnyCall = (
     | MintCall
     | RenewTokenCall
     | TicketCall
+    | PlaceCall
     | RotateKeyCall
     | HeartbeatCall
     | FollowCall

@@ -54,6 +54,15 @@ class CheckAdmin(Query, frozen=True, kw_only=True, tag="check_admin"):
     caller: Caller
 
 
+class CheckNewFile(Query, frozen=True, kw_only=True, tag="check_new_file"):
+    """None if the caller may create a file of this size there now; else what its creation is refused with."""
+
+    caller: Caller
+    file_uuid: Text
+    bucket_id: Text
+    size_bytes: Count
+
+
 class CheckJoinToken(Query, frozen=True, kw_only=True, tag="check_join_token"):
     """None if this token would admit this node now, unauthorized or conflict otherwise. JoinNode decides."""
 
@@ -382,6 +391,7 @@ AnyQuery = (
     | FindUser
     | ListUsers
     | CheckAdmin
+    | CheckNewFile
     | CheckJoinToken
     | CheckJoinSecret
     | ListJoinTokens

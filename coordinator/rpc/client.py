@@ -39,6 +39,8 @@ from coordinator.protocol.calls import (
     JoinReply,
     MintCall,
     MintReply,
+    PlaceCall,
+    PlaceReply,
     ProposeCall,
     ReadCall,
     RemoveCoordinatorCall,
@@ -135,18 +137,15 @@ class MetadataClient:
         """Apply a command, once.
 
         What it replies; raises what it is refused with, or Unavailable after `timeout_s`; sooner for a client
-        that has waited long enough (`coordinator/model/time_limits.py`), and where the leader does not answer
-        this member's heartbeats either; NotInForce for a field that an older leader would pass over.
+        that has waited long enough (`coordinator/model/time_limits.py`), or without heartbeats of the leader;
+        NotInForce for a field that an older leader would pass over.
         """
         require(needed_by_fields(command), self.rules_in_force)
         call = partial(ProposeCall, command=command)
         return msgspec.msgpack.decode(await self._change(call, timeout_s), type=reply_type)
 
     async def read(self, query: AnyQuery, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S) -> _T:
-        """The linearizable answer to a query.
-
-        Raises what it is refused with, or Unavailable after `timeout_s`.
-        """
+        """The linearizable answer to a query. Raises as `propose` does."""
         answer = await self._anywhere(ReadCall(query), _ends_at(bounded_s(timeout_s)))
         return msgspec.msgpack.decode(answer, type=reply_type)
 
@@ -185,6 +184,11 @@ class MetadataClient:
         call = TicketCall(caller, file_uuid, ttl_seconds)
         answer = await self._at_leader(call, _ends_at(bounded_s(CALL_TIMEOUT_S)))
         return msgspec.msgpack.decode(answer, type=TicketReply)
+
+    async def place(self, call: PlaceCall) -> PlaceReply:
+        """Where the bytes of a file would go that may be created."""
+        answer = await self._at_leader(call, _ends_at(bounded_s(CALL_TIMEOUT_S)))
+        return msgspec.msgpack.decode(answer, type=PlaceReply)
 
     async def rotate_token_key(self, caller: Caller, grace_seconds: int) -> TokenKeyRecord:
         """Another key signs user tokens from now on. Admin only."""
@@ -382,7 +386,7 @@ class MetadataClient:
                     return _value(answer)
                 named = answer.details if answer.status == wire.NOT_LEADER else ""
                 self._leader = named if named in self._links else ""
-            await _pause(pause_s, ends_at)
+            await asyncio.sleep(min(pause_s, _try_s(ends_at)))
             pause_s = min(pause_s * 2, RETRY_S_MAX)
         raise AssertionError("unreachable")
 
@@ -402,7 +406,7 @@ class MetadataClient:
             elif answer is not None and answer.status != wire.RETRY:
                 return _value(answer)
             self._reader = self._next()
-            await _pause(pause_s, ends_at)
+            await asyncio.sleep(min(pause_s, _try_s(ends_at)))
             pause_s = min(max(pause_s * 2, RETRY_S_MIN), RETRY_S_MAX)
 
     async def _ask(
@@ -463,10 +467,6 @@ def _try_s(ends_at: float) -> float:
     if left_s <= 0:
         raise _no_answer()
     return min(left_s, TRY_TIMEOUT_S)
-
-
-async def _pause(pause_s: float, ends_at: float) -> None:
-    await asyncio.sleep(min(pause_s, _try_s(ends_at)))
 
 
 def _no_answer() -> Unavailable:

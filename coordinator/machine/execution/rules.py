@@ -61,6 +61,7 @@ UPLOADS_ARE_CONCATENATED: Final = 6  # there are partial uploads, and files are 
 COORDINATORS_JOIN: Final = 6  # a machine becomes a coordinator by a token
 REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that nobody makes one again that was revoked
 NODES_TELL_RULES: Final = 6  # nodes say which rules they know, and are refused if these are in force no more
+CONTENT_COMES_WITH_CREATION: Final = 6  # a file is created with content that nodes have stored already
 SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older release would not find them
 BEFORE_TOLD: Final = 5  # coordinators that do not tell the rules in force with each heartbeat know these
 RULES: Final = 6  # the newest that this program knows
@@ -82,6 +83,7 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
     (CreateFile, "parts"): UPLOADS_ARE_CONCATENATED,
+    (CreateFile, "content"): CONTENT_COMES_WITH_CREATION,
     (UpdateFile, "filename"): FILES_ARE_RENAMED,
     (UpdateFile, "content_type"): FILES_ARE_RENAMED,
     (UpdateFile, "retention_hours"): STATES_ARE_DISTINCT,

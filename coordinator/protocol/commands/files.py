@@ -1,10 +1,20 @@
 """Commands about stored files: creation with the metadata row of their kind, changes, uploads, deletion."""
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from coordinator.model.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Parts, Text
 from coordinator.model.records import Caller, Manifest
 from coordinator.protocol.commands.root import Command
+
+
+class StoredContent(Struct, frozen=True, kw_only=True):
+    """Content of a file that is yet to be created, durable on `replicas`; the rest as CompleteUpload."""
+
+    sha256: Text
+    replicas: NodeIds
+    md5: Text = ""
+    manifest: Manifest | None = None
+    as_of: Count = 0
 
 
 class CreateFile(Command, frozen=True, kw_only=True):
@@ -12,7 +22,8 @@ class CreateFile(Command, frozen=True, kw_only=True):
 
     Of the kind's own fields those that may be left out have a default. `parts`: it is put together from these
     partial uploads of the caller, which are complete and go with its upload from then on; made again it
-    changes nothing. Replies with an UploadRecord.
+    changes nothing. `content`: all of it is there already, so there is no upload, and the file is available.
+    Replies with an UploadRecord.
     """
 
     caller: Caller
@@ -26,6 +37,7 @@ class CreateFile(Command, frozen=True, kw_only=True):
     # Stamped by the leader: the nodes that take the bytes, the first of them from the client.
     placement: NodeIds = []
     parts: Parts | UnsetType = UNSET
+    content: StoredContent | UnsetType = UNSET
 
 
 class CreateProjectFile(CreateFile, frozen=True, kw_only=True, tag="create_project_file"):

@@ -1,0 +1,71 @@
+"""Where new bytes go, and who works on a job: what the leader adds to commands, since it hears the nodes."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ca.errors import InsufficientStorage, Unavailable
+from ca.identity import Identity
+from coordinator.model.placement import Candidate, choose
+from coordinator.model.records import ClusterView
+from coordinator.protocol.calls import DISK_FAILED
+from coordinator.protocol.commands import AnyCommand, CreateFile, CreatePartial, RestartUpload, TriggerJob
+from coordinator.rpc.node_health import NodeHealth
+from coordinator.rpc.server import Refused
+from coordinator.runtime.wording import counted
+
+SHOWN_MAX = 3  # nodes that are named in a refusal
+
+
+class Placing:
+    """What only a leader knows of a command, of the nodes that `view` names."""
+
+    def __init__(self, identity: Identity, view: Callable[[], ClusterView], health: NodeHealth) -> None:
+        self._identity, self._view, self._health = identity, view, health
+
+    def stamped(self, command: AnyCommand) -> AnyCommand:
+        """The command with where new bytes go, and who works on a job. Raises Unavailable, Refused."""
+        if isinstance(command, TriggerJob):
+            return msgspec.structs.replace(command, node_id=self._identity.id)
+        if isinstance(command, RestartUpload):
+            return msgspec.structs.replace(command, placement=self.placement(command.file_uuid, 0))
+        if not isinstance(command, CreateFile | CreatePartial):
+            return command
+        if isinstance(command, CreateFile) and command.content is not msgspec.UNSET:
+            return command
+        placement = self.placement(command.file_uuid, command.size_bytes or 0)
+        return msgspec.structs.replace(command, placement=placement)
+
+    def placement(self, file_uuid: str, size_bytes: int) -> list[str]:
+        """Where so many bytes go. Raises Unavailable, Refused."""
+        view = self._view()
+        if view.nodes and self._health.is_silent():
+            raise Unavailable("No node was heard since this coordinator started.")
+        candidates = self._health.candidates(view.nodes, at_s=time.monotonic())
+        if len(candidates) < view.write_quorum:
+            failed = [n.node_id for n in view.nodes if self._health.disk(n.node_id) == DISK_FAILED]
+            why = f" The disks of these take no bytes: {', '.join(failed[:SHOWN_MAX])}." if failed else ""
+            raise Refused(
+                Unavailable.code,
+                f"{counted(len(candidates), 'node takes', 'nodes take')} new files, {view.write_quorum} must."
+                f"{why}",
+            )
+        roomy = [candidate for candidate in candidates if candidate.has_room(size_bytes)]
+        if len(roomy) < view.write_quorum:
+            raise Refused(
+                InsufficientStorage.code,
+                f"{counted(len(roomy), 'node has', 'nodes have')} room for"
+                f" {size_bytes} bytes more, {view.write_quorum} must have it:"
+                f" delete files or add nodes. Short: {_shortage(candidates, roomy)}.",
+            )
+        return choose(file_uuid, roomy, view.replicas)
+
+
+def _shortage(candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> str:
+    """Which nodes lack room, and how much each has."""
+    short = [candidate for candidate in candidates if candidate not in roomy]
+    return ", ".join(
+        f"{each.node_id} with {each.free_bytes} bytes free, of which {each.reserve_bytes} stay so"
+        for each in short[:SHOWN_MAX]
+    )
