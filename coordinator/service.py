@@ -35,7 +35,7 @@ from coordinator.member.membership_changes import Operations
 from coordinator.member.state_digests import Digests
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import check_parameters, job_kind
-from coordinator.model.placement import Candidate, choose
+from coordinator.model.placement import Candidate, choose, holder_first
 from coordinator.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord, UserRecord
 from coordinator.protocol.calls import (
     DISK_FAILED,
@@ -211,9 +211,8 @@ class Service:
             self._authority.check_intermediate(IntermediateCredential(command.pem, command.wrapped))
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
-        reply = await self._change(
-            self._stamped(command), call.session, call.sequence, call.acknowledged_below
-        )
+        stamped = self._stamped(command, identity)
+        reply = await self._change(stamped, call.session, call.sequence, call.acknowledged_below)
         if isinstance(command, RevokeNode):
             self._health.forget(command.node_id)
         return reply
@@ -243,7 +242,7 @@ class Service:
         )
         return value_of(reply)
 
-    def _stamped(self, command: AnyCommand) -> AnyCommand:
+    def _stamped(self, command: AnyCommand, proposer: Identity) -> AnyCommand:
         """The command with what only the leader knows: where new bytes go, who works on a job."""
         if isinstance(command, TriggerJob):
             return msgspec.structs.replace(command, node_id=self._identity.id)
@@ -251,8 +250,9 @@ class Service:
             return msgspec.structs.replace(command, placement=self._placement(command.file_uuid, 0))
         if not isinstance(command, CreateFile | CreatePartial):
             return command
-        placement = self._placement(command.file_uuid, command.size_bytes or 0)
-        return msgspec.structs.replace(command, placement=placement)
+        chosen = self._placement(command.file_uuid, command.size_bytes or 0)
+        placed = holder_first(chosen, command.placement, proposer.id)
+        return msgspec.structs.replace(command, placement=placed)
 
     def _placement(self, file_uuid: str, size_bytes: int) -> list[str]:
         """Where so many bytes go. Raises Unavailable, Refused."""

@@ -6,18 +6,19 @@ must tell (or be chunked). A piece starts where the upload stands. An empty piec
 """
 
 import re
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
 from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from coordinator.http.app import json_response
-from coordinator.model.records import PARTIAL, UploadRecord
+from coordinator.model.records import PARTIAL, ContentRecord, UploadRecord
 from node.content.replay import is_repeated
 from node.content.responses import ContentStored, UploadOffset
 from node.content.tus import require_takes_bytes
 from node.content.upload_session import UploadSession
 from node.http.conditions import field_of
-from node.http.digests import md5_checksums, piece_checksums, piece_digest, whole_digest
+from node.http.digests import Checksum, md5_checksums, piece_checksums, piece_digest, whole_digest
 from node.http.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 from node.uploads.completion import complete_upload
 
@@ -75,11 +76,16 @@ def body_length(request: web.Request) -> int | None:
     return request.content_length or 0
 
 
-async def _put_whole(session: UploadSession) -> web.StreamResponse:
-    expected = _expected_sha256(session)
-    if session.has_ended:
-        return await _replay(session, 0, expected)
-    checksums, length_bytes = md5_checksums(session.request.headers), body_length(session.request)
+async def take_whole(
+    session: UploadSession, *, expected: str, checksums: Sequence[Checksum], length_bytes: int | None
+) -> ContentRecord:
+    """Take a body that is all of the content, in place of what came before, and make the file available.
+
+    `expected`: the sha256 of the content, "" when nobody said. `checksums`: what the bytes must hash to
+    besides. `length_bytes`: how long the body will be, None when that is not known.
+
+    Raises what `UploadSession.receive_whole` and `complete_upload` do, PayloadTooLarge.
+    """
     _check_whole_length(session.record, length_bytes)
     declared_bytes = session.record.size_bytes
     if length_bytes:
@@ -93,7 +99,21 @@ async def _put_whole(session: UploadSession) -> web.StreamResponse:
     await session.receive_whole(whole_sha256=expected, check=check, checksums=checksums)
     if declared_bytes is None:
         await session.holder.declare_received()
-    return await _complete(session, expected)
+    return await complete_upload(session.holder, expected)
+
+
+async def _put_whole(session: UploadSession) -> web.StreamResponse:
+    headers = session.request.headers
+    expected = expected_sha256(headers, session.record.expected_sha256)
+    if session.has_ended:
+        return await _replay(session, 0, expected)
+    content = await take_whole(
+        session,
+        expected=expected,
+        checksums=md5_checksums(headers),
+        length_bytes=body_length(session.request),
+    )
+    return _answer(content)
 
 
 async def _put_piece(session: UploadSession, piece: ContentRange) -> web.StreamResponse:
@@ -139,7 +159,10 @@ async def _put_nothing(session: UploadSession, total: int) -> web.StreamResponse
 
 
 async def _complete(session: UploadSession, expected: str) -> web.StreamResponse:
-    content = await complete_upload(session.holder, expected)
+    return _answer(await complete_upload(session.holder, expected))
+
+
+def _answer(content: ContentRecord) -> web.Response:
     file = content.file
     return json_response(
         ContentStored(
@@ -172,19 +195,16 @@ def _stored(record: UploadRecord) -> ContentStored:
     )
 
 
-def _expected_sha256(session: UploadSession) -> str:
-    """What the content must hash to, by any header or by its creator; "" when nobody said.
+def expected_sha256(headers: Mapping[str, str], declared_sha256: str) -> str:
+    """What a whole content must hash to, by any header or as its creator has declared; "" when nobody said.
 
     Raises ChecksumMismatch.
 
     Content-Digest is of the bytes in the request (RFC 9530, section 2): with a whole PUT those are the
     content.
     """
-    headers = session.request.headers
     declared = {
-        digest
-        for digest in (whole_digest(headers), piece_digest(headers), session.record.expected_sha256)
-        if digest
+        digest for digest in (whole_digest(headers), piece_digest(headers), declared_sha256) if digest
     }
     if len(declared) > 1:
         raise ChecksumMismatch("The digests declared for this content contradict each other.")
