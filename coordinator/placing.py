@@ -7,7 +7,7 @@ import msgspec
 
 from ca.errors import InsufficientStorage, Unavailable
 from ca.identity import Identity
-from coordinator.model.placement import Candidate, choose
+from coordinator.model.placement import Candidate, choose, holder_first
 from coordinator.model.records import ClusterView
 from coordinator.protocol.calls import DISK_FAILED
 from coordinator.protocol.commands import AnyCommand, CreateFile, CreatePartial, RestartUpload, TriggerJob
@@ -24,7 +24,7 @@ class Placing:
     def __init__(self, identity: Identity, view: Callable[[], ClusterView], health: NodeHealth) -> None:
         self._identity, self._view, self._health = identity, view, health
 
-    def stamped(self, command: AnyCommand) -> AnyCommand:
+    def stamped(self, command: AnyCommand, proposer: Identity) -> AnyCommand:
         """The command with where new bytes go, and who works on a job. Raises Unavailable, Refused."""
         if isinstance(command, TriggerJob):
             return msgspec.structs.replace(command, node_id=self._identity.id)
@@ -34,8 +34,9 @@ class Placing:
             return command
         if isinstance(command, CreateFile) and command.content is not msgspec.UNSET:
             return command
-        placement = self.placement(command.file_uuid, command.size_bytes or 0)
-        return msgspec.structs.replace(command, placement=placement)
+        chosen = self.placement(command.file_uuid, command.size_bytes or 0)
+        placed = holder_first(chosen, command.placement, proposer.id)
+        return msgspec.structs.replace(command, placement=placed)
 
     def placement(self, file_uuid: str, size_bytes: int) -> list[str]:
         """Where so many bytes go. Raises Unavailable, Refused."""

@@ -210,9 +210,8 @@ class Service:
             self._authority.check_intermediate(IntermediateCredential(command.pem, command.wrapped))
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
-        reply = await self._change(
-            self._placing.stamped(command), call.session, call.sequence, call.acknowledged_below
-        )
+        stamped = self._placing.stamped(command, identity)
+        reply = await self._change(stamped, call.session, call.sequence, call.acknowledged_below)
         if isinstance(command, RevokeNode):
             self._health.forget(command.node_id)
         return reply

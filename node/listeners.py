@@ -18,7 +18,9 @@ from coordinator.runtime.metrics import Metrics
 from node.api.context import CONCATENATE
 from node.api.health import metrics as metrics_handler
 from node.api.routes import METADATA, client_routes
+from node.api.tus_creation import RECEIVE
 from node.base.config import NodeConfig
+from node.content.creation_with_upload import receive
 from node.content.fastpath import HotPath
 from node.content.final_uploads import concatenate
 from node.content.routes import OPERATIONS, content_routes
@@ -133,6 +135,7 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
     provide(app, services)
     app[WEB] = services.api.access
     app[CONCATENATE] = concatenate
+    app[RECEIVE] = receive
     app[DIRECT] = HotPath(services, services.records.get).answer
     return app
 

@@ -40,6 +40,7 @@ from filestore_client.kinds import (
     kind_of,
     new_record_fields,
 )
+from filestore_client.transfer.creating import BegunUpload, NewFile, begin, create, upload_at_once
 from filestore_client.transfer.downloading import download_to_file, download_to_stream
 from filestore_client.transfer.parallel import PartedFile, spans_of, upload_parts
 from filestore_client.transfer.ranges import CONNECTIONS
@@ -214,10 +215,13 @@ class Files:
                 return await _compared(transport, chosen, made, source), memory
             memory = Memory.of(transport.cluster, path, source.facts, {"kind": chosen, **wanted})
             unfinished, offset, is_whole = await _resumed(transport, memory) if resume else (None, 0, False)
-            if unfinished is None:
-                unfinished = await _create(transport, chosen, wanted, source)
-                memory.write(unfinished)
             try:
+                if unfinished is None:
+                    begun = await begin(transport, _new(chosen, wanted), source, memory, resume=resume)
+                    if isinstance(begun, FileRecord):
+                        _tell(progress, source, begun.size_bytes)
+                        return begun, memory
+                    unfinished, offset = begun.upload, begun.offset
                 if is_whole:
                     progress(offset, source.size_bytes)
                 else:
@@ -225,8 +229,9 @@ class Files:
                 return await _compared(transport, chosen, unfinished, source), memory
             except FileChanged:
                 memory.forget()
-                with suppress(FilestoreError):  # the server forgets it by itself as well
-                    await give_up(transport, unfinished.file_uuid)
+                if unfinished is not None:
+                    with suppress(FilestoreError):  # the server forgets it by itself as well
+                        await give_up(transport, unfinished.file_uuid)
                 raise
 
     async def download(
@@ -340,17 +345,25 @@ class Files:
     ) -> FileRecord:
         """Upload what can be read once. What breaks off for good is given up: nobody can go on with it."""
         transport = self._transport.sibling()  # it goes over to the node that holds the upload
-        begun = await _create(transport, kind, wanted, source)
-        created(begun.file_uuid)
+        begun: FileRecord | BegunUpload | None = None
+        if created is _unnoted:  # else somebody wants to know of it before its bytes are here
+            begun = await upload_at_once(transport, _new(kind, wanted), source)
+        if isinstance(begun, FileRecord):
+            _tell(progress, source, begun.size_bytes)
+            return begun
+        if begun is None:
+            begun = BegunUpload(await create(transport, _new(kind, wanted), source), 0)
+        upload = begun.upload
+        created(upload.file_uuid)
         try:
-            await _send(transport, begun, source, 0, only_url=only_url, progress=progress)
+            await _send(transport, upload, source, begun.offset, only_url=only_url, progress=progress)
         except Unavailable:  # nor would anybody hear of it; the server forgets it by itself
             raise
         except BaseException:
             with suppress(FilestoreError):
-                await give_up(transport, begun.file_uuid)
+                await give_up(transport, upload.file_uuid)
             raise
-        return await _compared(transport, kind, begun, source)
+        return await _compared(transport, kind, upload, source)
 
     async def _send_identified(
         self,
@@ -367,7 +380,7 @@ class Files:
         memory = Memory.of_identity(transport.cluster, identity, {"kind": kind, **wanted})
         begun, offset, is_whole = await _resumed(transport, memory)
         if begun is None:
-            begun = await _create(transport, kind, wanted, source)
+            begun = await create(transport, _new(kind, wanted), source)
             memory.write(begun)
         created(begun.file_uuid)
         try:
@@ -396,13 +409,8 @@ class Files:
                 yield record
 
 
-async def _create(
-    transport: Transport, kind: Kind, wanted: Mapping[str, Any], source: Source
-) -> UnfinishedUpload:
-    """The new record. Twice does no harm: what nobody uploads to expires by itself."""
-    size = {} if source.size_bytes is None else {"size_bytes": source.size_bytes}
-    path, body = KINDS[kind].path, {**wanted, **size}
-    return await transport.call("POST", path, UnfinishedUpload, body=body, repeats=True)
+def _new(kind: Kind, wanted: Mapping[str, Any]) -> NewFile[Any]:
+    return NewFile(KINDS[kind].path, KINDS[kind].record, wanted)
 
 
 async def _send(

@@ -22,18 +22,18 @@ PREFLIGHT_S: Final = 7200  # browsers keep an answer to a preflight no longer, w
 METHODS: Final = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 # What requests of the API and of tus may have beside what browsers let every page send.
 SENT: Final = (
-    "Authorization, Content-Digest, Content-Range, Content-Type, Digest, If-Match, If-Modified-Since,"
-    " If-None-Match, If-Range, If-Unmodified-Since, Prefer, Range, Repr-Digest, Tus-Resumable,"
-    " Upload-Checksum, Upload-Concat, Upload-Defer-Length, Upload-Length, Upload-Metadata,"
-    " Upload-Offset, X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
+    "Authorization, Content-Digest, Content-Range, Content-Type, Digest, Idempotency-Key, If-Match,"
+    " If-Modified-Since, If-None-Match, If-Range, If-Unmodified-Since, Prefer, Range, Repr-Digest,"
+    " Tus-Resumable, Upload-Checksum, Upload-Concat, Upload-Defer-Length, Upload-Length,"
+    " Upload-Metadata, Upload-Offset, X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
 )
 # What a page may read of an answer beside what browsers let every page read.
 READ: Final = (
-    "Accept-Ranges, Allow, Content-Disposition, Content-Encoding, Content-Length, Content-Range, Date,"
-    " Deprecation, ETag, Link, Link-Expires, Location, Repr-Digest, Retry-After, Shared-By, Sunset,"
-    " Tus-Checksum-Algorithm, Tus-Extension, Tus-Max-Size, Tus-Resumable, Tus-Version, Upload-Concat,"
-    " Upload-Defer-Length, Upload-Expires, Upload-Length, Upload-Metadata, Upload-Offset, WWW-Authenticate,"
-    " X-Request-Id"
+    "Accept-Ranges, Allow, Content-Disposition, Content-Encoding, Content-Length, Content-Location,"
+    " Content-Range, Date, Deprecation, ETag, Link, Link-Expires, Location, Preference-Applied, Repr-Digest,"
+    " Retry-After, Shared-By, Sunset, Tus-Checksum-Algorithm, Tus-Extension, Tus-Max-Size, Tus-Resumable,"
+    " Tus-Version, Upload-Concat, Upload-Defer-Length, Upload-Expires, Upload-Length, Upload-Metadata,"
+    " Upload-Offset, WWW-Authenticate, X-Request-Id"
 )
 _ORIGIN: Final = re.compile(rf"(https?)://({HOST})")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}

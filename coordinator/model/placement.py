@@ -60,6 +60,15 @@ def choose(
     return [candidate.node_id for candidate in chosen[:count]]
 
 
+def holder_first(chosen: Sequence[str], wished: Sequence[str], proposer_id: str) -> list[str]:
+    """The same nodes, with the proposer before the others if it wishes so for itself and is among them.
+
+    It has the bytes at hand. Which nodes get them stays what `choose` said, and so the balance between disks.
+    """
+    first = proposer_id if list(wished) == [proposer_id] else ""
+    return sorted(chosen, key=lambda node_id: node_id != first)
+
+
 def zone_of(node_id: str, zone: str) -> str:
     """The zone of a node; its own where none is named."""
     return zone or f"node {node_id}"

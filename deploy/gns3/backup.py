@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal, TypeVar
 
 from ca.errors import Unavailable as ServerUnavailable
@@ -28,7 +29,8 @@ from deploy.gns3.server import Gns3Server, ProjectRuns
 from deploy.gns3.stored import StoredBackup, backups_of, label_of, stored_images
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Gone, NotFound, Unauthorized, Unavailable, UntrustedServer
-from filestore_client.base.records import Project
+from filestore_client.base.records import FileRecord, Project
+from filestore_client.transfer.creating import SMALL_BYTES_MAX
 
 T = TypeVar("T")
 N = TypeVar("N", StoredBackup, StoredBackup | None)
@@ -206,22 +208,13 @@ class BackupRun:
                 raise _Unchanged
             await self._client.projects.update(begun[0], version_tag=fingerprint.tag)
 
-        name = label_of(project.name)
+        upload = self._upload_of(project, progress)
         async with aclosing(self._server.export(project.project_id)) as parts:
-            first = await anext(parts, b"")  # a refusal comes here, before there is a record
+            first, is_whole = await _beginning(parts)  # a refusal comes here, before there is a record
+            if is_whole:
+                return await self._store_small(first, newest, upload)
             try:
-                stored = await self._client.files.upload(
-                    _scanned(first, parts, finish, self._server.name),
-                    kind="project",
-                    filename=f"{name}.gns3project",
-                    content_type="application/zip",
-                    created=created,
-                    progress=progress,
-                    project_id=project.project_id,
-                    project_name=name,
-                    compression=self._server.compression,
-                    bucket_id=self._wishes.bucket_id or None,
-                )
+                stored = await upload(_scanned(first, parts, finish, self._server.name), created=created)
             except _Unchanged:
                 return None
             finally:
@@ -229,6 +222,34 @@ class BackupRun:
                     await self._settle(begun[0])
         assert isinstance(stored, Project)
         return stored
+
+    async def _store_small(
+        self, content: bytes, newest: StoredBackup | None, upload: Callable[..., Awaitable[FileRecord]]
+    ) -> Project | None:
+        """The same for an export that is small: one request has all of it, its fingerprint as well."""
+        scan = ExportScan()
+        scan.feed(content)
+        fingerprint = await _finished(scan, self._server.name)
+        if newest is not None and fingerprint == newest.fingerprint:
+            return None
+        stored = await upload(content, version_tag=fingerprint.tag)
+        assert isinstance(stored, Project)
+        return stored
+
+    def _upload_of(self, project: LabProject, progress: Progress) -> Callable[..., Awaitable[FileRecord]]:
+        """What uploads an export of the project."""
+        name = label_of(project.name)
+        return partial(
+            self._client.files.upload,
+            kind="project",
+            filename=f"{name}.gns3project",
+            content_type="application/zip",
+            progress=progress,
+            project_id=project.project_id,
+            project_name=name,
+            compression=self._server.compression,
+            bucket_id=self._wishes.bucket_id or None,
+        )
 
     async def _settle(self, file_uuid: str) -> None:
         """Forget an upload that has ended. The next run looks at one of which that is not known."""
@@ -345,6 +366,16 @@ async def is_unchanged(
             if topology_crc32 is not None or len(head) > HEAD_BYTES_MAX:
                 head = None
     return await _finished(scan, server.name) == newest.fingerprint
+
+
+async def _beginning(parts: AsyncIterator[bytes]) -> tuple[bytes, bool]:
+    """The first bytes of an export, and whether they are all of it, which is small then."""
+    read = bytearray()
+    async for part in parts:
+        read += part
+        if len(read) > SMALL_BYTES_MAX:
+            return bytes(read), False
+    return bytes(read), True
 
 
 async def _scanned(

@@ -37,6 +37,7 @@ from coordinator.protocol.queries import (
 from node.api.bodies.checks import Checks
 from node.api.bodies.files import CreateFileBody, FileBody, ListFilter, UpdateFileBody
 
+CreateAnyFile = CreateProjectFile | CreateVm | CreateBackup
 Act = Literal["create", "list", "get", "update", "delete"]
 
 
@@ -59,7 +60,7 @@ class FileKind:
     body: type[FileBody]
     list_body: type[Struct]
     list_filter: type[ListFilter] = ListFilter
-    create_command: type[CreateProjectFile | CreateVm | CreateBackup]
+    create_command: type[CreateAnyFile]
     update_command: type[UpdateProjectFile | UpdateVm | UpdateBackup]
     get_query: type[GetProjectFile | GetVm | GetBackup]
     list_query: type[ListProjectFiles | ListVms | ListBackups]

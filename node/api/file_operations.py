@@ -3,6 +3,7 @@
 They are made from the description of the kind. `_DESCRIPTIONS`, or the kind, describes what the handlers do.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from ca.errors import (
     ChecksumMismatch,
     Conflict,
+    FilestoreError,
     Gone,
     InvalidRequest,
     NotFound,
@@ -25,7 +27,7 @@ from ca.errors import (
 from coordinator.http.app import json_response, read_json
 from coordinator.model.records import Caller, FileRecord, UploadPart, UploadRecord
 from coordinator.model.timestamps import rfc3339
-from coordinator.protocol.commands import CreateFile, UpdateFile
+from coordinator.protocol.commands import CreateFile, CreatePartial, UpdateFile
 from coordinator.protocol.queries import GetParts, GetUpload
 from node.api import tus_creation
 from node.api.access import audited, authenticate
@@ -39,29 +41,36 @@ from node.api.bodies.files import (
     file_body_fields,
 )
 from node.api.context import API, CONCATENATE
-from node.api.file_kinds import Act, FileKind, own_fields
+from node.api.file_kinds import Act, CreateAnyFile, FileKind, own_fields
 from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
 from node.api.spec.operation import Answer, Operation, parameters_of
 from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
-from node.http.tus_fields import PARTIAL_CONCAT, versioned
+from node.http.tus_fields import PARTIAL_CONCAT, PATCH_TYPE, versioned
 
-CREATED: Final[Mapping[int, Answer]] = {
-    201: Answer(
-        description="The record is made; its bytes go to `upload_url`.",
-        body=UploadInitialisation,
-        headers={
-            "Location": "The path of the new record; of a creation by tus the address of its upload.",
-            "Tus-Resumable": "Of a creation by tus: the version of the protocol.",
-            "Upload-Expires": "Of a creation by tus: when the upload is given up unless bytes come.",
-            "Upload-Concat": "Of a partial or a final upload: which it is.",
-        },
-    )
-}
+CREATED: Final = Answer(
+    description="The record is made; its bytes go to `upload_url`.",
+    body=UploadInitialisation,
+    headers={
+        "Location": "The path of the new record; of a creation by tus the address of its upload.",
+        "Tus-Resumable": "Of a creation by tus: the version of the protocol.",
+        "Upload-Offset": "Of a creation by tus: where the upload stands; at its end the file is available.",
+        "Upload-Expires": "Of a creation by tus: when the upload is given up unless bytes come.",
+        "Upload-Concat": "Of a partial or a final upload: which it is.",
+        "Preference-Applied": "`return=representation`: the body is the record of the file.",
+        "Content-Location": "Then: the path of the record.",
+        "ETag": "Then: the state of the record.",
+        "Last-Modified": "Then: `updated_at` of the record, in seconds.",
+    },
+)
 BY_TUS: Final = (
-    "A tus client creates by a POST without a body, of which `Tus-Resumable`, `Upload-Length` and "
-    "`Upload-Metadata` say the same.\n\n"
+    "A tus client creates by a POST of which `Tus-Resumable`, `Upload-Length` and `Upload-Metadata` say the "
+    "same. Its body, of the type `application/offset+octet-stream`, is the beginning of the content, or all "
+    "of it (tus creation-with-upload): then the answer comes when the file is available. How much was taken "
+    "is in `Upload-Offset`; the rest goes to `Location`. Where the body is refused, by its checksum or as it "
+    "is too long, nothing was created. Who may have to ask again sends an `Idempotency-Key`. Coordinators "
+    "take no bytes (415).\n\n"
     "A file may come in parts at the same time (tus concatenation): each is a creation with `Upload-Concat: "
     "partial`, and the last creation, with `Upload-Concat: final;` and their addresses, is answered when the "
     "file is available. Where that answer is lost, the same request again has the same one."
@@ -95,8 +104,9 @@ def _of_collection(kind: FileKind) -> tuple[Operation, ...]:
             summary=f"Create a {kind.noun} and begin its upload",
             description=_described(kind, "create"),
             body=kind.create_body,
+            takes=PATCH_TYPE,
             headers=tus_creation.HEADERS,
-            answers=CREATED,
+            answers={201: dataclasses.replace(CREATED, body_else=kind.body)},
             errors=(PayloadTooLarge, PreconditionFailed, *_OF_FINAL),
             changes=True,
         ),
@@ -188,17 +198,44 @@ async def _create(kind: FileKind, request: web.Request) -> web.StreamResponse:
 async def _create_by_tus(kind: FileKind, request: web.Request, caller: Caller) -> web.StreamResponse:
     """The same for headers that say what the body would; a final upload is answered when it is available."""
     parts = tus_creation.parts_of(request)
-    if parts is None:
-        upload = await _created(kind, request, caller, tus_creation.body_of(request, kind.create_body))
-        return tus_creation.answer_to(upload, _initialisation(request, upload))
     if not parts:
-        command = tus_creation.partial_of(request, caller)
-        upload = await request.app[API].metadata.propose(command, UploadRecord)
-        return tus_creation.answer_to(upload, _initialisation(request, upload), concat=PARTIAL_CONCAT)
+        command: CreateAnyFile | CreatePartial
+        if parts is None:
+            body = tus_creation.body_of(request, kind.create_body)
+            file_uuid = tus_creation.keyed_uuid(request, caller, kind.name, body)
+            command = _command(kind, caller, body, file_uuid=file_uuid)
+        else:
+            command = tus_creation.partial_of(request, caller)
+        creation = tus_creation.Creation(
+            command=command,
+            is_keyed="Idempotency-Key" in request.headers,
+            answer=partial(_answer_to_tus, kind, request, caller, is_partial=parts is not None),
+            url_of=partial(_upload_url, request),
+        )
+        return await tus_creation.made(request, request.app[API].metadata, creation)
     concatenate = request.app.get(CONCATENATE)
     if concatenate is None:
         raise InvalidRequest("Upload-Concat: a coordinator has no content; ask a node for a final upload.")
     return await concatenate(request, caller, await _final(kind, request, caller, parts))
+
+
+async def _answer_to_tus(
+    kind: FileKind, request: web.Request, caller: Caller, upload: UploadRecord, *, is_partial: bool
+) -> web.Response:
+    """201 by how the upload stands: with the record of a file that is available, where that is preferred."""
+    concat = PARTIAL_CONCAT if is_partial else ""
+    initialisation = _initialisation(request, upload)
+    if upload.placement or not tus_creation.prefers_record(request):
+        return tus_creation.answer_to(upload, initialisation, concat=concat)
+    try:
+        found = await _find(kind, request, caller, upload.file_uuid)
+    except FilestoreError:  # the file is there whatever that says; without the record the client asks for it
+        return tus_creation.answer_to(upload, initialisation, concat=concat)
+    response = record_response(found.body, found.updated_at_ms, status=201)
+    response.headers.update(tus_creation.headers_of(upload, initialisation.upload_url))
+    response.headers["Content-Location"] = f"{kind.path}/{upload.file_uuid}"
+    response.headers["Preference-Applied"] = "return=representation"
+    return response
 
 
 async def _final(kind: FileKind, request: web.Request, caller: Caller, parts: list[str]) -> UploadRecord:
@@ -223,7 +260,22 @@ async def _created(
     file_uuid: str = "",
     parts: list[str] | UnsetType = UNSET,
 ) -> UploadRecord:
-    command = kind.create_command(
+    command = _command(kind, caller, body, file_uuid=file_uuid, parts=parts)
+    upload = await request.app[API].metadata.propose(command, UploadRecord)
+    assert upload.placement or parts, "an upload without a node to take it"
+    return upload
+
+
+def _command(
+    kind: FileKind,
+    caller: Caller,
+    body: CreateFileBody,
+    *,
+    file_uuid: str = "",
+    parts: list[str] | UnsetType = UNSET,
+) -> CreateAnyFile:
+    """What a creation proposes. Raises InvalidRequest naming the field."""
+    return kind.create_command(
         caller=caller,
         file_uuid=file_uuid or str(uuid_utils.uuid7()),
         parts=parts,
@@ -235,19 +287,21 @@ async def _created(
         retention_hours=body.retention_period,
         **_given(kind, body, own_fields(kind.create_command, CreateFile)),
     )
-    upload = await request.app[API].metadata.propose(command, UploadRecord)
-    assert upload.placement or parts, "an upload without a node to take it"
-    return upload
 
 
 def _initialisation(request: web.Request, upload: UploadRecord) -> UploadInitialisation:
-    holder_url = request.app[API].holder_url(request, upload.placement[0])
+    """The address of the upload; of one that has ended at any node, as each tells so."""
     return UploadInitialisation(
         file_uuid=upload.file_uuid,
-        upload_url=f"{holder_url}/api/v1/files/{upload.file_uuid}/content",
+        upload_url=_upload_url(request, upload),
         expires_at=rfc3339(upload.expires_at_ms),
         status=upload.status,
     )
+
+
+def _upload_url(request: web.Request, upload: UploadRecord) -> str:
+    holder_url = request.app[API].holder_url(request, next(iter(upload.placement), ""))
+    return f"{holder_url}/api/v1/files/{upload.file_uuid}/content"
 
 
 async def _list_page(kind: FileKind, request: web.Request) -> web.Response:
@@ -287,9 +341,9 @@ async def _delete(kind: FileKind, request: web.Request) -> web.Response:
     return await delete_of_kind(request, kind.name, partial(_find, kind))
 
 
-async def _find(kind: FileKind, request: web.Request, caller: Caller) -> Found:
-    """The record in the path as it is answered. Raises NotFound, Forbidden."""
-    query = kind.get_query(caller=caller, file_uuid=path_uuid(request))
+async def _find(kind: FileKind, request: web.Request, caller: Caller, file_uuid: str = "") -> Found:
+    """The record in the path as it is answered, or that of this name. Raises NotFound, Forbidden."""
+    query = kind.get_query(caller=caller, file_uuid=file_uuid or path_uuid(request))
     record = await request.app[API].metadata.read(query, kind.record)
     return Found(_body_of(kind, record), record.updated_at_ms, record.blob_sha256)
 

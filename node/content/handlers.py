@@ -36,6 +36,7 @@ _Act = Callable[[UploadSession], Awaitable[web.StreamResponse]]
 _ActAlone = Callable[[web.Request, ContentContext, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
 _NeedsFile = Callable[[web.Request, ContentContext, UploadRecord], bool]
+Begun = tuple[int, Caller, UploadRecord]  # `UploadLocks.releases` before the record was read comes first
 PassOn = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
 
 
@@ -105,12 +106,7 @@ async def put_content(request: web.Request) -> web.StreamResponse:
     that its own success has made false. A form around the content (`multipart/*`,
     `application/x-www-form-urlencoded`) is refused. Needs write on the file.
     """
-    return await _write(request, put.put, put.require_content, needs_file=put.needs_file)
-
-
-async def tus_options(request: web.Request) -> web.StreamResponse:
-    """Version, extensions and checksum algorithms that are spoken here. No credential."""
-    return await tus.options(request)
+    return await write(request, put.put, put.require_content, needs_file=put.needs_file)
 
 
 async def tus_head(request: web.Request) -> web.StreamResponse:
@@ -129,7 +125,7 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
         else:
             record = await _settled(request, services, caller, record, seen_releases)
         if tus.lacks_completion_only(record):
-            return await _write(request, tus.end)
+            return await write(request, tus.end)
         return tus.head(record, record.offset_bytes)
 
 
@@ -138,7 +134,7 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
     request is kept whose bytes do not match its checksum. A final upload takes none. Needs write on the file.
     """
     with versioned():
-        return await _write(request, tus.patch, tus.require_takes_bytes)
+        return await write(request, tus.patch, tus.require_takes_bytes)
 
 
 async def tus_delete(request: web.Request) -> web.StreamResponse:
@@ -146,7 +142,7 @@ async def tus_delete(request: web.Request) -> web.StreamResponse:
     when they are back. Needs write on the file.
     """
     with versioned():
-        return await _write(request, tus.delete, needs_file=lambda *_: False, unreachable=tus.terminate)
+        return await write(request, tus.delete, needs_file=lambda *_: False, unreachable=tus.terminate)
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
@@ -163,39 +159,42 @@ async def tus_post(request: web.Request) -> web.StreamResponse:
     return await act(request)
 
 
-async def _write(
+async def write(
     request: web.Request,
     act: _Act,
     require: _Require = lambda _request, _record: None,
     *,
     needs_file: _NeedsFile = lambda *_: True,
     unreachable: _ActAlone | None = None,
+    onward: PassOn = pass_on,
+    begun: Begun | None = None,
 ) -> web.StreamResponse:
     """The answer of `act`, which has the upload for itself on the holder; other nodes pass the request on.
 
     `require` looks at the request on the node that the client sent it to, before anything else. Where the
     holder cannot be reached, or its disk takes no more, another node takes the upload over; `unreachable`
-    answers here in place of that. `needs_file`: whether `act` needs the file from the beginning.
+    answers here in place of that. `needs_file`: whether `act` needs the file from the beginning. `begun`: the
+    upload, if it is known already.
     """
-    seen_releases = request.app[CONTENT].locks.releases
-    services, caller, record = await begin(request)
+    services, seen_releases = request.app[CONTENT], request.app[CONTENT].locks.releases
+    seen_releases, caller, record = begun or (seen_releases, *(await begin(request))[1:])
     require_before_body(request.headers)
     require(request, record)
     _require_tags(request, record)  # the other checks come first (RFC 9110, section 13.2.1)
     if holder := elsewhere(services, record):
         with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too
             try:
-                return await passed_on(request, holder)
+                return await passed_on(request, holder, onward)
             except Unreachable:
                 if unreachable is not None:
                     return await unreachable(request, services, caller, record)
                 record = await take_over(services, caller, record)
             if holder := elsewhere(services, record):
-                return await pass_on(request, holder)
+                return await onward(request, holder)
     elif record.placement and services.disk.hangs():
         if unreachable is not None:
             return await unreachable(request, services, caller, record)
-        return await hung(request, services, caller, record)
+        return await hung(request, services, caller, record, onward)
     try:
         opens = needs_file(request, services, record)
         using = upload_session(request, services, caller, record, seen_releases=seen_releases, opens=opens)
@@ -206,7 +205,7 @@ async def _write(
         if not error.is_untouched:
             raise
         with services.locks.writer(caller.subject, record.file_uuid):
-            return await pass_on(request, node_holding(services, error.successor))
+            return await onward(request, node_holding(services, error.successor))
 
 
 async def hung(

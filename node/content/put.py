@@ -6,12 +6,13 @@ must tell (or be chunked). A piece starts where the upload stands. An empty piec
 """
 
 import re
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
 from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from coordinator.http.app import json_response
-from coordinator.model.records import PARTIAL, FileRecord, UploadRecord
+from coordinator.model.records import PARTIAL, ContentRecord, FileRecord, UploadRecord
 from node.content.context import ContentContext
 from node.content.replay import is_repeated
 from node.content.responses import ContentStored, UploadOffset
@@ -19,7 +20,7 @@ from node.content.short_put import CutOff, again, may_be_short, put_short
 from node.content.tus import require_takes_bytes
 from node.content.upload_session import UploadSession
 from node.http.conditions import field_of
-from node.http.digests import md5_checksums, piece_checksums, piece_digest, whole_digest
+from node.http.digests import Checksum, md5_checksums, piece_checksums, piece_digest, whole_digest
 from node.http.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 from node.uploads.completion import complete_upload
 
@@ -84,17 +85,21 @@ def needs_file(request: web.Request, services: ContentContext, record: UploadRec
     return not may_be_short(record, body_length(request))
 
 
-async def _put_whole(session: UploadSession) -> web.StreamResponse:
-    expected = _expected_sha256(session)
-    if session.has_ended:
-        return await _replay(session, 0, expected)
-    checksums, length_bytes = md5_checksums(session.request.headers), body_length(session.request)
+async def take_whole(
+    session: UploadSession, *, expected: str, checksums: Sequence[Checksum], length_bytes: int | None
+) -> ContentRecord:
+    """Take a body that is all of the content, in place of what came before, and make the file available.
+
+    `expected`: the sha256 of the content, "" when nobody said. `checksums`: what the bytes must hash to
+    besides. `length_bytes`: how long the body will be, None when that is not known.
+
+    Raises what `UploadSession.receive_whole` and `complete_upload` do, PayloadTooLarge.
+    """
     _check_whole_length(session.record, length_bytes)
     batches = None
     if not session.holder.is_open and length_bytes is not None and may_be_short(session.record, length_bytes):
         try:
-            content = await put_short(session, length_bytes, expected_sha256=expected, checksums=checksums)
-            return json_response(_stored(content.file))
+            return await put_short(session, length_bytes, expected_sha256=expected, checksums=checksums)
         except CutOff as cut_off:
             batches = again(cut_off)
     if not session.holder.is_open:
@@ -111,7 +116,21 @@ async def _put_whole(session: UploadSession) -> web.StreamResponse:
     await session.receive_whole(whole_sha256=expected, check=check, checksums=checksums, batches=batches)
     if declared_bytes is None:
         await session.holder.declare_received()
-    return await _complete(session, expected)
+    return await complete_upload(session.holder, expected)
+
+
+async def _put_whole(session: UploadSession) -> web.StreamResponse:
+    headers = session.request.headers
+    expected = expected_sha256(headers, session.record.expected_sha256)
+    if session.has_ended:
+        return await _replay(session, 0, expected)
+    content = await take_whole(
+        session,
+        expected=expected,
+        checksums=md5_checksums(headers),
+        length_bytes=body_length(session.request),
+    )
+    return json_response(_stored(content.file))
 
 
 async def _put_piece(session: UploadSession, piece: ContentRange) -> web.StreamResponse:
@@ -157,8 +176,7 @@ async def _put_nothing(session: UploadSession, total: int) -> web.StreamResponse
 
 
 async def _complete(session: UploadSession, expected: str) -> web.StreamResponse:
-    content = await complete_upload(session.holder, expected)
-    return json_response(_stored(content.file))
+    return json_response(_stored((await complete_upload(session.holder, expected)).file))
 
 
 async def _replay(session: UploadSession, start: int, expected: str) -> web.StreamResponse:
@@ -182,19 +200,16 @@ def _stored(record: UploadRecord | FileRecord) -> ContentStored:
     )
 
 
-def _expected_sha256(session: UploadSession) -> str:
-    """What the content must hash to, by any header or by its creator; "" when nobody said.
+def expected_sha256(headers: Mapping[str, str], declared_sha256: str) -> str:
+    """What a whole content must hash to, by any header or as its creator has declared; "" when nobody said.
 
     Raises ChecksumMismatch.
 
     Content-Digest is of the bytes in the request (RFC 9530, section 2): with a whole PUT those are the
     content.
     """
-    headers = session.request.headers
     declared = {
-        digest
-        for digest in (whole_digest(headers), piece_digest(headers), session.record.expected_sha256)
-        if digest
+        digest for digest in (whole_digest(headers), piece_digest(headers), declared_sha256) if digest
     }
     if len(declared) > 1:
         raise ChecksumMismatch("The digests declared for this content contradict each other.")

@@ -24,7 +24,7 @@ from ca.errors import (
 )
 from node.api.routes import mounted
 from node.api.spec.operation import Answer, Operation, Parameter
-from node.content import final_uploads, handlers
+from node.content import final_uploads, handlers, tus
 from node.content.responses import ContentStored, UploadOffset
 from node.http.tus_fields import EXTENSIONS, PATCH_TYPE
 
@@ -192,7 +192,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         tag=_TAG,
         method="OPTIONS",
         path=_CONTENT,
-        handler=handlers.tus_options,
+        handler=tus.options,
         summary="Ask what of tus is spoken",
         credential="none",
         answers={

@@ -1,7 +1,7 @@
-"""tus 1.0.0 on an upload's address: core and every extension but creation-with-upload.
+"""tus 1.0.0 on an upload's address: core and every extension but those of the creation.
 
 The protocol: https://tus.io/protocols/resumable-upload. Uploads are created by the endpoints of their kinds,
-by tus as well (`node/api/tus_creation.py`).
+by tus as well (`node/api/tus_creation.py`), with bytes or without (`node/content/creation_with_upload.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class PatchFields:
 
 
 async def options(_request: web.Request) -> web.StreamResponse:
-    """What this server speaks (tus core, OPTIONS); needs no credential."""
+    """Version, extensions and checksum algorithms that are spoken here. No credential."""
     return web.Response(status=204, headers=offered(ALLOW))
 
 
@@ -118,13 +118,22 @@ async def patch(session: UploadSession) -> web.StreamResponse:
     upload that has ended, unless this repeats the PATCH that completed it.
     """
     fields = parse_patch(session.request.headers)
-    length_bytes = session.request.content_length
     if session.has_ended:
         declared, completed_from = fields.whole_sha256, session.record.patch_offset
         is_other = isinstance(completed_from, int) and fields.offset != completed_from
         if is_other or not await is_repeated(session, fields.offset, fields.checksums, whole_sha256=declared):
             raise Conflict("This upload has ended: the file is available.")
         return web.Response(status=204, headers=_progress(session.record, session.record.size_bytes or 0))
+    record = await take(session, fields)
+    return web.Response(status=204, headers=_progress(record, record.offset_bytes))
+
+
+async def take(session: UploadSession, fields: PatchFields) -> UploadRecord:
+    """Take the bytes of the request in; the upload then, which has ended if they completed the content.
+
+    Raises as `patch` does.
+    """
+    length_bytes = session.request.content_length
     await session.holder.stand_at(fields.offset)
     size_bytes = _size_of(session.record, fields.length_bytes)
     _check_room(size_bytes, fields.offset, length_bytes)
@@ -138,8 +147,8 @@ async def patch(session: UploadSession) -> web.StreamResponse:
         await session.holder.settle()
     elif session.holder.is_complete:
         await complete_upload(session.holder, fields.whole_sha256, patch_offset=fields.offset)
-        return web.Response(status=204, headers=_progress(ended(session.record), offset))
-    return web.Response(status=204, headers=_progress(session.record, offset))
+        return ended(session.record)
+    return replace(session.record, offset_bytes=offset)
 
 
 def concatenated(request: web.Request, services: ContentContext, record: UploadRecord) -> web.Response:
@@ -207,7 +216,8 @@ def _check_room(size_bytes: int | None, offset: int, length_bytes: int | None) -
 
 def ended(record: UploadRecord) -> UploadRecord:
     """The record of an upload that this request has completed: it was read before, and expires no more."""
-    return replace(record, placement=[], expires_at_ms=0)
+    size_bytes = record.size_bytes or 0
+    return replace(record, status="available", placement=[], expires_at_ms=0, offset_bytes=size_bytes)
 
 
 def _progress(record: UploadRecord, offset: int) -> dict[str, str]:

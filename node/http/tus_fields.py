@@ -1,6 +1,6 @@
 """The header fields of tus 1.0.0: versions, sizes, metadata. Pure.
 
-The protocol: https://tus.io/protocols/resumable-upload. Creation-with-upload is not spoken.
+The protocol: https://tus.io/protocols/resumable-upload.
 """
 
 import base64
@@ -18,7 +18,10 @@ from node.http.digests import TUS_ALGORITHMS
 from node.http.ranges import SIZE_BYTES_MAX
 
 VERSION: Final = "1.0.0"
-EXTENSIONS: Final = "checksum,concatenation,creation,creation-defer-length,expiration,termination"
+WITH_UPLOAD: Final = "creation-with-upload"
+EXTENSIONS: Final = (
+    f"checksum,concatenation,creation,creation-defer-length,{WITH_UPLOAD},expiration,termination"
+)
 PATCH_TYPE: Final = "application/offset+octet-stream"
 RESUMABLE: Final = {"Tus-Resumable": VERSION}
 PARTIAL_CONCAT: Final = "partial"
@@ -28,11 +31,12 @@ _UPLOAD: Final = re.compile(rf"(?:/[\w.~%-]+)*/api/v1/files/({_UUID})/content", 
 _DIGITS_MAX: Final = 16  # SIZE_BYTES_MAX has as many
 
 
-def offered(allow: str) -> dict[str, str]:
+def offered(allow: str, *, takes_bytes: bool = True) -> dict[str, str]:
     """The headers that tell what is spoken where these methods are (tus core, OPTIONS)."""
+    extensions = [name for name in EXTENSIONS.split(",") if takes_bytes or name != WITH_UPLOAD]
     return RESUMABLE | {
         "Tus-Version": VERSION,
-        "Tus-Extension": EXTENSIONS,
+        "Tus-Extension": ",".join(extensions),
         "Tus-Max-Size": str(SIZE_BYTES_MAX),
         "Tus-Checksum-Algorithm": ",".join(TUS_ALGORITHMS),
         "Allow": allow,

@@ -12,16 +12,25 @@ views cannot play ball.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import aiohttp
+import msgspec
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from ca.errors import FilestoreError, Unavailable
+from ca.errors import (
+    CATALOGUE,
+    FilestoreError,
+    Internal,
+    OffsetMismatch,
+    RangeNotSatisfiable,
+    Unavailable,
+)
 from coordinator.http.app import ClientGone, body_chunks, request_id
 from coordinator.http.rate_limits import BodyPace
 from coordinator.http.request_body import waits_to_go_on
@@ -33,6 +42,7 @@ from node.uploads.takeover import is_reachable
 
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
+REFUSAL_BYTES_MAX = 64 << 10  # of the body that says why; ours have less than 1 KiB
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
 _WATCH_S = 1.0  # between two looks at a holder that has not answered yet
 _LOOK_AGAIN_S = 0.2  # after one that found nobody: it may have fallen into a moment's load
@@ -44,7 +54,15 @@ _NOT_PASSED = frozenset(
     }
 )  # RFC 9110, section 7.6.1: these belong to one connection  # fmt: skip
 
+_ERRORS = {kind.code: kind for kind in CATALOGUE if kind not in (OffsetMismatch, RangeNotSatisfiable)}
 _log = logging.getLogger(__name__)
+
+
+class _Refused(msgspec.Struct, frozen=True):
+    """The body of every error."""
+
+    code: str
+    details: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +102,28 @@ async def pass_on(
     path: str = "",
     answer_timeout_s: float = 0.0,
 ) -> web.StreamResponse:
-    """The holder's answer to this request, whose body has to keep to `pace`, by default that of any client.
+    """The holder's answer to this request, streamed back. The rest is as of `ask_holder`."""
+    asking = ask_holder(request, holder, pace=pace, path=path, answer_timeout_s=answer_timeout_s)
+    async with asking as answer:
+        return await _return(request, holder, answer)
 
-    `path`: the one to ask there, where that is another; `answer_timeout_s`: how long it may take after the
-    last byte, where that is longer. Raises Unavailable when the holder cannot be reached, ClientGone.
+
+@asynccontextmanager
+async def ask_holder(
+    request: web.Request,
+    holder: HolderAddress,
+    *,
+    method: str = "",
+    path: str = "",
+    fields: Mapping[str, str] = MappingProxyType({}),
+    pace: BodyPace | None = None,
+    answer_timeout_s: float = 0.0,
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """What the holder answers to this request, whose body has to keep to `pace`, by default that of a client.
+
+    `method`, `path`: those to ask with there, where they are others; `fields`: headers that it has besides.
+    `answer_timeout_s`: how long the answer may take after the last byte, where that is longer. Raises
+    Unavailable when the holder cannot be reached, ClientGone.
     """
     if holder.mark in request.headers:
         raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
@@ -95,6 +131,7 @@ async def pass_on(
     left_out = _NOT_PASSED.union(name.strip() for name in named)
     kept = [(name, value) for name, value in request.headers.items() if name.lower() not in left_out]
     headers = CIMultiDict(kept)
+    headers.update(fields)
     headers[holder.mark] = "1"
     headers["X-Request-Id"] = request_id(request)
     headers[CLIENT_ADDRESS] = client_address(request)
@@ -105,7 +142,7 @@ async def pass_on(
         async with (
             _while_reachable(holder),
             holder.request(
-                request.method,
+                method or request.method,
                 path or request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
                 headers=headers,
                 body=body.chunks() if request.body_exists else None,
@@ -113,7 +150,7 @@ async def pass_on(
             ) as answer,
         ):
             body.answer = answer
-            return await _return(request, holder, answer)
+            yield answer
     except PeerFailed as failure:
         if body.error is not None:
             raise body.error from failure
@@ -121,6 +158,22 @@ async def pass_on(
         raise Unavailable(
             f"{holder.name}, which holds this upload, cannot be reached.", retry_after_s=2
         ) from failure
+
+
+async def refusal_of(holder: HolderAddress, answer: aiohttp.ClientResponse) -> FilestoreError:
+    """The error that a holder has answered with. Raises PeerFailed when that breaks off."""
+    body = bytearray()
+    async for piece in pieces(holder.name, answer):
+        body += piece[: REFUSAL_BYTES_MAX - len(body)]
+    try:
+        refused = msgspec.json.decode(body, type=_Refused)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Internal(f"{holder.name} answered {answer.status} with something else than expected.")
+    if refused.code == OffsetMismatch.code:
+        return OffsetMismatch(refused.details, offset=int(answer.headers.get("Upload-Offset", "0")))
+    error = _ERRORS.get(refused.code, Internal)(refused.details)
+    error.headers |= {name: answer.headers[name] for name in ("Retry-After",) if name in answer.headers}
+    return error
 
 
 def _answer_timeout_s(request: web.Request) -> float:

@@ -72,14 +72,12 @@ class UploadLocks:
 
     @contextmanager
     def writer(self, principal: str, file_uuid: str) -> Iterator[None]:
-        """One of the principal's places. Raises RateLimited when all WRITERS_MAX are taken.
+        """One of the principal's places. Raises RateLimited as `require_place` does.
 
-        So one user's uploads, however slow, leave room for those of others. Who comes back for an upload
-        whose place a dead request has gets another one: it is about to end that.
+        So one user's uploads, however slow, leave room for those of others.
         """
+        self.require_place(principal, file_uuid)
         taken = self._writers.setdefault(principal, Counter())
-        if taken.total() >= WRITERS_MAX and taken[file_uuid] != 1:
-            raise RateLimited(f"A node takes {WRITERS_MAX} of your uploads at a time.", retry_after_s=5)
         taken[file_uuid] += 1
         try:
             yield
@@ -89,6 +87,15 @@ class UploadLocks:
                 del taken[file_uuid]
             if not taken:
                 self._writers.pop(principal, None)
+
+    def require_place(self, principal: str, file_uuid: str) -> None:
+        """Raises RateLimited when all WRITERS_MAX places of the principal are taken.
+
+        Who comes back for an upload whose place a dead request has gets another one: it is about to end that.
+        """
+        taken = self._writers.get(principal, Counter())
+        if taken.total() >= WRITERS_MAX and taken[file_uuid] != 1:
+            raise RateLimited(f"A node takes {WRITERS_MAX} of your uploads at a time.", retry_after_s=5)
 
     async def settled(self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True) -> bool:
         """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked.

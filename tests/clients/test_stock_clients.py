@@ -201,6 +201,38 @@ def test_tus_js_client_creates_what_it_uploads(
     assert_available(four, file_uuid, sample, tmp_path / "copy")
 
 
+@pytest.mark.parametrize("size_bytes", [0, 5000, SIZE_BYTES], ids=["empty", "small", "large"])
+@pytest.mark.parametrize("parallel", ["0", "2"])
+def test_tus_js_client_sends_bytes_with_the_creation(
+    four: Cluster, tus_js: Path, tmp_path: Path, size_bytes: int, parallel: str
+) -> None:
+    path = tmp_path / "lab.gns3p"
+    path.write_bytes(os.urandom(size_bytes))
+    sample = Sample(path, sha256_of(path))
+    metadata = {"filename": path.name, "project_id": f"tus-js at once {size_bytes} {parallel}"}
+    for node in four.nodes[:2]:
+        arguments = [str(path), f"{node.url}{API}/project-files", json.dumps(metadata), parallel, "during"]
+        done = run_client(["node", str(tus_js / "upload.js"), *arguments], environment(four))
+        assert done.returncode == 0, done.stderr.decode()
+        said = json.loads(done.stdout)
+        assert said["retries"] == 0
+        assert_available(four, said["url"].split("/")[-2], sample, tmp_path / "copy")
+    records = four.get(f"/project-files?project_id={metadata['project_id'].replace(' ', '%20')}").json
+    assert records["count"] == 2
+
+
+def test_empty_file_of_tus_js_client_is_available(four: Cluster, tus_js: Path, tmp_path: Path) -> None:
+    """That client sends nothing after the creation of it."""
+    path = tmp_path / "empty.gns3p"
+    path.write_bytes(b"")
+    metadata = {"filename": path.name, "project_id": "tus-js of nothing"}
+    arguments = [str(path), f"{four.nodes[0].url}{API}/project-files", json.dumps(metadata)]
+    done = run_client(["node", str(tus_js / "upload.js"), *arguments], environment(four))
+    assert done.returncode == 0, done.stderr.decode()
+    file_uuid = json.loads(done.stdout)["url"].split("/")[-2]
+    assert_available(four, file_uuid, Sample(path, sha256_of(path)), tmp_path / "copy")
+
+
 @pytest.mark.parametrize("parallel", [2, 5])
 def test_tus_js_client_uploads_in_parallel(
     four: Cluster, sample: Sample, tus_js: Path, tmp_path: Path, parallel: int

@@ -12,7 +12,7 @@ from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from node.uploads.write_locks import POLL_DOUBT_S, TAKEOVER_STALL_S
 from tests.cluster.harness import Answer, Cluster
-from tests.cluster.test_uploads import Upload
+from tests.cluster.test_uploads import TUS, Upload
 
 WRITERS_MAX = 32
 
@@ -188,6 +188,10 @@ def test_slow_uploads_of_one_user_leave_room_for_others(cluster: Cluster) -> Non
             "5",
         )
         assert put_nine(cluster, node, other).status == 200
+        created = [create_with_nine(cluster, node, token) for token in (slow, other)]
+        assert [answer.status for answer in created] == [429, 201]
+        owned = cluster.get("/project-files?filename=nine", token=slow).json["project_files"]
+        assert owned == []
     finally:
         for connection in connections:
             connection.close()
@@ -204,6 +208,12 @@ def held_by(cluster: Cluster, node: Member, token: str) -> str:
 def put_nine(cluster: Cluster, node: Member, token: str) -> Answer:
     path = f"/files/{held_by(cluster, node, token)}/content"
     return cluster.request("PUT", path, node=node, token=token, content=b"x" * 9)
+
+
+def create_with_nine(cluster: Cluster, node: Member, token: str) -> Answer:
+    pairs = "filename bmluZQ==,project_id eA=="  # nine, x
+    headers = TUS | {"Upload-Length": "9", "Upload-Metadata": pairs}
+    return cluster.post("/project-files", node=node, token=token, content=b"x" * 9, headers=headers)
 
 
 def counts(cluster: Cluster, node: Member) -> dict[str, float]:

@@ -232,8 +232,8 @@ def test_options_tells_what_is_spoken_without_a_credential(cluster: Cluster) -> 
     upload = Upload(cluster)
     answer = cluster.request("OPTIONS", f"/files/{upload.file_uuid}/content", token=None)
     assert (answer.status, answer.headers["tus-version"]) == (204, "1.0.0")
-    extensions = "checksum,concatenation,creation,creation-defer-length,expiration,termination"
-    assert answer.headers["tus-extension"] == extensions
+    creations = "creation,creation-defer-length,creation-with-upload"
+    assert answer.headers["tus-extension"] == f"checksum,concatenation,{creations},expiration,termination"
 
 
 def test_terminated_upload_is_gone_everywhere(cluster: Cluster) -> None:

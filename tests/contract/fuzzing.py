@@ -57,7 +57,8 @@ EXCLUDED = frozenset(
 )
 
 
-schemathesis.serializer.alias("application/offset+octet-stream", "application/octet-stream")
+OFFSET_TYPE = "application/offset+octet-stream"
+schemathesis.serializer.alias(OFFSET_TYPE, "application/octet-stream")
 
 
 # Where a value that breaks the schema is no fault: it finds nothing.
@@ -153,7 +154,7 @@ def try_operation(
         if len(found) >= FINDINGS_MAX:
             return
         if aim:
-            aim_at(case, name, targets)
+            aim_at(case, name, targets, prefers_record=aim == 1)
         response = case.call(
             base_url=url,
             session=session,
@@ -184,13 +185,19 @@ def try_operation(
     report.findings += found
 
 
-def aim_at(case: Any, name: str, targets: Targets) -> None:
+def aim_at(case: Any, name: str, targets: Targets, *, prefers_record: bool) -> None:
     """Let a request find something, unless finding nothing is what it is about."""
     is_broken_at = case.meta.is_negative_at
     if case.path_parameters and not is_broken_at(ParameterLocation.PATH):
         case.path_parameters.update(targets.path_parameters(case.operation.path, case.method))
     if not is_broken_at(ParameterLocation.BODY):
         case.body = targets.body(name, case.body)
+    is_creation = name.startswith("create_") and case.media_type == OFFSET_TYPE
+    if is_creation and not any(is_broken_at(place) for place in ParameterLocation):
+        if prefers_record:  # and says nothing else, so that it may be granted
+            case.headers.clear()
+            case.headers["Prefer"] = "return=representation"
+        case.headers.update(targets.creation_headers(case.operation.path, case.body))
 
 
 def is_broken(case: Any) -> bool:

@@ -66,6 +66,7 @@ class Transport:
         self._token = token
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
+        self.without_bytes: set[str] = set()  # nodes that take none with a creation; siblings share it
 
     def sibling(self) -> "Transport":
         """One of the same session with a preferred node of its own. It ends with this one."""

@@ -29,6 +29,9 @@ class Source(Protocol):
     def size_bytes(self) -> int | None:
         """None as long as it is unknown."""
 
+    async def whole(self, bytes_max: int) -> bytes | None:
+        """All of it, None if that is more. To be asked before anything else."""
+
     async def prepare(self, offset: int) -> int:
         """How many bytes can be read from this offset, at most a piece; 0 at the end."""
 
@@ -57,6 +60,12 @@ class FileSource:
         self._hashed_bytes = 0
         # A read whose request was cut off goes on in its thread beside those of the next request.
         self._reading = threading.Lock()
+
+    async def whole(self, bytes_max: int) -> bytes | None:
+        """See Source."""
+        if self._size > bytes_max:
+            return None
+        return await self.read(0, await self.prepare(0))
 
     async def prepare(self, offset: int) -> int:
         """See Source. What lies before the offset, sent by an earlier run, is hashed first."""
@@ -132,6 +141,10 @@ class BytesSource:
         self.failure: Exception | None = None
         self.size_bytes: int | None = len(content)
 
+    async def whole(self, bytes_max: int) -> bytes | None:
+        """See Source."""
+        return self._content if len(self._content) <= bytes_max else None
+
     async def prepare(self, offset: int) -> int:
         """See Source."""
         if offset > len(self._content):
@@ -158,6 +171,17 @@ class StreamSource:
         self._hash = hashlib.sha256()
         self._start = 0
         self._piece = b""
+        self._ahead = b""  # read to see whether there is more
+
+    async def whole(self, bytes_max: int) -> bytes | None:
+        """See Source."""
+        read = await self._read_on(bytes_max + 1)
+        if len(read) > bytes_max:
+            self._ahead = read
+            return None
+        self._piece, self.size_bytes = read, len(read)
+        self._hash.update(read)
+        return read
 
     async def prepare(self, offset: int) -> int:
         """See Source. A server that fell back behind the held piece cannot be served any more.
@@ -187,9 +211,14 @@ class StreamSource:
 
     async def _next_piece(self) -> bytes:
         """STREAM_PIECE_BYTES or more; less at the end only."""
+        ahead, self._ahead = self._ahead, b""
+        return ahead + await self._read_on(STREAM_PIECE_BYTES - len(ahead))
+
+    async def _read_on(self, bytes_min: int) -> bytes:
+        """So many bytes or more; less at the end only."""
         parts: list[bytes] = []
         size_bytes = 0
-        while size_bytes < STREAM_PIECE_BYTES and (part := await self._more()):
+        while size_bytes < bytes_min and (part := await self._more()):
             parts.append(part)
             size_bytes += len(part)
         return b"".join(parts)

@@ -26,6 +26,12 @@ class UnfinishedUpload(msgspec.Struct, frozen=True):
     upload_url: str
 
 
+class UnfinishedCreation(msgspec.Struct, frozen=True):
+    """A creation with all of the content, by the key that it is asked for with."""
+
+    key: str
+
+
 class UnfinishedParts(msgspec.Struct, frozen=True):
     """The parts of one file, each an upload of ours."""
 
@@ -62,6 +68,13 @@ class Memory:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
+    def read_key(self) -> str:
+        """The key of a creation that an earlier run has asked for, "" if it left none."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedCreation).key
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return ""
+
     def read_parts(self) -> UnfinishedParts | None:
         """The same of an upload in parts."""
         try:
@@ -69,7 +82,7 @@ class Memory:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
-    def write(self, upload: UnfinishedUpload | UnfinishedParts) -> None:
+    def write(self, upload: UnfinishedUpload | UnfinishedParts | UnfinishedCreation) -> None:
         """Remember. A state directory that cannot be written costs only the resumption."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

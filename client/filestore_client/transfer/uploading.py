@@ -83,7 +83,7 @@ async def _send_piece(
     if declare and source.size_bytes is not None:
         headers["Upload-Length"] = str(source.size_bytes)
     if source.size_bytes is not None and offset + length == source.size_bytes:
-        headers["Repr-Digest"] = _repr_digest(await source.sha256())
+        headers["Repr-Digest"] = repr_digest(await source.sha256())
     body = _parts(source, offset, length, progress) if length else b""
     async with transport.exchange(
         "PATCH", path, headers=headers, data=body, answer_timeout_s=COMPLETION_TIMEOUT_S
@@ -171,6 +171,6 @@ async def find_unfinished(transport: Transport, file_uuid: str) -> UploadState |
             return None
 
 
-def _repr_digest(sha256: str) -> str:
+def repr_digest(sha256: str) -> str:
     """The header Repr-Digest (RFC 9530) for a content with this hash."""
     return f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode('ascii')}:"

@@ -34,7 +34,7 @@ class CreateFile(Command, frozen=True, kw_only=True):
     size_bytes: Count | None
     expected_sha256: Text
     retention_hours: Count | None
-    # Stamped by the leader: the nodes that take the bytes, the first of them from the client.
+    # Stamped by the leader: who takes the bytes, the first from the client. A node may ask to be the first.
     placement: NodeIds = []
     parts: Parts | UnsetType = UNSET
     content: StoredContent | UnsetType = UNSET

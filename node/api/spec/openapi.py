@@ -159,7 +159,8 @@ def _types_of(operations: list[Operation]) -> Iterable[Any]:
     for operation in operations:
         if operation.body is not None:
             yield operation.body
-        yield from (answer.body for answer in operation.answers.values() if answer.body is not None)
+        for answer in operation.answers.values():
+            yield from (body for body in (answer.body, answer.body_else) if body is not None)
 
 
 def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
@@ -211,16 +212,14 @@ def _parameter(parameter: Parameter, place: str, schemas: Schemas) -> Schema:
 
 
 def _request_body(operation: Operation, schemas: Schemas) -> Schema:
-    is_required = operation.is_body_required
+    is_required, content = operation.is_body_required, dict[str, Schema]()
     if operation.body is not None:
-        content = {_JSON: {"schema": schemas.of(operation.body), "example": schemas.example(operation.body)}}
+        content[_JSON] = {"schema": schemas.of(operation.body), "example": schemas.example(operation.body)}
         # No body at all stands for `{}`.
         is_required = any(field.required for field in msgspec.structs.fields(operation.body))
-    elif operation.takes:
-        content = {operation.takes: {"schema": dict(_BYTES)}}
-    else:
-        return {}
-    return {"required": is_required, "content": content}
+    if operation.takes:
+        content[operation.takes] = {"schema": dict(_BYTES)}
+    return {"required": is_required, "content": content} if content else {}
 
 
 def _responses(operation: Operation, schemas: Schemas) -> Schema:
@@ -244,9 +243,10 @@ def _responses(operation: Operation, schemas: Schemas) -> Schema:
 def _response(answer: Answer, schemas: Schemas) -> Schema:
     made: Schema = {"description": answer.description, "headers": _headers(answer.headers)}
     if answer.body is not None:
-        made["content"] = {
-            _JSON: {"schema": schemas.of(answer.body), "example": schemas.example(answer.body)}
-        }
+        schema = schemas.of(answer.body)
+        if answer.body_else is not None:
+            schema = {"anyOf": [schema, schemas.of(answer.body_else)]}
+        made["content"] = {_JSON: {"schema": schema, "example": schemas.example(answer.body)}}
     elif answer.media_type:
         media_types = [name for name in (answer.media_type, answer.media_type_else) if name]
         made["content"] = {name: {"schema": {} if name == _JSON else dict(_BYTES)} for name in media_types}

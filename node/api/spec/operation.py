@@ -68,6 +68,7 @@ class Answer:
 
     description: str
     body: Any = None
+    body_else: Any = None  # what it may be instead, as the caller prefers
     media_type: str = ""
     media_type_else: str = ""  # what it may be instead, as the caller accepts
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +81,8 @@ class Operation:
     `name` is the operationId, `tag` its resource. Where no `description` is given, the handler's docstring is
     the description: it is written for clients, and goes out as it is. `errors`: those beside the ones that
     follow from the rest, see `all_errors`. `is_json`: whether the answer is JSON, so that callers who accept
-    none are refused. `takes`: the media type of a body that is no JSON. `changes`: whether it proposes a
+    none are refused. `takes`: the media type of a body that is no JSON, beside `body` where there is one.
+    `changes`: whether it proposes a
     change, which a coordinator without room refuses.
     """
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.model.placement import Candidate, choose
+from coordinator.model.placement import Candidate, choose, holder_first
 from coordinator.model.records import NodeRecord
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.rpc.node_health import NodeHealth
@@ -42,6 +42,15 @@ def test_first_places_are_shared_by_weight() -> None:
     candidates = [candidate("n1", weight=1), candidate("n2", weight=3)]
     counts = Counter(choose(f"file {number}", candidates, 1)[0] for number in range(4000))
     assert 2800 < counts["n2"] < 3200
+
+
+def test_proposer_that_wishes_so_comes_first_of_those_that_were_chosen() -> None:
+    chosen = ["n3", "n1", "n2"]
+    assert holder_first(chosen, ["n2"], "n2") == ["n2", "n3", "n1"]
+    assert holder_first(chosen, ["n4"], "n4") == chosen  # which keeps the balance between disks
+    assert holder_first(chosen, ["n2"], "n1") == chosen  # nobody wishes for another
+    assert holder_first(chosen, ["n2", "n1"], "n2") == chosen
+    assert holder_first(chosen, [], "n2") == chosen
 
 
 def test_losing_a_node_moves_only_its_own_replicas() -> None:

@@ -162,7 +162,8 @@ def test_head_of_unknown_size_says_so() -> None:
 
 
 def test_extensions_are_those_of_the_interface() -> None:
-    expected = {"checksum", "concatenation", "creation", "creation-defer-length", "expiration", "termination"}
+    creations = {"creation", "creation-defer-length", "creation-with-upload"}
+    expected = {"checksum", "concatenation", "expiration", "termination", *creations}
     assert set(EXTENSIONS.split(",")) == expected
 
 

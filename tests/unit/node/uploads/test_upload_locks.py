@@ -116,6 +116,10 @@ async def test_writers_of_one_principal_are_bounded_and_leave_room_for_others() 
         with pytest.raises(RateLimited) as caught, table.writer("alice", "another"):
             pass
         assert caught.value.headers == {"Retry-After": "5"}
+        with pytest.raises(RateLimited):
+            table.require_place("alice", "another")
+        table.require_place("alice", "file 7")
+        table.require_place("bob", "another")
         with table.writer("bob", "another"):
             pass
         with (  # the first is to end the request that has its place
