@@ -7,8 +7,8 @@ from aiohttp import web
 from coordinator.model.records import UploadRecord
 from node.api.context import API, ApiServices
 from node.base.metrics import NodeMetrics
+from node.base.shared_work import SharedWork
 from node.content.context import CONTENT
-from node.content.shared_work import SharedWork
 from node.custody.custody import Custody
 from node.diskio.executor import DiskWorkers
 from node.packs.group_commit import GroupCommit

@@ -26,7 +26,7 @@ from coordinator.http.app import json_response
 from coordinator.http.json_body import convert_fields
 from coordinator.model.bounds import PARTS_MAX
 from coordinator.model.records import DEFAULT_BUCKET_ID, Caller, UploadRecord
-from coordinator.protocol.commands import CreatePartial
+from coordinator.protocol.commands import CreatePartial, StoredContent
 from coordinator.protocol.queries import GetUpload
 from coordinator.rpc.client import MetadataClient
 from node.api.bodies.checks import check_uuid
@@ -111,6 +111,10 @@ class Creation:
     def with_placement(self, file_uuid: str, node_id: str) -> "Creation":
         """The same under this id, proposed with the node that has the bytes at hand."""
         return replace(self, command=structs.replace(self.command, file_uuid=file_uuid, placement=[node_id]))
+
+    def with_content(self, content: StoredContent) -> "Creation":
+        """The same, proposed with all of its content."""
+        return replace(self, command=structs.replace(self.command, content=content, placement=[]))
 
 
 # Takes the bytes that come with a creation, and answers it; a process without content has none.

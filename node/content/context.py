@@ -5,7 +5,7 @@ from typing import Protocol
 from aiohttp import web
 
 from coordinator.model.records import UploadRecord
-from node.content.shared_work import SharedWork
+from node.base.shared_work import SharedWork
 from node.records.record_cache import RecordCache
 from node.uploads.context import UploadContext
 

@@ -10,6 +10,7 @@ offset that the log has, as tus wants it: the client goes on from there. Where n
 is not available all the same, it is the error: whoever is told all bytes asks for nothing more.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,10 +28,12 @@ from ca.errors import (
     OffsetMismatch,
     PayloadTooLarge,
     RateLimited,
+    Unavailable,
 )
-from coordinator.model.records import PARTIAL, UploadRecord
+from coordinator.model.records import BACKUP, PARTIAL, PROJECT_FILE, VM, UploadRecord
 from coordinator.model.time_limits import moved
-from coordinator.protocol.commands import CreateFile
+from coordinator.protocol.calls import PlaceCall
+from coordinator.protocol.commands import CreateFile, CreateProjectFile, CreateVm
 from coordinator.protocol.queries import GetUpload
 from node.api import tus_creation
 from node.api.tus_creation import Creation
@@ -38,6 +41,7 @@ from node.content import put, tus
 from node.content.context import CONTENT, ContentContext
 from node.content.handlers import write
 from node.content.replay import is_repeated
+from node.content.short_put import CutOff, require_expected, small_body
 from node.content.tus import PatchFields
 from node.content.upload_session import UploadSession
 from node.http.conditions import require_content
@@ -52,6 +56,7 @@ from node.http.digests import (
 from node.http.ranges import SIZE_BYTES_MAX
 from node.uploads.completion import complete_upload
 from node.uploads.forwarding import HolderAddress, ask_holder, refusal_of
+from node.uploads.small_content import SMALL_CONTENT_BYTES, store_small
 
 _OWN_TRIES_MAX: Final = 256  # to find an id of this worker: where there are 8, all fail once in 10^14
 _REFUSED: Final = (ChecksumMismatch, InvalidRequest, PayloadTooLarge)  # the bytes, for good
@@ -83,6 +88,8 @@ async def receive(request: web.Request, creation: Creation) -> web.StreamRespons
     services.locks.require_place(caller.subject, file_uuid)
     seen_releases = services.locks.releases
     creation = creation.with_placement(file_uuid, services.node_id)
+    if (made := await _made_at_once(request, services, creation, told)) is not None:
+        return await creation.answer(made)
     upload = await tus_creation.begin(services.api.metadata, creation)
     moved()
     coming = _Coming(services, creation, told, upload)
@@ -100,6 +107,56 @@ async def receive(request: web.Request, creation: Creation) -> web.StreamRespons
         raise
     except FilestoreError as error:
         return await coming.where_it_stands(error)
+
+
+async def _made_at_once(
+    request: web.Request, services: ContentContext, creation: Creation, told: _Told
+) -> UploadRecord | None:
+    """The file, created by one change with small content that is durable before; None where that cannot be.
+
+    An upload of which nothing has come where the content cannot be stored now. Raises what the bytes or the
+    creation are refused with; nothing was created then.
+    """
+    command, length_bytes = creation.command, told.length_bytes
+    is_small = told.is_whole and length_bytes is not None and length_bytes <= SMALL_CONTENT_BYTES
+    if not (is_small and isinstance(command, CreateFile) and services.blobs.packed.takes_new()):
+        return None
+    call = PlaceCall(command.caller, command.file_uuid, command.bucket_id, length_bytes or 0)
+    try:
+        place = await services.api.metadata.place(call)
+    except FilestoreError:  # the creation says that better, or was carried out before
+        return None
+    if services.node_id not in place.placement or services.disk.hangs():
+        return None
+    with services.locks.writer(command.caller.subject, command.file_uuid):
+        try:
+            content = await small_body(request, services, length_bytes or 0, told.checksums)
+        except CutOff as cut_off:
+            raise cut_off.error from cut_off
+        sha256 = require_expected(command.expected_sha256, content, told.whole_sha256)
+        metadata, kind = services.api.metadata, _kind_of(command)
+        try:
+            stored = await store_small(
+                services, kind, place.placement, content, sha256=sha256, as_of=place.log_index
+            )
+            made = await tus_creation.begin(metadata, creation.with_content(stored))
+        except FilestoreError as error:
+            if error.status < 500:
+                raise
+            # Through no fault of the bytes: the client sends them to the upload, unless that has ended well.
+            return await tus_creation.begin(metadata, dataclasses.replace(creation, is_keyed=True))
+    if made.placement:
+        raise Unavailable("Another request under this key has begun it: ask again.", retry_after_s=1)
+    if made.blob_sha256 != sha256:
+        raise Conflict("Something else was created under this key.")
+    services.metrics.uploads_completed.inc()
+    return made
+
+
+def _kind_of(command: CreateFile) -> str:
+    if isinstance(command, CreateVm):
+        return VM
+    return PROJECT_FILE if isinstance(command, CreateProjectFile) else BACKUP
 
 
 def _told_of(request: web.Request, creation: Creation) -> _Told:

@@ -5,7 +5,7 @@ go to a file then, and the client goes on from there.
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
@@ -24,6 +24,7 @@ from coordinator.http.app import body_batches
 from coordinator.http.request_body import Batch
 from coordinator.model.records import ContentRecord, UploadRecord
 from coordinator.model.time_limits import failing
+from node.content.context import ContentContext
 from node.content.upload_session import UploadSession
 from node.diskio.fs import DiskFull, DiskRefused
 from node.http.digests import Checksum
@@ -64,14 +65,12 @@ async def put_short(
     holder, declared_bytes = session.holder, session.record.size_bytes
     if declared_bytes is None and length_bytes:
         await holder.reserve(length_bytes)
-    content = await _received(session)
-    if len(content) != length_bytes:
-        raise InvalidRequest(f"The body has {len(content)} bytes; {length_bytes} were announced.")
-    for checksum in checksums:
-        found = checksum.new()
-        found.update(content)
-        checksum.require(found)
-    sha256 = _require_expected(session.record, content, expected_sha256)
+    with session.receiving():
+        session.has_read = True
+        content = await small_body(
+            session.request, session.services, length_bytes, checksums, session.lock.touch
+        )
+    sha256 = require_expected(session.record.expected_sha256, content, expected_sha256)
     if declared_bytes is None:
         await holder.declare(length_bytes)
     try:
@@ -99,10 +98,13 @@ async def again(cut_off: CutOff) -> AsyncGenerator[Batch, None]:
     raise cut_off.error
 
 
-def _require_expected(record: UploadRecord, content: bytes, expected_sha256: str) -> str:
-    """The SHA-256 of the content. Raises ChecksumMismatch when it is not what was declared of it."""
+def require_expected(declared_sha256: str, content: bytes, expected_sha256: str) -> str:
+    """The SHA-256 of the content.
+
+    Raises ChecksumMismatch when it is not what its creator declared, or the request says; "" for nothing.
+    """
     found = hashlib.sha256(content).hexdigest()
-    expected = {digest for digest in (expected_sha256, record.expected_sha256) if digest}
+    expected = {digest for digest in (expected_sha256, declared_sha256) if digest}
     if len(expected) > 1:
         raise ChecksumMismatch("The digests declared for this content contradict each other.")
     if expected - {found}:
@@ -110,20 +112,33 @@ def _require_expected(record: UploadRecord, content: bytes, expected_sha256: str
     return found
 
 
-async def _received(session: UploadSession) -> bytes:
-    """All of the body."""
-    session.has_read = True
+async def small_body(
+    request: web.Request,
+    services: ContentContext,
+    length_bytes: int,
+    checksums: Sequence[Checksum],
+    moved: Callable[[], None] = lambda: None,
+) -> bytes:
+    """All of a body of this length, with these checksums. `moved` is called as it comes.
+
+    Raises CutOff when it ends early, if bytes of it came; InvalidRequest, ChecksumMismatch.
+    """
     pieces = list[bytes]()
     try:
-        with session.receiving():
-            async with aclosing(body_batches(session.request)) as batches:
-                async for batch in batches:
-                    pieces += map(bytes, batch)
-                    session.lock.touch()
+        async with aclosing(body_batches(request)) as batches:
+            async for batch in batches:
+                pieces += map(bytes, batch)
+                moved()
     except (FilestoreError, web.HTTPException, OSError) as error:
         if not pieces:
             raise
         raise CutOff(b"".join(pieces), error) from error
     content = b"".join(pieces)
-    session.services.metrics.upload_bytes.inc(len(content))
+    services.metrics.upload_bytes.inc(len(content))
+    if len(content) != length_bytes:
+        raise InvalidRequest(f"The body has {len(content)} bytes; {length_bytes} were announced.")
+    for checksum in checksums:
+        found = checksum.new()
+        found.update(content)
+        checksum.require(found)
     return content

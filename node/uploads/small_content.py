@@ -15,7 +15,7 @@ from typing import Final
 from ca.errors import FilestoreError
 from coordinator.model.records import PROJECT_FILE, VM, Caller, ContentRecord, Manifest, UploadRecord
 from coordinator.model.time_limits import SPARE_S, bounded_s, moved
-from coordinator.protocol.commands import CompleteUpload
+from coordinator.protocol.commands import CompleteUpload, StoredContent
 from node.archive.manifest import read_manifest
 from node.packs.store import BLOB_BYTES_MAX
 from node.storage.packed_blobs import in_memory
@@ -42,18 +42,18 @@ async def complete_small(
 
     Raises Unavailable when too few copies could be made, or as the log refuses; FilestoreError for this disk.
     """
-    blob = FinishedBlob(sha256, len(content))
-    replicas = await _stored(services, record.placement, blob, content)
-    moved()
+    stored = await store_small(
+        services, record.kind, record.placement, content, sha256=sha256, as_of=record.as_of
+    )
     command = CompleteUpload(
         caller=caller,
         file_uuid=record.file_uuid,
-        blob_sha256=blob.sha256,
-        size_bytes=blob.size_bytes,
-        replicas=replicas,
-        md5=hashlib.md5(content, usedforsecurity=False).hexdigest() if record.kind == VM else "",
-        manifest=await _manifest(services, record, content),
-        as_of=record.as_of,
+        blob_sha256=sha256,
+        size_bytes=len(content),
+        replicas=stored.replicas,
+        md5=stored.md5,
+        manifest=stored.manifest,
+        as_of=stored.as_of,
         node_id=services.node_id,
         epoch=record.epoch,
         patch_offset=patch_offset,
@@ -61,6 +61,30 @@ async def complete_small(
     recorded = await record_completion(services, command)
     services.metrics.uploads_completed.inc()
     return recorded
+
+
+async def store_small(
+    services: UploadContext,
+    kind: str,
+    placement: Sequence[str],
+    content: bytes,
+    *,
+    sha256: str,
+    as_of: int,
+) -> StoredContent:
+    """Content of a file of this kind, durable on enough nodes. `as_of`: an index that the log has reached.
+
+    Raises Unavailable when too few copies could be made; FilestoreError for this disk.
+    """
+    replicas = await _stored(services, placement, FinishedBlob(sha256, len(content)), content)
+    moved()
+    return StoredContent(
+        sha256=sha256,
+        replicas=replicas,
+        md5=hashlib.md5(content, usedforsecurity=False).hexdigest() if kind == VM else "",
+        manifest=await _manifest(services, content) if kind == PROJECT_FILE else None,
+        as_of=as_of,
+    )
 
 
 async def _stored(
@@ -91,17 +115,14 @@ async def _stored(
     return await services.replication.spread(blob, placement, made=made)
 
 
-async def _manifest(services: UploadContext, record: UploadRecord, content: bytes) -> Manifest | None:
+async def _manifest(services: UploadContext, content: bytes) -> Manifest | None:
     """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
-    if record.kind != PROJECT_FILE:
-        return None
     try:
         if _END_OF_ARCHIVE not in content:
             return _read_manifest(content)  # which sees that at once
         return await services.disk.run(_read_manifest, content)
     except (OSError, FilestoreError) as error:
-        facts = {"file_uuid": record.file_uuid, "reason": str(error)}
-        _log.warning("an archive was not looked at", extra=facts)
+        _log.warning("an archive was not looked at", extra={"reason": str(error)})
         return None
 
 

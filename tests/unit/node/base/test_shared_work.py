@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ca.errors import Conflict, Unavailable
-from node.content.shared_work import SharedWork
+from node.base.shared_work import SharedWork
 
 
 class Work:
