@@ -37,9 +37,14 @@ def pack_name(number: int) -> str:
     return f"{number:0{_DIGITS}x}{SUFFIX}"
 
 
+def number_of(name: str) -> int | None:
+    """The number of a pack by its file name; None for another file."""
+    return int(name[:_DIGITS], 16) if _NAME.fullmatch(name) else None
+
+
 def numbers_in(directory: int) -> list[int]:
     """The packs of a directory; other names are passed over. Raises OSError."""
-    return sorted(int(name[:_DIGITS], 16) for name in os.listdir(directory) if _NAME.fullmatch(name))
+    return sorted(number for name in os.listdir(directory) if (number := number_of(name)) is not None)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
