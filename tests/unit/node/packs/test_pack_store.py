@@ -17,7 +17,16 @@ from node.diskio.durable import Disk
 from node.packs import store as pack_store
 from node.packs.index import IndexDamaged
 from node.packs.pack_file import open_pack, pack_name
-from node.packs.record import HEAD_BYTES, HEADER_BYTES, MARKER_BYTES, PackRecord, encode_end
+from node.packs.record import (
+    HEAD_BYTES,
+    HEADER_BYTES,
+    MARKER_BYTES,
+    PackRecord,
+    PackRecordKind,
+    encode_end,
+    read_end,
+    scan,
+)
 from node.packs.store import PackStore, RecordDamaged
 from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
 
@@ -155,7 +164,7 @@ def test_live_bytes_are_those_of_what_counts(store: PackStore) -> None:
 
 
 @pytest.mark.parametrize("has_index", [True, False])
-@pytest.mark.parametrize("where", ["head", "payload"])
+@pytest.mark.parametrize("where", ["head", "name", "payload"])
 def test_damage_costs_one_blob(path: Path, where: str, has_index: bool) -> None:
     store = PackStore(path, disk=Disk(fdatasync=lambda _descriptor: None))
     put(store, *range(10))
@@ -163,7 +172,7 @@ def test_damage_costs_one_blob(path: Path, where: str, has_index: bool) -> None:
     size_bytes = pack.stat().st_size
     store.close()
     os.truncate(pack, size_bytes)  # as of a process that was killed: no index at its end
-    change(pack, offset + (5 if where == "head" else HEAD_BYTES))
+    change(pack, offset + {"head": 5, "name": 20, "payload": HEAD_BYTES}[where])
     if not has_index:
         for file in path.glob("index.sqlite*"):
             file.unlink()
@@ -176,6 +185,21 @@ def test_damage_costs_one_blob(path: Path, where: str, has_index: bool) -> None:
         elif has_index:
             again.remove(blob(4)[0])  # its head is needed by nobody who has the index
         assert present(again) == set(range(10)) - {4}
+
+
+def test_pack_that_takes_no_more_carries_its_index(store: PackStore, path: Path) -> None:
+    put(store, 1, 2)
+    store.remove(blob(2)[0])
+    [pack] = store.index.packs()
+    store.seal()
+    reader = store._reader(pack.number)
+    records = read_end(reader.descriptor, reader.header.marker)
+    assert records == list(scan(reader.descriptor, reader.header, HEADER_BYTES))
+    assert [record.kind for record in records] == [
+        PackRecordKind.BLOB,
+        PackRecordKind.BLOB,
+        PackRecordKind.REMOVED,
+    ]
 
 
 def test_torn_end_of_a_pack_is_passed_over(store: PackStore, path: Path) -> None:
