@@ -1,4 +1,4 @@
-"""An offline check of a node's data directory: blobs, their sidecars, uploads, secrets, permissions.
+"""An offline check of a node's data directory: blobs, sidecars, packs, uploads, secrets, permissions.
 
 It changes nothing, follows no link, and holds one directory's names at a time. What cannot be known without
 the coordinators (whether a blob is one that the log knows) is left to the node itself, once it runs.
@@ -20,6 +20,7 @@ from node.base.config import OTHERS_WRITE, NodeFiles
 from node.base.identifiers import is_sha256, is_uuid
 from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from node.diskio.fs import READ_FLAGS
+from node.pack_doctor import check_packs
 from node.storage.blob_files import INCOMING, SIDECAR
 from node.storage.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
 
@@ -59,6 +60,7 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
         for name in ("blobs", "uploads", "quarantine"):
             check_private_directory(findings, files.data / name)
         _check_blobs(findings, files.data / "blobs", deep=deep)
+        check_packs(findings, files.data / "packs", deep=deep)
         _check_uploads(findings, files.data / "uploads")
         _describe_quarantine(findings, files.data / "quarantine")
     return findings

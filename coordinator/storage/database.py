@@ -62,7 +62,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         writer.execute("PRAGMA temp_store = MEMORY")
         writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
         writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
-        _reserve_wal(writer, path)
+        reserve_wal(writer, path)
         sync_directory(path.parent)
         reader = opened.enter_context(closing(_opened(path)))
         reader.execute("PRAGMA query_only = ON")
@@ -169,7 +169,7 @@ def _missing_columns(writer: sqlite3.Connection, schema: str) -> dict[tuple[str,
     return missing
 
 
-def _reserve_wal(writer: sqlite3.Connection, path: Path) -> None:
+def reserve_wal(writer: sqlite3.Connection, path: Path) -> None:
     """Give the WAL its room now, so that some more changes pass on a disk that is full.
 
     What lies behind its last frame is no valid frame, and ends a recovery like the end of the file. The write

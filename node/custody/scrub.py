@@ -25,7 +25,7 @@ from node.custody.context import PAGE_BLOBS, CustodyContext, Pass, Stopped, Supe
 from node.custody.loss_repair import LossRepair
 from node.custody.orders import Order, Orders, PassEvent
 from node.peer.rate_budget import Budget
-from node.storage.blob_files import BLOBS, READS
+from node.storage.blob_files import BLOBS, PACKS, READS
 from node.storage.damage import read_whole, remove_from_service
 from node.storage.inventory import Names
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
@@ -175,7 +175,8 @@ class Scrubber:
                 cycle.after = sha256
                 await self._save(cycle)
         await self._losses.settle_notes()
-        cycle.has_gaps |= bool(context.blobs.poison.names(BLOBS))  # directories that could not be listed
+        # Directories that could not be listed, and packs of which nobody knows what is in them.
+        cycle.has_gaps |= bool(context.blobs.poison.names(BLOBS) | context.blobs.poison.names(PACKS))
         cycle.is_over = True
         await self._save(cycle, at_once=True)
 

@@ -120,7 +120,7 @@ class DiskWatch:
     async def _look(self) -> None:
         now_s = time.monotonic()
         try:
-            await self._disk.run(self._blobs.opened.drop_changed)
+            await self._disk.run(self._blobs.drop_changed)
             for name in await self._disk.run(self._blobs.areas.remake, self._blobs.disk):
                 _log.error("a directory of this node was removed, and is made again", extra={"area": name})
             self._free_bytes = await self._disk.run(self._blobs.free_bytes)

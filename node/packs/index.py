@@ -1,7 +1,9 @@
 """Where blobs lie in packs: a table on the same disk, which the processes of a node share.
 
 It is a copy of what the packs say, and is made durable by nobody: a power cut may take its newest rows, and
-whoever opens the packs reads again what lies behind `indexed_bytes`. One that is damaged is made anew.
+whoever opens the packs reads again what lies behind `indexed_bytes`. One that is found damaged is marked, and
+is made anew when the packs are opened again.
+
 Beside that it has what concerns running processes alone: when somebody was told that a blob is here, and
 which blobs nobody has claimed yet. All calls block, and raise OSError when the tables cannot be used; those
 that only read wait for nobody who writes. For any thread.
@@ -11,15 +13,17 @@ import errno
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from coordinator.storage.database import reserve_wal
 from node.packs.record import HEAD_BYTES, HEADER_BYTES, REMOVED_BYTES, PackRecord, Place
 
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
+DAMAGED: Final = "-damaged"  # behind the name of the file, in the name of the mark
 _CACHE_KIB: Final = 8 << 10
 _BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs"
 _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offset = ?"
@@ -61,20 +65,26 @@ class PackFacts:
         return max(self.indexed_bytes - HEADER_BYTES - self.live_bytes, 0)
 
 
+class IndexDamaged(OSError):
+    """The tables are not what was written; that they have to be made anew is noted beside them."""
+
+
 class PackIndex:
     """The tables, with a connection that writes and one that reads."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make them. Raises sqlite3.Error."""
+        """Open or make them. Raises IndexDamaged, also where that was found before; OSError."""
+        self._mark = path.with_name(path.name + DAMAGED)
+        if self._mark.exists():
+            raise IndexDamaged(errno.EUCLEAN, "the index of the packs was found damaged")
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
-        self._writing = _connected(path)
-        try:
+        with self._telling(), ExitStack() as opened:
+            self._writing = opened.enter_context(closing(_connected(path)))
             self._writing.execute("PRAGMA journal_mode = WAL")
             self._writing.executescript(files("node.packs").joinpath("index.sql").read_text("utf-8"))
-            self._reading = _connected(path)
-        except BaseException:
-            self._writing.close()
-            raise
+            reserve_wal(self._writing, path)  # a blob is removed on a full disk too
+            self._reading = opened.enter_context(closing(_connected(path)))
+            opened.pop_all()
 
     def close(self) -> None:
         """Give the file back."""
@@ -223,12 +233,12 @@ class PackIndex:
             db.execute("DELETE FROM packs WHERE number = ?", (number,))
 
     def _all(self, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        with self._read_lock, _telling():
+        with self._read_lock, self._telling():
             return iter(self._reading.execute(statement, values).fetchall())
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        with self._write_lock, _telling():
+        with self._write_lock, self._telling():
             self._writing.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writing
@@ -237,6 +247,19 @@ class PackIndex:
                 if self._writing.in_transaction:
                     self._writing.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What is wrong with the tables, as a disk would say it."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            told, code = f"the index of the packs: {error}", getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                with suppress(OSError):
+                    self._mark.touch()
+                raise IndexDamaged(errno.EUCLEAN, told) from error
+            raise OSError(errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO, told) from error
 
 
 def _connected(path: Path) -> sqlite3.Connection:
@@ -248,16 +271,6 @@ def _connected(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
-
-
-@contextmanager
-def _telling() -> Iterator[None]:
-    """What is wrong with the tables, as a disk would say it."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
-        raise OSError(errno.ENOSPC if is_full else errno.EIO, f"the index of the packs: {error}") from error
 
 
 def _know(db: sqlite3.Connection, number: int) -> None:

@@ -1,12 +1,13 @@
 """One pack on the disk: made, appended to, sealed, read. All calls block."""
 
+import errno
 import fcntl
 import os
 import re
 import secrets
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,7 @@ SUFFIX: Final = ".pack"
 NUMBER_BITS: Final = 63  # at random: a number that was used once never comes again, whatever is left of it
 _DIGITS: Final = 16
 _NAME: Final = re.compile(rf"[0-7][0-9a-f]{{{_DIGITS - 1}}}{re.escape(SUFFIX)}")
+_NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES})
 _CREATE_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -35,9 +37,14 @@ def pack_name(number: int) -> str:
     return f"{number:0{_DIGITS}x}{SUFFIX}"
 
 
+def number_of(name: str) -> int | None:
+    """The number of a pack by its file name; None for another file."""
+    return int(name[:_DIGITS], 16) if _NAME.fullmatch(name) else None
+
+
 def numbers_in(directory: int) -> list[int]:
     """The packs of a directory; other names are passed over. Raises OSError."""
-    return sorted(int(name[:_DIGITS], 16) for name in os.listdir(directory) if _NAME.fullmatch(name))
+    return sorted(number for name in os.listdir(directory) if (number := number_of(name)) is not None)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -46,22 +53,44 @@ class PackReader:
 
     descriptor: int
     header: PackHeader
-    size_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file now: others may append to it. Raises OSError."""
+        return os.fstat(self.descriptor).st_size
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no name leads to the file any more: its room is given back with the descriptor."""
+        return os.fstat(self.descriptor).st_nlink == 0
 
 
 def open_pack(number: int, directory: int) -> PackReader:
     """Raises PackInvalid for what is no pack, or not this one; FileNotFoundError, OSError."""
-    descriptor = os.open(pack_name(number), READ_FLAGS, dir_fd=directory)
+    with _as_invalid():
+        descriptor = os.open(pack_name(number), READ_FLAGS, dir_fd=directory)
     try:
-        header = decode_header(os.pread(descriptor, HEADER_BYTES, 0))
+        with _as_invalid():
+            header = decode_header(os.pread(descriptor, HEADER_BYTES, 0))
         if header.number != number:
             raise PackInvalid(f"it says that it is number {header.number}")
-        reader = PackReader(descriptor, header, os.fstat(descriptor).st_size)
+        reader = PackReader(descriptor, header)
     except BaseException:
         os.close(descriptor)
         raise
     weakref.finalize(reader, os.close, descriptor)  # a thread may read while others forget it
     return reader
+
+
+@contextmanager
+def _as_invalid() -> Iterator[None]:
+    """A link, a directory or the like is no pack."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise PackInvalid(error.strerror) from error
+        raise
 
 
 def is_in_use(reader: PackReader) -> bool:
@@ -114,6 +143,8 @@ class PackWriter:
         buffer = b"".join(pieces)
         write_all(self._disk, self._descriptor, buffer, self.durable_offset)
         self._disk.fdatasync(self._descriptor)
+        if not os.fstat(self._descriptor).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "somebody has removed the pack", pack_name(self.number))
         self.is_broken = False
         self.records += records
         self.durable_offset += len(buffer)
@@ -125,7 +156,7 @@ class PackWriter:
             write_all(
                 self._disk,
                 self._descriptor,
-                encode_end(self.records, self.durable_offset),
+                encode_end(self.header.marker, self.records, self.durable_offset),
                 self.durable_offset,
             )
             self._disk.fdatasync(self._descriptor)

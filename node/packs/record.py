@@ -35,7 +35,7 @@ _HEADER: Final = struct.Struct(f"<8sIQ{MARKER_BYTES}s")  # magic, version, numbe
 _HEAD: Final = struct.Struct(f"<{MARKER_BYTES}sBI32s8s")  # marker, kind, payload length, sha256, XXH3
 _TARGET: Final = struct.Struct("<QQ")  # pack, offset
 _ENTRY: Final = struct.Struct("<BQI32s8s")  # kind, offset, payload length, sha256, XXH3
-_END: Final = struct.Struct("<8sQI8s")  # magic, where the index begins, records, XXH3 of the index
+_END: Final = struct.Struct(f"<8s{MARKER_BYTES}sQI8s")  # magic, marker, where the index begins, records, XXH3
 HEADER_BYTES: Final = _HEADER.size + CRC_BYTES
 HEAD_BYTES: Final = _HEAD.size + CRC_BYTES
 END_BYTES: Final = _END.size + CRC_BYTES
@@ -144,21 +144,24 @@ def decode_head(raw: Octets, offset: int, marker: bytes) -> PackRecord | None:
     return PackRecord(PackRecordKind(kind), offset, length, sha256, digest)
 
 
-def encode_end(records: Sequence[PackRecord], start: int) -> bytes:
+def encode_end(marker: bytes, records: Sequence[PackRecord], start: int) -> bytes:
     """What is written at `start` behind the last record of a pack that takes no more."""
     index = b"".join(
         _ENTRY.pack(each.kind, each.offset, each.length, each.sha256, each.digest) for each in records
     )
-    return index + with_crc(_END.pack(_END_MAGIC, start, len(records), digest_of(index)))
+    return index + with_crc(_END.pack(_END_MAGIC, marker, start, len(records), digest_of(index)))
 
 
-def read_end(descriptor: int) -> list[PackRecord] | None:
-    """All records of a pack, as its index says; None of one that has no whole index. Raises OSError."""
+def read_end(descriptor: int, marker: bytes) -> list[PackRecord] | None:
+    """All records of a pack, as its index says; None of one that has no whole index. Raises OSError.
+
+    If it had no marker a client could store content that ends like a pack, and others would not be found.
+    """
     size_bytes = os.fstat(descriptor).st_size
     body = without_crc(os.pread(descriptor, END_BYTES, max(size_bytes - END_BYTES, 0)))
-    if body is None or len(body) != _END.size or body[: len(_END_MAGIC)] != _END_MAGIC:
+    if body is None or len(body) != _END.size or not body.startswith(_END_MAGIC + marker):
         return None
-    _, start, count, digest = _END.unpack(body)
+    *_, start, count, digest = _END.unpack(body)
     if start + count * _ENTRY.size + END_BYTES != size_bytes:
         return None
     index = os.pread(descriptor, count * _ENTRY.size, start)

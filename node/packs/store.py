@@ -16,7 +16,7 @@ import errno
 import fcntl
 import logging
 import os
-import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +26,8 @@ from typing import Final, TypeVar
 
 from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
-from node.diskio.fs import MEDIUM_ERRORS, unlink
-from node.packs.index import PackedBlob, PackFacts, PackIndex, Removal
+from node.diskio.fs import MEDIUM_ERRORS, read_whole, unlink
+from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackFacts, PackIndex, Removal
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, numbers_in, open_pack, pack_name
 from node.packs.record import (
     HEAD_BYTES,
@@ -53,6 +53,7 @@ USERS: Final = "users.lock"
 
 _STEP_BYTES: Final = 1 << 20  # that are copied under one sync
 _STEP_BLOBS: Final = 256
+PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
 T = TypeVar("T", PackedBlob, PackRecord)
 
@@ -73,7 +74,7 @@ class PackStore:
     def __init__(
         self, directory: Path, *, disk: Disk | None = None, pack_bytes_max: int = PACK_BYTES_MAX
     ) -> None:
-        """Open them, and read what the index lacks. Raises OSError, sqlite3.Error."""
+        """Open them, and read what the index lacks. Raises OSError."""
         self._disk = disk or Disk()
         self._pack_bytes_max = pack_bytes_max
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -87,13 +88,9 @@ class PackStore:
         try:
             self._users = self._opened_lock(USERS)
             with self._opening():
+                is_alone = self._is_alone()
+                self.index = self._opened_index(directory / INDEX, is_alone=is_alone)
                 fcntl.flock(self._users, fcntl.LOCK_SH)
-                self.index = self._opened_index(directory / INDEX)
-                try:
-                    self._catch_up()
-                except BaseException:
-                    self.index.close()
-                    raise
         except BaseException:
             self._close_descriptors()
             raise
@@ -102,8 +99,11 @@ class PackStore:
         """Seal the pack that is appended to, and give everything back; again is harmless."""
         if self._directory < 0:
             return
-        with self._appending:
-            self._end_pack()
+        try:
+            with self._appending:
+                self._end_pack()
+        except OSError as error:  # it is read whole when the packs are opened again
+            _log.warning("a pack is not known to be sealed", extra={"reason": error.strerror})
         with self._reading:
             self._readers.clear()
         self.index.close()
@@ -145,12 +145,15 @@ class PackStore:
         return None if loaded is None else loaded[1]
 
     def read_damaged(self, found: PackedBlob) -> bytes:
-        """What lies in the place of a blob, whatever that is; as much of it as the medium gives."""
+        """What lies in the place of a blob, whatever that is; nothing where there is no such pack.
+
+        Raises OSError when the medium does not give it: it may do so later.
+        """
         try:
             reader = self._reader(found.place.pack)
-            return os.pread(reader.descriptor, found.length, found.place.offset + HEAD_BYTES)
-        except (OSError, PackInvalid):
+        except (FileNotFoundError, PackInvalid):
             return b""
+        return os.pread(reader.descriptor, found.length, found.place.offset + HEAD_BYTES)
 
     def reaches(self, found: PackedBlob) -> bool:
         """Whether the pack of a blob is there, and long enough; nothing of it is read. Raises OSError."""
@@ -162,11 +165,18 @@ class PackStore:
 
     def drop_pages(self, found: PackedBlob) -> None:
         """Have the next reading of a blob be one of the medium. Raises OSError."""
+        start = found.place.offset // PAGE_BYTES * PAGE_BYTES  # the kernel keeps a page that is named in part
+        stop = -(-(found.place.offset + HEAD_BYTES + found.length) // PAGE_BYTES) * PAGE_BYTES
         with suppress(FileNotFoundError, PackInvalid):
             descriptor = self._reader(found.place.pack).descriptor
-            os.posix_fadvise(
-                descriptor, found.place.offset, found.length + HEAD_BYTES, os.POSIX_FADV_DONTNEED
-            )
+            os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+    def drop_gone(self) -> None:
+        """Close packs that another process has removed: until then their room is not given back."""
+        with self._reading:
+            for number, reader in list(self._readers.items()):
+                if reader.is_gone:
+                    del self._readers[number]
 
     def remove(self, sha256: bytes, *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Have a blob count no more; False if there was none, or `unless` says that it stays.
@@ -229,16 +239,18 @@ class PackStore:
 
         Raises OSError.
         """
+        size_bytes = 0
         with self._appending:
             if self._is_appended_to(number) or self.index.in_pack(number, limit=1):
                 return 0
-            size_bytes = self._reader(number).size_bytes
+            with suppress(FileNotFoundError):
+                size_bytes = os.stat(pack_name(number), dir_fd=self._directory).st_size
             written_bytes = self._copy_removals(number)
             unlink(pack_name(number), parent=self._directory)
             self._disk.fsync(self._directory)
             self.index.drop(number)
         self._forget_reader(number)
-        return size_bytes - written_bytes
+        return max(size_bytes - written_bytes, 0)
 
     def seal(self) -> None:
         """Begin a new pack with the next blob, so that the present one may be rewritten. Raises OSError."""
@@ -306,7 +318,11 @@ class PackStore:
         return writer
 
     def _is_appended_to(self, number: int) -> bool:
-        return self._writer is not None and self._writer.number == number
+        """Whether a process does, be it this one or another."""
+        try:
+            return is_in_use(self._reader(number))
+        except (FileNotFoundError, PackInvalid):
+            return False
 
     def _end_pack(self) -> None:
         """Append to the present pack no more; one that cannot be sealed is read whole when that is wanted."""
@@ -365,11 +381,15 @@ class PackStore:
                 os.close(descriptor)
         self._users = self._directory = -1
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, *, is_alone: bool) -> None:
         """Read into the index what it lacks of packs that nobody appends to; forget packs that are gone."""
+        if is_alone:
+            self._remove_unbegun()
         known = {each.number: each for each in self.index.packs()}
         present = numbers_in(self._directory)
         for number in known.keys() - set(present):
+            if known[number].live_blobs:
+                _log.error("a pack is gone", extra={"pack": number, "blobs": known[number].live_blobs})
             self.index.drop(number)
         left: list[tuple[int, int]] = []  # packs, and where to begin in them
         for number in present:
@@ -382,8 +402,16 @@ class PackStore:
             self._index_removals(number, start)
             self.index.seal(number)
 
+    def _remove_unbegun(self) -> None:
+        """Packs whose header a crash has kept from being written. Nobody may be about to write one now."""
+        for name in map(pack_name, numbers_in(self._directory)):
+            facts = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+            is_short = stat.S_ISREG(facts.st_mode) and facts.st_size <= HEADER_BYTES
+            if is_short and not any(read_whole(name, parent=self._directory, bytes_max=HEADER_BYTES)):
+                unlink(name, parent=self._directory)
+
     def _is_left(self, number: int) -> bool:
-        """Whether nobody appends to a pack; one that never got its header is removed."""
+        """Whether nobody appends to a pack."""
         try:
             reader = open_pack(number, self._directory)
         except PackInvalid as error:
@@ -407,29 +435,41 @@ class PackStore:
                 removals.append(Removal(record.sha256, Place(number, record.offset), target))
         self.index.add(number, (), removals, stop=reader.size_bytes)
 
-    def _opened_index(self, path: Path) -> PackIndex:
-        """Anew where it is no database any more, and nobody uses it. Raises sqlite3.Error, OSError."""
+    def _is_alone(self) -> bool:
+        """Whether no other process uses the packs, nor will before the lock for opening is given back."""
         try:
-            return PackIndex(path)
-        except sqlite3.OperationalError:
-            raise  # the disk, or another process
-        except sqlite3.DatabaseError as error:
-            try:
-                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as in_use:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _opened_index(self, path: Path, *, is_alone: bool) -> PackIndex:
+        """With what the packs say; anew where it is damaged, and nobody uses it. Raises OSError."""
+        try:
+            return self._caught_up(path, is_alone=is_alone)
+        except IndexDamaged as error:
+            if not is_alone:
                 told = "the index of the packs is damaged: the node has to be restarted as a whole"
-                raise OSError(errno.EUCLEAN, told) from in_use
+                raise OSError(errno.EUCLEAN, told) from error
             _log.error("the index of the packs is damaged, and made anew", extra={"reason": str(error)})
-            for suffix in ("", "-wal", "-shm"):
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{INDEX}{suffix}", dir_fd=self._directory)
-            fcntl.flock(self._users, fcntl.LOCK_SH)
-            return PackIndex(path)
+        for suffix in ("", "-wal", "-shm", DAMAGED):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{INDEX}{suffix}", dir_fd=self._directory)
+        return self._caught_up(path, is_alone=is_alone)
+
+    def _caught_up(self, path: Path, *, is_alone: bool) -> PackIndex:
+        self.index = PackIndex(path)
+        try:
+            self._catch_up(is_alone=is_alone)
+        except BaseException:
+            self.index.close()
+            raise
+        return self.index
 
 
 def _records_of(reader: PackReader, start: int) -> Iterator[PackRecord]:
     """What lies in a pack from `start` on: by its index, else what is whole of it. Raises OSError."""
-    indexed = read_end(reader.descriptor)
+    indexed = read_end(reader.descriptor, reader.header.marker)
     if indexed is not None:
         yield from (record for record in indexed if record.offset >= start)
         return

@@ -64,8 +64,9 @@ from node.storage.verified_segments import TrustedSegments
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
 PROBE_WAIT_S = 1.0  # for another probe to end: a synced write of a few bytes
 INCOMING = "incoming-"
-# Areas of `PoisonItems`: directories; blobs that cannot be opened, read, deleted, or quarantined (that nobody
-# knows, that are damaged).
+# Areas of `PoisonItems`: directories; the index of the packs; blobs that cannot be opened, read, deleted, or
+# quarantined (that nobody knows, that are damaged).
+PACKS = "packs"
 BLOBS, REPLICAS, READS, DROPS, STRAYS, DAMAGED = "blobs", "replicas", "reads", "drops", "strays", "damaged"
 SIDECAR = ".sums"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -8,11 +8,12 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ca.errors import Internal
+from ca.errors import FilestoreError, Internal
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import read_whole, storage_error, unlink
 from node.packs.index import PackedBlob
-from node.storage.blob_files import BLOBS, BlobFiles, require_sha256
+from node.packs.store import BLOB_BYTES_MAX
+from node.storage.blob_files import PACKS, BlobFiles, require_sha256
 from node.storage.incoming_blob import ReplicaWriter, SmallBlobWriter
 from node.storage.packed_blobs import PackedBlobs, damaged, identity_of
 from node.storage.segments import (
@@ -25,8 +26,6 @@ from node.storage.segments import (
 )
 from node.storage.unclaimed import UnclaimedBlobs
 from node.storage.verified_segments import TrustedSegments
-
-PACKS = "packs"  # among the directories that cannot be listed
 
 
 class BlobStore(BlobFiles):
@@ -57,17 +56,15 @@ class BlobStore(BlobFiles):
         try:
             blob = self.packed.open(sha256)
         except BlobDamaged as damage:
-            if damage.file is not None and self.out_of_service.covers_packed(sha256, damage.file):
-                raise BlobMissing(sha256) from None
-            raise
+            if damage.file is None or not self.out_of_service.covers_packed(sha256, damage.file):
+                raise
+            blob = None
         except OSError as error:
-            raise storage_error(error) from error
-        if blob is None:
-            return super().open(sha256)
-        if self.out_of_service.covers_packed(sha256, blob.identity()):
+            return self._open_file(sha256, storage_error(error))
+        if blob is not None and self.out_of_service.covers_packed(sha256, blob.identity()):
             blob.close()
-            raise BlobMissing(sha256)
-        return blob
+            blob = None
+        return super().open(sha256) if blob is None else blob
 
     def has_name(self, sha256: str) -> bool:
         """Whether anything lies in the place of the blob. Raises FilestoreError."""
@@ -83,14 +80,19 @@ class BlobStore(BlobFiles):
 
     def size_bytes(self, sha256: str) -> int:
         """The blob's size; of a packed one nothing is read. Raises as `open` does."""
-        found = self._packed(sha256)
-        if found is None:
+        try:
+            found = self._packed(sha256)
+        except FilestoreError as error:
+            with self._open_file(sha256, error) as blob:
+                return blob.size_bytes
+        if found is None or self.out_of_service.covers_packed(sha256, identity_of(found)):
             return super().size_bytes(sha256)
-        if self.out_of_service.covers_packed(sha256, identity_of(found)):
-            raise BlobMissing(sha256)
-        if self.packed.lies_there(found):
-            return found.length
-        if self._packed(sha256) not in (None, found):  # it was rewritten meanwhile
+        try:
+            if self.packed.lies_there(found):
+                return found.length
+        except OSError as error:
+            raise storage_error(error) from error
+        if self._packed(sha256) != found:  # it was rewritten meanwhile, or removed
             return self.size_bytes(sha256)
         raise damaged(found)
 
@@ -136,7 +138,7 @@ class BlobStore(BlobFiles):
     def identity(self, sha256: str) -> tuple[tuple[int, int], int]:
         """What lies in the place of the blob, as `BlobFiles.identity` says it."""
         found = self.packed.find(sha256)
-        return super().identity(sha256) if found is None else (identity_of(found), found.affirmed_at_ns)
+        return super().identity(sha256) if found is None else (identity_of(found), 0)  # it is written once
 
     def receive(self, expected_sha256: str, size_bytes: int) -> ReplicaWriter:
         """A writer for content that is known by name and size, such as a replica from a peer."""
@@ -152,6 +154,8 @@ class BlobStore(BlobFiles):
         """
         if not self.packed.takes(blob.size_bytes):
             super().install(blob, sums, source=source, parent=parent)
+            if blob.size_bytes <= BLOB_BYTES_MAX:  # in place of a packed one, which may be damaged
+                self.packed.remove(blob.sha256, unless=lambda: False)
             return
         content = read_whole(source, parent=parent, bytes_max=blob.size_bytes)
         if len(content) != blob.size_bytes or (content and segment_digest(content) != sums.digests):
@@ -180,6 +184,13 @@ class BlobStore(BlobFiles):
         if self.packed.find(sha256) is None:
             super().sync_placement(sha256)
 
+    def _open_file(self, sha256: str, failure: FilestoreError) -> OpenBlob:
+        """One that is a file, where nobody knows what is packed. Raises `failure` if there is none."""
+        try:
+            return super().open(sha256)
+        except BlobMissing:
+            raise failure from None
+
     def _pack(self, sha256: str, content: Octets) -> None:
         """Store it in a pack. Raises OSError."""
         self.packed.put([(sha256, content)])
@@ -193,6 +204,18 @@ class BlobStore(BlobFiles):
         except OSError as error:
             raise storage_error(error) from error
 
+    def look_again(self) -> None:
+        """At what could not be listed or opened, as `BlobFiles.look_again` does."""
+        super().look_again()
+        if self.poison.names(PACKS):
+            for _ in self._packed_names():
+                pass
+
+    def drop_changed(self) -> None:
+        """Give back what is kept open of blobs that another process has deleted. Raises OSError."""
+        self.opened.drop_changed()
+        self.packed.drop_gone()
+
     def _packed_names(self) -> Iterator[str]:
-        with self.poison.skipping(BLOBS, PACKS):
+        with self.poison.skipping(PACKS, ""):
             yield from self.packed.names()

@@ -34,8 +34,10 @@ class Names:
 def look(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
     """What is there of a blob of that size. Raises FilestoreError when the disk says nothing about it."""
     try:
+        if blobs.size_bytes(sha256) == size_bytes:
+            return Look(sha256, is_whole=True)
         with blobs.open(sha256) as blob:
-            if blob.size_bytes == size_bytes:
+            if blob.size_bytes == size_bytes:  # another has come meanwhile
                 return Look(sha256, is_whole=True)
             why = f"has {blob.size_bytes} bytes, the log says {size_bytes}"
             return Look(sha256, is_whole=False, damage=blob.damaged(why))

@@ -6,7 +6,6 @@ is not packed is not here: callers look for a file then. All calls block, but fo
 """
 
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -97,10 +96,7 @@ class PackedBlobs:
         """Open what is there. Raises OSError."""
         self.takes_new: Callable[[], bool] = lambda: False
         self._trusted = trusted
-        try:
-            self.store = PackStore(directory / "packs", disk=disk)
-        except sqlite3.Error as error:
-            raise OSError(f"the index of the packs: {error}") from error
+        self.store = PackStore(directory / "packs", disk=disk)
 
     def close(self) -> None:
         """Give the packs back."""
@@ -147,7 +143,7 @@ class PackedBlobs:
         return self.store.remove_copies([found])
 
     def read_damaged(self, found: PackedBlob) -> bytes:
-        """What lies in its place, whatever that is."""
+        """What lies in its place, as `PackStore.read_damaged` has it. Raises OSError."""
         return self.store.read_damaged(found)
 
     def names(self) -> Iterator[str]:
@@ -173,6 +169,10 @@ class PackedBlobs:
     def forget_unclaimed(self, sha256: str, at_ns: int) -> None:
         """It was claimed, or is gone; one that came again since stays. Raises OSError."""
         self.store.index.forget_unclaimed(bytes.fromhex(sha256), at_ns)
+
+    def drop_gone(self) -> None:
+        """Give back the room of packs that another process has removed. Raises OSError."""
+        self.store.drop_gone()
 
 
 def identity_of(found: PackedBlob) -> tuple[int, int]:

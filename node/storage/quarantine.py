@@ -64,9 +64,11 @@ class Quarantine:
         """
         require_sha256(sha256)
         try:
-            for found in self._blobs.packed.copies(sha256):
-                if damage is None or damage.file == identity_of(found):
-                    return not unless() and self._take_packed(found, damage)
+            while (found := self._packed(sha256, damage)) is not None:
+                if unless():
+                    return False
+                if self._take_packed(found, damage):
+                    return True  # else it came again meanwhile, or somebody was told that it is here
             with self._blobs.placing, self._blobs.leaf(sha256) as leaf:
                 try:
                     facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
@@ -145,13 +147,24 @@ class Quarantine:
                         found = self._open(sha256, leaf, is_moved=False)
         return found
 
+    def _packed(self, sha256: str, damage: BlobDamaged | None) -> PackedBlob | None:
+        """The record to take, if there is one. Raises OSError."""
+        for found in self._blobs.packed.copies(sha256):
+            if damage is None or damage.file == identity_of(found):
+                return found
+        return None
+
     def _take_packed(self, found: PackedBlob, damage: BlobDamaged | None) -> bool:
         """Copies a record as it lies there, and has it count no more. Raises OSError.
 
-        A crash between the two leaves both; where it came again meanwhile nothing stays here.
+        A crash between the two leaves both; where it came again meanwhile nothing stays here. Of a pack that
+        is not there, or too short, there is nothing to copy.
         """
         blobs, sha256 = self._blobs, found.sha256.hex()
-        content = blobs.write_incoming(blobs.packed.read_damaged(found))
+        raw = blobs.packed.read_damaged(found)
+        if found.length and not raw:
+            return self._forget_packed(found)
+        content = blobs.write_incoming(raw)
         sidecar = blobs.write_incoming(encode_sidecar(sums_of(found)))
         try:
             with blobs.placing:
@@ -161,8 +174,7 @@ class Quarantine:
                     name = sha256 + SIDECAR
                     os.rename(sidecar, name, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
             blobs.syncs.sync(blobs.disk, self._directory, _NAME)
-            if blobs.packed.remove_copy(found):
-                blobs.forget(sha256)
+            if self._forget_packed(found):
                 return True
             with blobs.placing:
                 self._remove(sha256)
@@ -170,6 +182,12 @@ class Quarantine:
         finally:
             for name in (content, sidecar):
                 unlink(name, parent=blobs.uploads_directory)
+
+    def _forget_packed(self, found: PackedBlob) -> bool:
+        is_gone = self._blobs.packed.remove_copy(found)
+        if is_gone:
+            self._blobs.forget(found.sha256.hex())
+        return is_gone
 
     def _open_packed(self, sha256: str) -> "QuarantinedBlob | None":
         """The record that is out of service and still in its place."""

@@ -25,6 +25,7 @@ import pytest
 from ca.tls import client_context
 from deploy.dev.cluster import DevelopmentCluster, Member
 from deploy.dev.processes import free_ports, is_ready, last_line, stop_children, wait_until
+from tests.blobs_on_disk import file_of, is_on
 
 FILESTORE = str(Path(sys.executable).with_name("filestore"))
 REQUEST_TIMEOUT_S = 30.0
@@ -263,12 +264,17 @@ class Cluster:
         return file_uuid
 
     def wait_everywhere(self, sha256: str) -> None:
-        paths = [self.replica(node, name) for node in self.nodes for name in (sha256, f"{sha256}.sums")]
-        wait_until(lambda: all(path.exists() for path in paths), what="every replica", timeout_s=60)
+        wait_until(
+            lambda: all(self.holds(node, sha256) for node in self.nodes), what="every replica", timeout_s=60
+        )
+
+    def holds(self, node: Member, sha256: str) -> bool:
+        """Whether a node has a blob on its disk, wherever it lies there."""
+        return is_on(self.data(node), sha256)
 
     def replica(self, node: Member, name: str) -> Path:
-        """Where a node keeps a blob by its sha256, or its sidecar."""
-        return self.data(node) / "blobs" / name[:2] / name[2:4] / name
+        """Where a node keeps a blob that is a file by its sha256, or its sidecar."""
+        return file_of(self.data(node), name)
 
     def user_token(self, user_id: str, **fields: Any) -> str:
         """A token of a user without roles."""

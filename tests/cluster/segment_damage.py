@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from node.storage.segments import SEGMENT_BYTES
-from tests.cluster.test_damage import change_byte
+from tests.blobs_on_disk import change_byte
 
 KINDS = ("flip", "zero", "cut")
 Range = tuple[int, int]  # the first byte, and the one after the last

@@ -12,9 +12,9 @@ from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from node.content.concatenation import READ_BYTES
 from node.uploads.chain import BEHIND_BYTES_MAX
+from tests.blobs_on_disk import change_byte
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.part_steps import TUS, Parts, check_content
-from tests.cluster.test_damage import change_byte
 from tests.cluster.upload_steps import stopped
 
 pytestmark = pytest.mark.long

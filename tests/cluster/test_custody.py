@@ -17,8 +17,9 @@ from ca.tls import peer_client_context
 from coordinator.runtime.config import CoordinatorFiles
 from deploy.dev.cluster import CLUSTER_NAME, Member
 from deploy.dev.processes import wait_until
+from tests.blobs_on_disk import change_byte, change_byte_on, content_on, lose_on, sizes_on
 from tests.cluster.harness import Cluster
-from tests.cluster.test_damage import change_byte, replica
+from tests.cluster.test_damage import replica
 from tests.cluster.test_jobs import run_job
 from tests.cluster.test_metrics import families, value
 from tests.unit.custody_node import cut
@@ -133,16 +134,18 @@ def test_damage_that_a_download_meets_and_that_the_scrub_job_finds_is_repaired_a
     assert cluster.get(f"/files/{file_uuid}", node=cluster.nodes[0]).body == read
     assert run_job(cluster, "scrub")["status"] == "completed"
     for node, path in spoiled.items():
-        until_repaired(cluster, path)
+        until_repaired(cluster, path, node)
         assert lost_count(cluster, node) > before[node]
         assert "replica.lost" in audited(cluster, node, path)
 
 
-def until_repaired(cluster: Cluster, path: Path) -> None:
+def until_repaired(cluster: Cluster, path: Path, node: Member) -> None:
     """The log names every node again, and this replica is what its name says."""
     names = [node.id for node in cluster.nodes]
     wait_until(lambda: holders(cluster, path) == names, what="a replica made anew", timeout_s=SOON_S)
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+    content = content_on(cluster.data(node), path.name)
+    assert content is not None
+    assert hashlib.sha256(content).hexdigest() == path.name
 
 
 def lost_count(cluster: Cluster, node: Member, reason: str = "damaged") -> float:
@@ -182,6 +185,37 @@ def test_replica_that_went_while_its_node_was_dead_is_missed_at_its_start(cluste
     cluster.wait_healthy()
 
 
+@pytest.mark.parametrize("way", ["download", "scrub"])
+def test_damaged_packed_replica_is_reported_and_repaired(cluster: Cluster, way: str) -> None:
+    content, node = os.urandom(3_000), cluster.nodes[1]
+    file_uuid = cluster.store_everywhere(content)
+    path = replica(cluster, node, content)
+    before = lost_count(cluster, node)
+    change_byte_on(cluster.data(node), path.name, 1_000)
+    if way == "download":
+        for _ in range(2):  # by either process
+            assert cluster.get(f"/files/{file_uuid}", node=node).body == content
+    else:
+        assert carried_out(cluster, node, "scrub", "scrub-packed")["damaged"] == 1
+    until_lost(cluster, node, path)
+    assert lost_count(cluster, node) == before + 1
+    until_repaired(cluster, path, node)
+    assert cluster.get(f"/files/{file_uuid}", node=node).body == content
+
+
+def test_packed_replica_that_went_is_missed(cluster: Cluster) -> None:
+    content, node = os.urandom(3_000), cluster.nodes[2]
+    file_uuid = cluster.store_everywhere(content)
+    path = replica(cluster, node, content)
+    before = lost_count(cluster, node, "missing")
+    lose_on(cluster.data(node), path.name)
+    assert carried_out(cluster, node, "compare", "compare-packed")["missing"] == 1
+    until_lost(cluster, node, path)
+    assert lost_count(cluster, node, "missing") == before + 1
+    until_repaired(cluster, path, node)
+    assert cluster.get(f"/files/{file_uuid}", node=node).body == content
+
+
 @pytest.mark.parametrize("is_sound", [True, False])
 def test_pull_puts_a_sound_blob_back_from_quarantine(cluster: Cluster, is_sound: bool) -> None:
     content, node = os.urandom(300_000), cluster.nodes[1]
@@ -209,6 +243,4 @@ def test_disk_holds_what_the_log_names_and_an_order_finds_nothing_to_do(cluster:
         assert (counts["missing"], counts["unknown"], counts["added"]) == (0, 0, 0), node.id
         assert carried_out(cluster, node, "collect", f"agree-{node.id}")["left"] == 0
         sql = "SELECT sha256, size_bytes FROM blobs JOIN blob_replicas USING (sha256) WHERE node_id = ?"
-        found = (cluster.data(node) / "blobs").rglob("*")
-        on_disk = {path.name: path.stat().st_size for path in found if len(path.name) == len("0" * 64)}
-        assert dict(logged(cluster, sql, node.id)) == on_disk
+        assert dict(logged(cluster, sql, node.id)) == sizes_on(cluster.data(node))

@@ -17,9 +17,9 @@ import pytest
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from node.storage.segments import SEGMENT_BYTES
+from tests.blobs_on_disk import change_byte
 from tests.cluster.harness import Cluster
 from tests.cluster.segment_damage import DamagedContent, lost_ranges, zero
-from tests.cluster.test_damage import change_byte
 
 FILES = 5
 SEGMENTS_MAX = 4

@@ -15,10 +15,10 @@ import pytest
 
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
+from tests.blobs_on_disk import change_byte_on, content_on
 from tests.cluster.disk_shim import CHANGES, KINDS, DiskRules, disk_rules
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_custody import logged
-from tests.cluster.test_damage import change_byte
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -229,25 +229,27 @@ def test_replicas_on_a_disk_that_fails_are_made_anew_and_those_on_a_full_one_are
         read_back(cluster, file_uuid, content, cluster.nodes)
 
 
-def test_damage_on_a_read_only_disk_is_reported_and_made_anew(cluster: Cluster, rules: DiskRules) -> None:
+@pytest.mark.parametrize(("size_bytes", "area"), [(100_000, "blobs"), (50_000, "packs")])
+def test_damage_on_a_read_only_disk_is_reported_and_made_anew(
+    cluster: Cluster, rules: DiskRules, size_bytes: int, area: str
+) -> None:
     """It may not be moved, and no note is taken of it; it is not served either."""
     bad, asked = cluster.nodes[-1], cluster.nodes[0]
-    content = os.urandom(50_000)
+    content = os.urandom(size_bytes)
     file_uuid = cluster.store(content)
     sha256 = hashlib.sha256(content).hexdigest()
     for node in (bad, asked):  # where both of them have one
-        if not cluster.replica(node, sha256).exists():
+        if not cluster.holds(node, sha256):
             pytest.skip("placed elsewhere")
-    part = f"{of(cluster, bad)}blobs/"
+    part = f"{of(cluster, bad)}{area}/"
     where = "SELECT node_id FROM blob_replicas WHERE sha256 = ?"
-    rotten = cluster.replica(bad, sha256)
     rules.add(part, CHANGES, errno.EROFS)
     rules.add(f"{of(cluster, bad)}quarantine/", CHANGES, errno.EROFS)
     rules.add(f"{of(cluster, bad)}lost", CHANGES, errno.EROFS)
-    change_byte(rotten, 100)
+    change_byte_on(cluster.data(bad), sha256, 100)
     read_back(cluster, file_uuid, content, [bad])
     wait_until(lambda: (bad.id,) not in logged(cluster, where, sha256), what="the report", timeout_s=SOON_S)
-    assert rotten.exists()
+    assert content_on(cluster.data(bad), sha256) not in (None, content)
     told = seen(cluster, bad, asked)
     assert told["poison_count"] >= 1
     assert any(line.startswith(f"damaged/{sha256}: ") for line in told["poison"])
@@ -260,7 +262,7 @@ def test_damage_on_a_read_only_disk_is_reported_and_made_anew(cluster: Cluster, 
     rules.clear()
 
     def is_rotten() -> bool:
-        return rotten.exists() and rotten.read_bytes() != content
+        return content_on(cluster.data(bad), sha256) not in (None, content)
 
     wait_until(lambda: not is_rotten(), what="quarantine", timeout_s=90)  # tried again each minute
     wait_until(lambda: not seen(cluster, bad, asked)["poison_count"], what="its end", timeout_s=SOON_S)

@@ -17,10 +17,13 @@ from ca.keys import key_to_pem, new_key
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.storage.raft_log import SegmentLog
 from deploy.cli import cli
+from node.packs.pack_file import pack_name
+from node.packs.record import HEAD_BYTES, HEADER_BYTES
 from tests.cluster.harness import Cluster
 from tests.unit.custody_node import cut
 
 CONTENT = b"kept whole" * 1000
+LARGE = b"kept in a file of its own" * 4000
 
 
 def doctor(data: Path, *options: str) -> Result:
@@ -60,7 +63,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A coordinator and a node that were killed while they held a file and an upload."""
     base = tmp_path_factory.mktemp("killed")
     with Cluster(base / "cluster") as cluster:
-        cluster.store(CONTENT)
+        for content in (CONTENT, LARGE):
+            cluster.store_everywhere(content)
         upload = cluster.create(size_bytes=len(CONTENT))
         piece = {"Content-Range": f"bytes 0-99/{len(CONTENT)}"}
         put = cluster.request("PUT", upload["upload_url"], content=CONTENT[:100], headers=piece)
@@ -137,6 +141,14 @@ def end_authority(data: Path) -> None:
 
 
 BLOB = "blobs/??/??/" + "?" * 64
+PACK, OTHER_PACK = "packs/*.pack", f"packs/{pack_name(7)}"
+
+
+def spoil_index(data: Path) -> None:
+    (data / "packs" / "index.sqlite-wal").unlink(missing_ok=True)
+    (data / "packs" / "index.sqlite").write_bytes(b"no database at all" * 500)
+
+
 FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "log segment gone": ("coordinator", lambda data: shutil.rmtree(data / "log"), "the log was lost"),
     "log without its end": ("coordinator", lose_end_of_log, "its end was lost"),
@@ -211,6 +223,33 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "credential gone": ("node", lambda data: (data / "credential.pem").unlink(), "is missing"),
     "blobs gone": ("node", lambda data: shutil.rmtree(data / "blobs"), "Is the disk mounted"),
     "directory open": ("node", lambda data: (data / "blobs").chmod(0o755), "chmod 700"),
+    "packs open": ("node", lambda data: (data / "packs").chmod(0o755), "chmod 700"),
+    "stray file among packs": (
+        "node",
+        lambda data: (data / "packs" / "notes.txt").touch(),
+        "does not belong",
+    ),
+    "pack header flipped": ("node", lambda data: flip(only(data, PACK), 3), "its header is damaged"),
+    "pack of another": (
+        "node",
+        lambda data: only(data, PACK).rename(data / OTHER_PACK),
+        "it says that it is",
+    ),
+    "pack a link": ("node", lambda data: to_link(only(data, PACK)), "cannot be read"),
+    "pack open": ("node", lambda data: only(data, PACK).chmod(0o644), "chmod 600"),
+    "pack cut": ("node", lambda data: cut(only(data, PACK), HEADER_BYTES + 50), "lies behind its end"),
+    "pack gone": ("node", lambda data: only(data, PACK).unlink(), "is missing: it had 1 blob"),
+    "head of a packed blob flipped": (
+        "node",
+        lambda data: flip(only(data, PACK), HEADER_BYTES + 20),
+        "has another head than the index says",
+    ),
+    "packed blob flipped": (
+        "node",
+        lambda data: flip(only(data, PACK), HEADER_BYTES + HEAD_BYTES + 7),
+        "does not match its checksum",
+    ),
+    "index of packs spoiled": ("node", spoil_index, "makes the index anew"),
 }
 
 

@@ -18,6 +18,7 @@ from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_custody import logged
 from tests.cluster.test_healing import holders, let_an_hour_pass, runs_of, state_of
+from tests.packed_blobs import packed_names
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
 
@@ -117,8 +118,9 @@ def until_moving(cluster: Cluster, node: Member, asked: Member, moved: int = MOV
 
 
 def blobs_on(cluster: Cluster, node: Member) -> list[str]:
-    """What lies in the blob directory of a node, sidecars too."""
-    return [path.name for path in (cluster.data(node) / "blobs").rglob("*") if path.is_file()]
+    """What lies on the disk of a node, sidecars too."""
+    files = [path.name for path in (cluster.data(node) / "blobs").rglob("*") if path.is_file()]
+    return files + packed_names(cluster.data(node))
 
 
 def test_drain_is_interrupted_and_ends_with_an_empty_node_and_no_file_below_its_quorum(four: Cluster) -> None:

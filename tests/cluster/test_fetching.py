@@ -20,8 +20,8 @@ from ca.tls import peer_client_context
 from deploy.dev.cluster import CLUSTER_NAME, Member
 from node.base.config import NodeFiles
 from node.storage.partial_blob import HEADER_BYTES
+from tests.blobs_on_disk import change_byte
 from tests.cluster.harness import Answer, Cluster, random_file
-from tests.cluster.test_damage import change_byte
 
 BIG_BYTES = 160 << 20  # ten ranges, four of them under way when the first is kept
 SMALL_BYTES = 40_000_000  # three ranges

@@ -17,6 +17,7 @@ from coordinator.protocol.queries import FindBlob, GetReplicaCounts
 from coordinator.rpc.client import MetadataClient
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
+from tests.blobs_on_disk import age_all_on, content_on
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node
 
@@ -48,8 +49,7 @@ def holders(cluster: Cluster, content: bytes, nodes: list[Member]) -> set[str]:
     sha256 = hashlib.sha256(content).hexdigest()
     found = set()
     for node in nodes:
-        path = cluster.replica(node, sha256)
-        if path.exists() and path.read_bytes() == content:
+        if content_on(cluster.data(node), sha256) == content:
             found.add(node.id)
     return found
 
@@ -85,9 +85,7 @@ def runs_of(cluster: Cluster, job_name: str, asked: Member) -> list[Any]:
 
 def let_an_hour_pass(cluster: Cluster, member: Member) -> None:
     """As if what lies on a node had come an hour ago: what came just now is kept for a while."""
-    at_s = time.time() - 3600
-    for path in (cluster.data(member) / "blobs").rglob("*"):
-        os.utime(path, (at_s, at_s))
+    age_all_on(cluster.data(member), time.time() - 3600)
 
 
 def until_state(cluster: Cluster, member: Member, asked: Member, state: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
+from tests.blobs_on_disk import age_all_on
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_steps import Steps
 
@@ -40,11 +41,11 @@ def let_time_pass(cluster: Cluster) -> None:
     """
     at_s = time.time() - AGED_S
     for node in cluster.nodes:
-        for area in ("blobs", "unclaimed"):
-            for path in (cluster.data(node) / area).rglob("*"):
-                with suppress(FileNotFoundError):
-                    if path.stat().st_mtime > at_s + AGED_S / 2:
-                        os.utime(path, (at_s, at_s))
+        age_all_on(cluster.data(node), at_s, newer_than_s=at_s + AGED_S / 2)
+        for path in (cluster.data(node) / "unclaimed").rglob("*"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime > at_s + AGED_S / 2:
+                    os.utime(path, (at_s, at_s))
 
 
 def left(cluster: Cluster) -> dict[str, int]:

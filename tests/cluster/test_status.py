@@ -121,16 +121,19 @@ def test_node_without_its_blobs_is_told_until_it_has_them_again(own_cluster: Clu
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(own_cluster.store_everywhere, contents))
     node = own_cluster.nodes[-1]
-    blobs, aside = own_cluster.data(node) / "blobs", own_cluster.data(node) / "unmounted"
+    data, aside = own_cluster.data(node), own_cluster.data(node) / "unmounted"
+    aside.mkdir()
     own_cluster.terminate(node)
-    blobs.rename(aside)
+    for area in ("blobs", "packs"):
+        (data / area).rename(aside / area)
     own_cluster.restart(node)
     told = f"Too many replicas of the node {node.id} would go at once, so a compare stopped: see its log."
     wait_until(lambda: told in status(own_cluster)["problems"], what="a stopped pass", timeout_s=60)
     assert status(own_cluster)["health"] == "degraded"
     own_cluster.terminate(node)
-    shutil.rmtree(blobs)
-    aside.rename(blobs)
+    for area in ("blobs", "packs"):
+        shutil.rmtree(data / area)
+        (aside / area).rename(data / area)
     own_cluster.restart(node)
     own_cluster.wait_healthy()
     assert status(own_cluster)["nodes"][-1]["custody_stopped"] == []

@@ -11,9 +11,9 @@ from ca.errors import Unavailable
 from coordinator.model.records import Caller, UploadRecord
 from coordinator.protocol import commands
 from deploy.dev.processes import wait_until
+from tests.blobs_on_disk import change_byte
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
-from tests.cluster.test_damage import change_byte
 from tests.cluster.test_members import as_node
 from tests.cluster.upload_steps import TUS, Steps, stopped
 

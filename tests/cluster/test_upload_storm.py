@@ -17,6 +17,7 @@ import pytest
 
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
+from tests.blobs_on_disk import content_on
 from tests.cluster.harness import Cluster
 from tests.cluster.storm_clients import Client
 from tests.cluster.storm_contents import BLOCK_BYTES, Upload, content
@@ -159,8 +160,8 @@ def heal(storm: Storm) -> None:
     assert held, "nothing was stored"
     for node_id, sha256 in held:
         node = next(node for node in cluster.nodes if node.id == node_id)
-        path = cluster.replica(node, sha256)
-        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        content = content_on(cluster.data(node), sha256)
+        if content is None or hashlib.sha256(content).hexdigest() != sha256:
             storm.fault(f"{node_id} does not hold {sha256}, and the log says so")
     if STORM_S >= LONG_S:
         wait_until(lambda: not lying(), what="no bytes of ended uploads", timeout_s=SWEPT_S)

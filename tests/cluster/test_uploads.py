@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.dev.cluster import Member
+from tests.blobs_on_disk import content_on
 from tests.cluster.harness import Answer, Cluster
 
 CONTENT = os.urandom(3_000_000)
@@ -305,5 +306,4 @@ def test_same_content_twice_is_stored_once(cluster: Cluster) -> None:
     sha256 = hashlib.sha256(content).hexdigest()
     cluster.wait_everywhere(sha256)
     for node in cluster.nodes:
-        path = cluster.replica(node, sha256)
-        assert path.read_bytes() == content
+        assert content_on(cluster.data(node), sha256) == content

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from deploy.dev.cluster import Member
 from node.storage.segments import SEGMENT_BYTES, segment_count
-from tests.cluster.test_damage import change_byte
+from tests.blobs_on_disk import change_byte
 from tests.healing.stage import Stage
 from tests.unit.custody_node import cut
 

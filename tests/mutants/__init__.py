@@ -3,6 +3,7 @@
 from tests.mutants.beliefs import BELIEFS
 from tests.mutants.consensus import CONSENSUS
 from tests.mutants.members import MEMBERS
+from tests.mutants.packs import PACKS
 from tests.mutants.storage import STORAGE
 
 MUTANTS = (
@@ -10,6 +11,7 @@ MUTANTS = (
     *MEMBERS,
     *BELIEFS,
     *STORAGE,
+    *PACKS,
 )
 
 __all__ = ["MUTANTS"]

@@ -36,8 +36,8 @@ STATE = (
     Mutant.of(
         "name of the WAL not synced",
         "storage/database",
-        "        _reserve_wal(writer, path)\n        sync_directory(path.parent)\n",
-        "        _reserve_wal(writer, path)\n",
+        "        reserve_wal(writer, path)\n        sync_directory(path.parent)\n",
+        "        reserve_wal(writer, path)\n",
         DEAF,
     ),
     Mutant.of(

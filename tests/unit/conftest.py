@@ -19,7 +19,7 @@ from ca.tls import Credential, client_context, server_context
 from coordinator.http.rate_limits import RequestTimeouts
 from node.custody import reporter
 from tests.unit.body_shell import PATIENCE, Run, Scenario, Shell
-from tests.unit.custody_node import Keeper
+from tests.unit.custody_node import LAYOUTS, Keeper
 from tests.unit.peer_nodes import CLUSTER, Node, introduce, running_node
 from tests.unit.state import State
 from tests.unit.upload_machine import Machine
@@ -52,10 +52,16 @@ async def nodes(tmp_path: Path, peer_authority: Authority) -> AsyncIterator[list
         yield started
 
 
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> str:
+    """How small blobs lie on a disk. A module or a test that is about one of both says so in its place."""
+    return str(request.param)
+
+
 @pytest.fixture
-def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+def keeper(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     monkeypatch.setattr(reporter, "RETRY_S", 0.0)
-    keeper = Keeper(tmp_path)
+    keeper = Keeper(tmp_path, packed=layout == "packs")
     yield keeper
     keeper.close()
 

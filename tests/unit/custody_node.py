@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 from prometheus_client import CollectorRegistry
 
 from ca.errors import CATALOGUE, Unavailable
@@ -31,12 +32,23 @@ from node.peer.rate_budget import Budget
 from node.storage.blob_files import SIDECAR
 from node.storage.blobs import BlobStore
 from node.storage.quarantine import Quarantine
+from tests.packed_blobs import (
+    age_packed,
+    exchange_packed,
+    lose_packed,
+    opened_index,
+    packed_content,
+    packed_present,
+    rot_packed,
+)
 from tests.unit import replica_acts as acts
 from tests.unit.state import Refusal, State
 
 NODES = ("n1", "n2", "n3")
 SIZE_BYTES = 5  # of the blobs of the state's completions
 DAY_S = 86_400
+LAYOUTS = ("files", "packs")
+FILES, PACKS = (pytest.mark.parametrize("layout", [layout]) for layout in LAYOUTS)
 
 _T = TypeVar("_T")
 _ERRORS = {error.code: error for error in CATALOGUE}
@@ -94,10 +106,13 @@ def _answer(value: Any, reply_type: type[_T]) -> _T:
 
 
 class Keeper:
-    """The node n1: its disk, and a process that can end and begin anew."""
+    """The node n1: its disk, and a process that can end and begin anew. `packed`: small blobs lie in packs.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory / "data"
+    What `lose`, `rot` and their like do is the same harm to a file and to a record of a pack.
+    """
+
+    def __init__(self, directory: Path, *, packed: bool = False) -> None:
+        self.directory, self.packed = directory / "data", packed
         self.state = State(directory / "state")
         self.state.nodes(*NODES)
         self.log = Log(self.state)
@@ -108,6 +123,7 @@ class Keeper:
     def start(self) -> None:
         """A process begins."""
         self.disk, self.blobs = DiskWorkers(), BlobStore(self.directory)
+        self.blobs.packed.takes_new = lambda: self.packed
         self.registry = CollectorRegistry()
         self.metrics = NodeMetrics(self.registry)
         self.audit = AuditLog(self.directory / "housekeeping.log")
@@ -172,17 +188,62 @@ class Keeper:
         acts.collect(self.state)
 
     def path(self, name: str) -> Path:
+        """Of a blob that is a file."""
         return self.directory / "blobs" / name[:2] / name[2:4] / name
 
     def age(self, *names: str, by_s: float = 2 * DAY_S) -> None:
         """These blobs came earlier than they did."""
         at_s = time.time() - by_s
         for name in names:
+            if packed_content(self.directory, name) is not None:
+                age_packed(self.directory, name, at_s)
+                continue
             for path in (self.path(name), self.path(name + SIDECAR)):
                 os.utime(path, (at_s, at_s))
 
+    def lose(self, name: str) -> None:
+        """The replica is not there any more."""
+        if packed_content(self.directory, name) is not None:
+            lose_packed(self.directory, name)
+        else:
+            self.path(name).unlink()
+
+    def cut(self, name: str, size_bytes: int) -> None:
+        """Its end is not there any more."""
+        if packed_content(self.directory, name) is None:
+            cut(self.path(name), size_bytes)
+            return
+        self._isolate(name)
+        found = packed_present(self.directory, name)
+        os.truncate(found.pack, found.start + size_bytes)
+
+    def identity(self, name: str) -> tuple[int, int]:
+        """As `BlobDamaged.file` has it."""
+        return self.blobs.identity(name)[0]
+
+    def content_on_disk(self, name: str) -> bytes:
+        """What lies there, be it sound or not."""
+        found = packed_content(self.directory, name)
+        return self.path(name).read_bytes() if found is None else found.read()
+
+    def _isolate(self, name: str) -> None:
+        """It is the last one in a pack that takes no more."""
+        store, at_s = self.blobs.packed.store, self.blobs.affirmed_at_s(name)
+        sha256, content = bytes.fromhex(name), packed_present(self.directory, name).read()
+        with opened_index(self.directory) as db:
+            unclaimed = db.execute("SELECT * FROM unclaimed WHERE sha256 = ?", (sha256,)).fetchall()
+        store.put([(sha256, content)])
+        store.seal()
+        age_packed(self.directory, name, at_s)
+        with opened_index(self.directory) as db:
+            db.execute("DELETE FROM unclaimed WHERE sha256 = ?", (sha256,))
+            db.executemany("INSERT INTO unclaimed VALUES (?, ?)", unclaimed)
+
     def exchange(self, first: str, second: str) -> None:
         """Each lies under the other's name, and so do their checksums."""
+        if packed_content(self.directory, first) is not None:
+            exchange_packed(self.directory, first, second)
+            return
         for end in ("", SIDECAR):
             one, other = (self.path(name).with_name(name + end) for name in (first, second))
             aside = self.directory / "aside"
@@ -192,6 +253,9 @@ class Keeper:
 
     def rot(self, name: str) -> None:
         """One bit of the replica is another."""
+        if packed_content(self.directory, name) is not None:
+            rot_packed(self.directory, name)
+            return
         path = self.path(name)
         content = bytearray(path.read_bytes())
         content[0] ^= 1

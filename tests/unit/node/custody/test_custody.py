@@ -14,7 +14,7 @@ from node.storage.damage import miss, remove_from_service
 from node.storage.quarantine import Quarantine
 from node.storage.segments import BlobDamaged
 from tests.unit import replica_acts as acts
-from tests.unit.custody_node import DAY_S, NODES, SIZE_BYTES, Keeper, cut, until_stopped
+from tests.unit.custody_node import DAY_S, FILES, LAYOUTS, NODES, SIZE_BYTES, Keeper, until_stopped
 
 WEEK_S = 7 * DAY_S
 UUID = "0192d3a4-0000-7000-8000-000000000001"
@@ -28,7 +28,7 @@ async def test_doomed_replica_is_dropped_and_reported(keeper: Keeper) -> None:
     counts = await keeper.collect()
     assert counts == {"dropped": 1, "bytes": SIZE_BYTES, "spared": 0, "left": 0}
     assert keeper.on_disk() == keeper.held() == [kept]
-    assert not keeper.path(gone + ".sums").exists()
+    assert list((keeper.directory / "blobs").rglob(f"{gone}*")) == []
     assert keeper.audited("replica.drop") == [gone]
 
 
@@ -71,7 +71,7 @@ async def test_pin_is_over_when_its_time_is(keeper: Keeper) -> None:
 async def test_pinned_replica_that_is_not_whole_is_dropped(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.doom(name)
-    keeper.path(name + ".sums").unlink()
+    keeper.cut(name, 2)
     assert (await keeper.collect())["dropped"] == 1
     assert keeper.on_disk() == []
 
@@ -97,6 +97,7 @@ async def test_bytes_in_quarantine_stay_while_the_replica_is_wanted_again(keeper
     assert keeper.held() == [name]
 
 
+@FILES
 async def test_directory_in_place_of_a_doomed_replica_goes(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.doom(name)
@@ -164,14 +165,23 @@ async def test_collect_that_would_take_much_stops_unless_it_is_really_meant(keep
     assert keeper.on_disk() == keeper.held() == [names[0]]
 
 
-@pytest.mark.parametrize("damage", ["deleted", "truncated", "linked", "unreadable", "no sidecar"])
+OF_FILES = ("linked", "unreadable", "no sidecar")
+
+
+@pytest.mark.parametrize(
+    ("layout", "damage"),
+    [
+        *((layout, damage) for layout in LAYOUTS for damage in ("deleted", "truncated")),
+        *(("files", damage) for damage in OF_FILES),
+    ],
+)
 async def test_replica_that_cannot_be_opened_is_found_by_comparing(keeper: Keeper, damage: str) -> None:
     kept, name = keeper.store(), keeper.store()
     path = keeper.path(name)
     if damage == "deleted":
-        path.unlink()
+        keeper.lose(name)
     elif damage == "truncated":
-        cut(path, 3)
+        keeper.cut(name, 3)
     elif damage == "linked":
         path.unlink()
         path.symlink_to("/etc/hostname")
@@ -198,13 +208,14 @@ async def test_missing_replica_that_lies_sound_in_quarantine_is_put_back(keeper:
     assert keeper.held() == keeper.on_disk() == [name]
     assert keeper.quarantined() == []
     assert list((keeper.directory / "quarantine").iterdir()) == []
-    assert keeper.path(name).stat().st_mode & 0o777 == 0o400
+    if not keeper.packed:
+        assert keeper.path(name).stat().st_mode & 0o777 == 0o400
 
 
 async def test_damaged_copy_in_quarantine_is_read_once_and_again_when_it_has_changed(keeper: Keeper) -> None:
     name, budget = keeper.store(), keeper.context.budget
     told: list[int] = []
-    sound = keeper.path(name).read_bytes()
+    sound = keeper.content_on_disk(name)
     keeper.rot(name)
     assert Quarantine(keeper.blobs).take(name)
     aside, paid = keeper.directory / "quarantine" / name, budget._free_at_s
@@ -234,7 +245,7 @@ async def test_damage_that_a_reader_meets_is_reported(keeper: Keeper) -> None:
 
 async def test_replica_that_a_reader_misses_is_reported(keeper: Keeper) -> None:
     name, unknown = keeper.store(), "0" * 64
-    keeper.path(name).unlink()
+    keeper.lose(name)
     for missed in (name, unknown):
         await miss(keeper.disk, keeper.blobs, missed)
     await keeper.look()
@@ -254,7 +265,7 @@ async def test_note_about_a_replica_that_came_again_is_taken_away(keeper: Keeper
 
 async def test_report_of_a_loss_that_is_not_answered_is_sent_again(keeper: Keeper) -> None:
     name = keeper.store()
-    keeper.path(name).unlink()
+    keeper.lose(name)
     keeper.log.lost_reports = 3
     await miss(keeper.disk, keeper.blobs, name)
     await keeper.look()
@@ -264,7 +275,7 @@ async def test_report_of_a_loss_that_is_not_answered_is_sent_again(keeper: Keepe
 async def test_compare_that_misses_much_stops_and_changes_nothing(keeper: Keeper) -> None:
     names = [keeper.store() for _ in range(101)]
     for name in names:
-        cut(keeper.path(name), 1)
+        keeper.cut(name, 1)
     with pytest.raises(Stopped, match="101 of 101"):
         await keeper.compare()
     assert len(keeper.held()) == 101
@@ -318,6 +329,7 @@ async def test_whole_blob_that_the_log_wants_becomes_a_replica(keeper: Keeper) -
     assert keeper.held() == [name]
 
 
+@FILES
 @pytest.mark.parametrize("told", ["added", "spared"])
 async def test_name_of_a_replica_is_durable_before_the_log_counts_on_it(keeper: Keeper, told: str) -> None:
     """A process that was killed may have put it there, and synced nothing."""
@@ -361,7 +373,7 @@ async def test_wanted_blob_in_quarantine_is_put_back_and_added(keeper: Keeper) -
 @pytest.mark.parametrize("others", [True, False])
 async def test_damaged_bytes_are_kept_while_nobody_has_better_ones(keeper: Keeper, others: bool) -> None:
     name = keeper.store()
-    cut(keeper.path(name), 1)
+    keeper.cut(name, 1)
     if not others:
         acts.lost(keeper.state, "n2", name)
         acts.lost(keeper.state, "n3", name)
@@ -401,7 +413,7 @@ async def test_comparison_ends_when_all_was_looked_at_however_much_it_keeps_in_m
     missing, strays = [keeper.store() for _ in range(10)], [keeper.put(keeper.content()) for _ in range(8)]
     kept = keeper.store()
     for name in missing:
-        keeper.path(name).unlink()
+        keeper.lose(name)
     keeper.age(*strays)
     counts = await keeper.compare()
     assert (counts["looked"], counts["missing"], counts["unknown"], counts["quarantined"]) == (11, 10, 8, 8)
@@ -414,7 +426,7 @@ async def test_comparison_that_finds_more_missing_than_it_keeps_in_memory_stops_
 ) -> None:
     monkeypatch.setattr(compare, "FOUND_MAX", 3)
     for _ in range(101):
-        keeper.path(keeper.store()).unlink()
+        keeper.lose(keeper.store())
     with pytest.raises(Stopped, match="101 of 101"):
         await keeper.compare()
     assert len(keeper.held()) == 101
@@ -465,12 +477,12 @@ async def test_disk_and_log_agree_after_everything(keeper: Keeper) -> None:
     names = [keeper.store() for _ in range(40)]
     strays = [keeper.put(keeper.content()) for _ in range(5)]
     keeper.doom(*names[:4])
-    keeper.path(names[5]).unlink()
-    cut(keeper.path(names[6]), 2)
+    keeper.lose(names[5])
+    keeper.cut(names[6], 2)
     keeper.context.quarantine.take(names[7])
     keeper.age(*names[:5], *strays)
     await keeper.collect()
     await keeper.compare()
     assert keeper.on_disk() == keeper.held() == sorted([names[4], *names[7:]])
-    used_bytes = sum(keeper.path(name).stat().st_size for name in keeper.on_disk())
+    used_bytes = sum(len(keeper.content_on_disk(name)) for name in keeper.on_disk())
     assert used_bytes == SIZE_BYTES * len(keeper.held())

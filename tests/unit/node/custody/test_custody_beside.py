@@ -58,8 +58,7 @@ async def kept(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def spoil(keeper: Keeper, name: str) -> None:
     """A reader meets damage."""
     keeper.rot(name)
-    file = keeper.path(name).stat()
-    damage = BlobDamaged(name, "as a reader found", file=(file.st_dev, file.st_ino))
+    damage = BlobDamaged(name, "as a reader found", file=keeper.identity(name))
     await remove_from_service(keeper.disk, keeper.blobs, keeper.metrics, damage)
 
 
@@ -96,7 +95,7 @@ async def test_one_copy_that_takes_long_to_read_keeps_no_other_loss_from_being_r
     async with kept(keeper, monkeypatch):
         await spoil(keeper, large)
         await until(lambda: gate.waiting > 0)
-        keeper.path(missing).unlink()
+        keeper.lose(missing)
         orders = keeper.custody.orders["compare"]
         await until(lambda: orders.give("look", yes_really=False).counts.get("missing", 0) > 0)
         await until(lambda: keeper.held() == [])

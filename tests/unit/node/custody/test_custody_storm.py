@@ -10,7 +10,7 @@ import pytest
 
 from node.storage.damage import miss, verify_blob
 from tests.unit import replica_acts as acts
-from tests.unit.custody_node import DAY_S, SIZE_BYTES, Keeper, cut
+from tests.unit.custody_node import DAY_S, SIZE_BYTES, Keeper
 from tests.unit.state import Refusal
 
 STEPS = 60
@@ -59,13 +59,13 @@ class Storm:
             self.keeper.doom(name)
 
     async def spoil(self, name: str) -> None:
-        if name and self.keeper.path(name).exists():
+        if name and self.keeper.blobs.has_name(name):
             self.wanted.discard(name)
             if self.dice.random() < 0.5:
-                self.keeper.path(name).unlink()
+                self.keeper.lose(name)
                 await miss(self.keeper.disk, self.keeper.blobs, name)
             else:
-                cut(self.keeper.path(name), 2)
+                self.keeper.cut(name, 2)
 
     async def set_aside(self, name: str) -> None:
         if name:
@@ -135,7 +135,7 @@ async def test_disk_and_log_agree_in_the_end_and_nothing_wanted_is_gone(keeper: 
         await keeper.collect(yes_really=True)
         await keeper.compare(yes_really=True)
         await keeper.custody.orphans.look()
-    assert list((keeper.directory / "unclaimed").iterdir()) == []
+    assert keeper.blobs.unclaimed.some(BLOBS_MAX) == []
     assert keeper.on_disk() == keeper.held()
     assert storm.wanted <= set(keeper.held())
     assert set(keeper.held()) <= storm.files

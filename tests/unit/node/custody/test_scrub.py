@@ -3,8 +3,6 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,13 +14,6 @@ from node.storage.segments import SEGMENT_BYTES
 from tests.unit.custody_node import SIZE_BYTES, Keeper
 
 TOLD_S = 10.0
-
-
-@pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    keeper = Keeper(tmp_path)
-    yield keeper
-    keeper.close()
 
 
 def begun(keeper: Keeper, *, after: str = "") -> Cycle:
@@ -127,7 +118,9 @@ async def test_order_reads_everything_at_once_and_tells_what_it_found(keeper: Ke
     for order_id in ("first", "second"):
         standing = scrubber.orders.give(order_id, yes_really=False)
         assert standing.state == "completed", standing.reason
-        assert standing.counts == {"looked": 3, "bytes": 3 * SIZE_BYTES, "damaged": 1}
+        # A packed blob is read whole when it is opened, and found damaged then.
+        read_bytes = (2 if keeper.packed else 3) * SIZE_BYTES
+        assert standing.counts == {"looked": 3, "bytes": read_bytes, "damaged": 1}
     assert keeper.held() == sorted(names[1:])
 
 

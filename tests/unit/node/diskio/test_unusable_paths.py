@@ -36,6 +36,12 @@ from tests.unit.state import State
 UUIDS = tuple(f"0198c3a0-0000-7000-8000-00000000000{digit}" for digit in range(3))
 
 
+@pytest.fixture
+def layout() -> str:
+    """What is told here is told of directories and files."""
+    return "files"
+
+
 def broken(name: str) -> OSError:
     return OSError(errno.EIO, os.strerror(errno.EIO), name)
 

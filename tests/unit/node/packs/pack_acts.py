@@ -37,6 +37,7 @@ def use_packs(root: Path, note: Callable[[str], None]) -> None:
                     removed.add(victim)
                     note(f"removing {victim}")
                     store.remove(blob(victim)[0])
+                    note(f"removed {victim}")
             store.seal()
             for pack in store.index.packs():
                 if pack.is_sealed and rand.random() < 0.7:

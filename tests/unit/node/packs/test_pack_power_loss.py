@@ -33,26 +33,32 @@ def lives(record: Record, path: Path, seed: int, count: int) -> Iterator[tuple[C
         shutil.rmtree(directory)
 
 
-def check(store: PackStore, stored: set[int], cut: Cut) -> None:
+def check(store: PackStore, stored: set[int], removed: set[int], cut: Cut) -> None:
     for number in stored:
         sha256, content = blob(number)
         assert store.read(sha256) == content, (number, cut)
+    for number in removed:
+        assert store.read(blob(number)[0]) is None, (number, cut)
+    for sha256, _ in store.after(b"", 10_000):  # what nobody was told of may be there, and is sound then
+        assert store.read(sha256) is not None, cut
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["index left", "index lost"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_stored_is_there(used: Record, tmp_path: Path, seed: int, has_index: bool) -> None:
+def test_what_was_stored_is_there_and_what_was_removed_is_not(
+    used: Record, tmp_path: Path, seed: int, has_index: bool
+) -> None:
     for cut, path in lives(used, tmp_path, seed, 40):
         if not has_index:
             for file in path.glob("index.sqlite*"):
                 file.unlink()
-        stored = numbers(cut, "stored") - numbers(cut, "removing")
+        stored, removed = numbers(cut, "stored") - numbers(cut, "removing"), numbers(cut, "removed")
         with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
-            check(store, stored, cut)
+            check(store, stored, removed, cut)
             for pack in store.index.packs():
                 store.rewrite(pack)
-            check(store, stored, cut)
+            check(store, stored, removed, cut)
         with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
-            check(store, stored, cut)
+            check(store, stored, removed, cut)
             present = {sha256 for sha256, _ in store.after(b"", 10_000)}
             assert present <= {blob(number)[0] for number in range(300)}

@@ -1,8 +1,10 @@
 """Blobs in packs: stored, removed, rewritten and damaged; by several threads, and by several processes."""
 
 import errno
+import hashlib
 import os
 import random
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +15,18 @@ import pytest
 
 from node.diskio.durable import Disk
 from node.packs import store as pack_store
+from node.packs.index import IndexDamaged
 from node.packs.pack_file import open_pack, pack_name
-from node.packs.record import HEAD_BYTES, HEADER_BYTES, PackRecord
+from node.packs.record import (
+    HEAD_BYTES,
+    HEADER_BYTES,
+    MARKER_BYTES,
+    PackRecord,
+    PackRecordKind,
+    encode_end,
+    read_end,
+    scan,
+)
 from node.packs.store import PackStore, RecordDamaged
 from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
 
@@ -152,7 +164,7 @@ def test_live_bytes_are_those_of_what_counts(store: PackStore) -> None:
 
 
 @pytest.mark.parametrize("has_index", [True, False])
-@pytest.mark.parametrize("where", ["head", "payload"])
+@pytest.mark.parametrize("where", ["head", "name", "payload"])
 def test_damage_costs_one_blob(path: Path, where: str, has_index: bool) -> None:
     store = PackStore(path, disk=Disk(fdatasync=lambda _descriptor: None))
     put(store, *range(10))
@@ -160,7 +172,7 @@ def test_damage_costs_one_blob(path: Path, where: str, has_index: bool) -> None:
     size_bytes = pack.stat().st_size
     store.close()
     os.truncate(pack, size_bytes)  # as of a process that was killed: no index at its end
-    change(pack, offset + (5 if where == "head" else HEAD_BYTES))
+    change(pack, offset + {"head": 5, "name": 20, "payload": HEAD_BYTES}[where])
     if not has_index:
         for file in path.glob("index.sqlite*"):
             file.unlink()
@@ -173,6 +185,21 @@ def test_damage_costs_one_blob(path: Path, where: str, has_index: bool) -> None:
         elif has_index:
             again.remove(blob(4)[0])  # its head is needed by nobody who has the index
         assert present(again) == set(range(10)) - {4}
+
+
+def test_pack_that_takes_no_more_carries_its_index(store: PackStore, path: Path) -> None:
+    put(store, 1, 2)
+    store.remove(blob(2)[0])
+    [pack] = store.index.packs()
+    store.seal()
+    reader = store._reader(pack.number)
+    records = read_end(reader.descriptor, reader.header.marker)
+    assert records == list(scan(reader.descriptor, reader.header, HEADER_BYTES))
+    assert [record.kind for record in records] == [
+        PackRecordKind.BLOB,
+        PackRecordKind.BLOB,
+        PackRecordKind.REMOVED,
+    ]
 
 
 def test_torn_end_of_a_pack_is_passed_over(store: PackStore, path: Path) -> None:
@@ -200,6 +227,81 @@ def test_files_that_are_no_packs_stay_and_stop_nothing(store: PackStore, path: P
     with closing(opened_anew(store, path)) as again:
         assert present(again) == {1}
     assert all(file.exists() for file in strange)
+
+
+def test_links_and_directories_with_the_name_of_a_pack_stop_nothing(store: PackStore, path: Path) -> None:
+    put(store, 1)
+    (path / pack_name(7)).mkdir()
+    (path / pack_name(8)).symlink_to("/etc/hostname")
+    with closing(opened_anew(store, path)) as again:
+        assert present(again) == {1}
+
+
+@pytest.mark.parametrize("size_bytes", [0, 5, HEADER_BYTES])
+def test_pack_that_never_got_its_header_is_removed_when_nobody_can_be_about_to_write_it(
+    store: PackStore, path: Path, size_bytes: int
+) -> None:
+    """As a crash leaves it."""
+    put(store, 1)
+    unbegun = path / pack_name(9)
+    unbegun.write_bytes(bytes(size_bytes))
+    with closing(PackStore(path)) as other:
+        assert unbegun.exists()
+        assert present(other) == {1}
+    with closing(opened_anew(store, path)) as again:
+        assert not unbegun.exists()
+        assert present(again) == {1}
+
+
+def test_content_that_ends_like_a_pack_hides_no_other(path: Path) -> None:
+    """A client knows the format, and the power may fail right behind its blob."""
+    store = PackStore(path)
+    put(store, 1)
+    pack, offset = pack_of(store, path, 1)
+    start = offset + HEAD_BYTES + len(blob(1)[1]) + HEAD_BYTES
+    forged = encode_end(bytes(MARKER_BYTES), (), start)
+    store.put([(hashlib.sha256(forged).digest(), forged)])
+    size_bytes = pack.stat().st_size
+    store.close()
+    os.truncate(pack, size_bytes)
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+    with closing(PackStore(path)) as again:
+        assert again.read(blob(1)[0]) == blob(1)[1]
+        assert again.read(hashlib.sha256(forged).digest()) == forged
+
+
+def test_pack_that_another_process_appends_to_is_not_rewritten(path: Path) -> None:
+    with closing(PackStore(path)) as one, closing(PackStore(path)) as two:
+        put(one, 1, 2)
+        [pack] = two.index.packs()
+        assert two.rewrite(pack) == 0
+        assert len(list(path.glob("*.pack"))) == 1
+        put(one, 3)
+        assert present(two) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("is_found", [True, False], ids=["at start", "at work"])
+def test_index_with_a_damaged_page_is_made_anew(store: PackStore, path: Path, is_found: bool) -> None:
+    """When it is opened again: who has met the damage leaves a mark."""
+    put(store, 1, 2)
+    store.close()
+    table = "packs" if is_found else "blobs"
+    with closing(sqlite3.connect(path / "index.sqlite")) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        asked = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        [(page,)] = db.execute(asked, (table,)).fetchall()
+    change(path / "index.sqlite", (page - 1) * 4096, 4096)
+    if not is_found:
+        with closing(PackStore(path)) as damaged:
+            with pytest.raises(IndexDamaged):
+                damaged.read(blob(1)[0])
+            with pytest.raises(IndexDamaged):
+                put(damaged, 3)
+    with closing(PackStore(path)) as again:
+        assert present(again) - {3} == {1, 2}
+    with closing(PackStore(path)) as again:
+        assert present(again) - {3} == {1, 2}
 
 
 def test_index_that_is_no_database_is_made_anew(store: PackStore, path: Path) -> None:
@@ -241,6 +343,7 @@ def test_pack_is_open_as_long_as_somebody_reads_it(store: PackStore, path: Path)
     pack.unlink()
     descriptor = reader.descriptor
     assert os.fstat(descriptor).st_size == reader.size_bytes
+    assert reader.is_gone
     del reader
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)

@@ -18,7 +18,13 @@ from node.storage.damage import remove_from_service
 from node.storage.partial_store import PartialStore
 from node.storage.quarantine import Quarantine
 from node.storage.segments import SEGMENT_BYTES, BlobDamaged, FinishedBlob
-from tests.unit.custody_node import Keeper
+from tests.unit.custody_node import LAYOUTS, Keeper
+
+
+@pytest.fixture
+def layout() -> str:
+    """What is told here is told of directories."""
+    return "files"
 
 
 class Syncs:
@@ -122,14 +128,14 @@ async def test_spared_replica_whose_name_cannot_be_made_durable_stays_in_its_pla
     assert (await keeper.collect())["spared"] == 1
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 async def test_damaged_replica_is_reported_also_where_its_move_is_not_durable(
     keeper: Keeper, syncs: Syncs
 ) -> None:
     name = keeper.store()
     keeper.rot(name)
     syncs.failing.add(keeper.directory / "quarantine")
-    file = keeper.path(name).stat()
-    damage = BlobDamaged(name, "as a reader found", file=(file.st_dev, file.st_ino))
+    damage = BlobDamaged(name, "as a reader found", file=keeper.identity(name))
     await remove_from_service(keeper.disk, keeper.blobs, keeper.metrics, damage)
     await keeper.look()
     assert keeper.held() == []

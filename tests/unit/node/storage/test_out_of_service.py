@@ -15,7 +15,8 @@ from node.storage.out_of_service import LOSSES_MAX, Loss
 from node.storage.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, segment_digest
 from tests.cluster.faulty_disk import injected
 from tests.cluster.immutable import immutable
-from tests.unit.custody_node import Keeper
+from tests.packed_blobs import packed_present
+from tests.unit.custody_node import FILES, SIZE_BYTES, Keeper
 
 
 async def found_damaged(keeper: Keeper, name: str) -> None:
@@ -23,6 +24,7 @@ async def found_damaged(keeper: Keeper, name: str) -> None:
         await verify_blob(keeper.disk, keeper.blobs, keeper.metrics, name)
 
 
+@FILES  # packs: tests/unit/node/storage/test_packed_blobs.py
 async def test_damaged_blob_that_cannot_be_moved_is_not_served_and_reported(keeper: Keeper) -> None:
     name, sound = keeper.store(), keeper.store()
     keeper.blobs.open_and_cache(name).close()
@@ -47,6 +49,7 @@ async def test_damaged_blob_that_cannot_be_moved_is_not_served_and_reported(keep
     assert (len(keeper.blobs.out_of_service), len(keeper.blobs.poison)) == (0, 0)
 
 
+@FILES
 async def test_blob_that_could_not_be_opened_for_a_while_is_told_no_longer_than_that(
     keeper: Keeper, tmp_path: Path
 ) -> None:
@@ -66,6 +69,7 @@ async def test_blob_that_could_not_be_opened_for_a_while_is_told_no_longer_than_
     assert keeper.held() == [name]
 
 
+@FILES  # packs: tests/unit/node/storage/test_packed_blobs.py
 async def test_blob_that_comes_anew_is_served_though_the_one_before_was_removed(keeper: Keeper) -> None:
     content = keeper.content()
     name = keeper.store(content)
@@ -78,6 +82,7 @@ async def test_blob_that_comes_anew_is_served_though_the_one_before_was_removed(
     assert (keeper.on_disk(), keeper.quarantined()) == ([name], [])
 
 
+@FILES  # packs: tests/unit/node/storage/test_packed_blobs.py
 async def test_another_process_that_replaces_a_removed_file_has_it_served(keeper: Keeper) -> None:
     content = keeper.content()
     name = keeper.store(content)
@@ -101,8 +106,8 @@ async def test_loss_is_reported_though_the_disk_takes_no_note(
     """An empty note once said `damaged` of what was missing, and none at all was a loss nobody heard of."""
     rotten, gone, unknown = keeper.store(), keeper.store(), keeper.put(keeper.content())
     keeper.rot(rotten)
-    keeper.path(gone).unlink()
-    keeper.path(unknown).unlink()
+    keeper.lose(gone)
+    keeper.lose(unknown)
     lost = keeper.directory / "lost"
     lost.mkdir()
     paths = [lost, *(lost / name for name in (rotten, gone, unknown))]
@@ -119,6 +124,7 @@ async def test_loss_is_reported_though_the_disk_takes_no_note(
     assert list_lost(keeper.blobs, 9) == []
 
 
+@FILES  # packs: tests/unit/node/storage/test_packed_blobs.py
 async def test_loss_that_nobody_could_report_yet_is_reported_later(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.rot(name)
@@ -159,10 +165,10 @@ def test_losses_in_memory_are_bounded(keeper: Keeper) -> None:
 async def test_removal_of_what_lies_there_no_more_removes_nothing(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.rot(name)
-    with keeper.blobs.open(name) as blob:
-        damage = blob.damaged("rotten")
-    keeper.path(name).unlink()
-    await remove_from_service(keeper.disk, keeper.blobs, keeper.metrics, damage)
+    with pytest.raises(BlobDamaged) as caught, keeper.blobs.open(name) as blob:
+        blob.verify_range(0, SIZE_BYTES)
+    keeper.lose(name)
+    await remove_from_service(keeper.disk, keeper.blobs, keeper.metrics, caught.value)
     assert len(keeper.blobs.out_of_service) == 0
 
 
@@ -181,7 +187,7 @@ async def test_removed_copy_is_a_source_of_what_is_sound_in_it(keeper: Keeper) -
         assert local_segment(keeper.blobs, name, 1, sums[1]) == content[SEGMENT_BYTES:]
 
 
-@pytest.mark.parametrize("is_moved", [True, False])
+@pytest.mark.parametrize(("layout", "is_moved"), [("files", True), ("files", False), ("packs", True)])
 async def test_damaged_copy_stays_a_source_while_the_disk_shows_no_quarantine(
     keeper: Keeper, tmp_path: Path, is_moved: bool
 ) -> None:
@@ -212,8 +218,10 @@ async def test_copy_that_could_not_be_read_for_a_moment_is_served_again(
 ) -> None:
     """It may not be moved either, and is read once more before it is reported lost."""
     name = keeper.store()
-    faults = "preadv,preadv2,renameat:error=EIO"
-    paths = keeper.path(name), keeper.path(name).parent
+    faults = "pread64,preadv,preadv2,renameat:error=EIO"
+    paths = [keeper.path(name), keeper.path(name).parent]
+    if keeper.packed:
+        paths = [packed_present(keeper.directory, name).pack]
     with injected(os.getpid(), faults, tmp_path / "strace.log", *paths):
         await found_damaged(keeper, name)
         assert len(keeper.blobs.out_of_service) == 1

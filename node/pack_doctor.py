@@ -1,0 +1,190 @@
+"""An offline check of the packs of a node: headers, records, and the index that says where blobs lie.
+
+It changes nothing: the index is looked at in a copy, since SQLite writes beside a database even to read it.
+"""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coordinator.admin.findings import OTHERS, Findings, check_private_directory
+from coordinator.runtime.wording import counted
+from node.diskio.fs import READ_FLAGS
+from node.packs.index import DAMAGED
+from node.packs.pack_file import number_of, pack_name
+from node.packs.record import (
+    HEAD_BYTES,
+    HEADER_BYTES,
+    PackHeader,
+    PackInvalid,
+    PackRecord,
+    PackRecordKind,
+    decode_head,
+    decode_header,
+    payload_of,
+    read_end,
+    scan,
+)
+from node.packs.store import INDEX, OPENING, USERS
+
+_KNOWN: Final = frozenset({INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}{DAMAGED}", OPENING, USERS})
+_BLOBS: Final = "SELECT pack, offset, length, sha256, digest FROM blobs ORDER BY pack, offset"
+_LEAVE: Final = (
+    "Leave it where it is, start the node and run the jobs compare and scrub: the node takes what is damaged"
+    " out of service, and other nodes bring it anew."
+)
+_GONE: Final = "Is the disk mounted that belongs here? If it is, start the node: other nodes bring the blobs."
+_ANEW: Final = "Start the node: it makes the index anew from the packs."
+_STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
+
+_Blobs = dict[int, list[PackRecord]]  # by the number of the pack
+
+
+@dataclass(slots=True)
+class _Count:
+    """What was seen on the way."""
+
+    packs: int = 0
+    blobs: int = 0
+    blob_bytes: int = 0
+    unbegun: int = 0
+
+
+def check_packs(findings: Findings, packs: Path, *, deep: bool) -> None:
+    """All of them. `deep` reads every blob and compares its sha256. A node of an older release has none."""
+    if not packs.is_symlink() and not packs.exists():
+        return
+    check_private_directory(findings, packs)
+    numbers, blobs, count = set[int](), _indexed(findings, packs, deep=deep), _Count()
+    for entry in _entries(findings, packs):
+        number = number_of(entry.name)
+        if number is not None:
+            numbers.add(number)
+            try:
+                _check_pack(findings, Path(entry.path), number, blobs, count, deep=deep)
+            except OSError as error:
+                findings.problem(Path(entry.path), f"cannot be read: {error.strerror}", _LEAVE)
+        elif entry.name not in _KNOWN:
+            findings.problem(Path(entry.path), "does not belong among the packs", _STRAY)
+    for number in sorted((blobs or {}).keys() - numbers):
+        lost = counted(len((blobs or {})[number]), "blob", "blobs")
+        findings.problem(packs / pack_name(number), f"is missing: it had {lost}", _GONE)
+    how = "every byte" if deep else "heads of records; --deep reads every byte"
+    where = f"{count.blob_bytes} bytes in {counted(count.packs, 'pack', 'packs')}"
+    findings.fact(f"packed blobs: {count.blobs}, {where} ({how})")
+    if count.unbegun:
+        findings.fact(f"{count.unbegun} packs without a header, which crashes leave: harmless")
+
+
+def _entries(findings: Findings, directory: Path) -> "Sequence[os.DirEntry[str]]":
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        findings.problem(directory, f"cannot be read: {error.strerror}", "Look at the disk.")
+        return []
+
+
+def _indexed(findings: Findings, packs: Path, *, deep: bool) -> _Blobs | None:
+    """What the index says of each pack; None where it says nothing."""
+    path = packs / INDEX
+    if not path.exists():
+        findings.fact("the packs have no index: a start makes it anew")
+        return None
+    parts = [part for suffix in ("", "-wal") if (part := packs / f"{INDEX}{suffix}").exists()]
+    needed_bytes = sum(part.stat().st_size for part in parts)
+    with tempfile.TemporaryDirectory(prefix="filestore-doctor-") as directory:
+        if shutil.disk_usage(directory).free < needed_bytes:
+            advice = f"Set TMPDIR to a directory with {needed_bytes} free bytes, and run this again."
+            findings.problem(path, "was not checked: there is no room for a copy", advice)
+            return None
+        try:
+            for part in parts:
+                shutil.copyfile(part, Path(directory) / part.name)
+            return _read(Path(directory) / INDEX, deep=deep)
+        except (sqlite3.Error, OSError) as error:
+            findings.problem(path, f"cannot be read: {error}", _ANEW)
+    return None
+
+
+def _read(copy: Path, *, deep: bool) -> _Blobs:
+    """Raises sqlite3.Error."""
+    found: _Blobs = {}
+    with closing(sqlite3.connect(copy, isolation_level=None)) as db:
+        if deep:
+            [(said,)] = db.execute("PRAGMA quick_check(1)").fetchall()
+            if said != "ok":
+                raise sqlite3.DatabaseError(said)
+        for (number,) in db.execute("SELECT number FROM packs WHERE live_blobs > 0"):
+            found[number] = []
+        for number, offset, length, sha256, digest in db.execute(_BLOBS):
+            record = PackRecord(PackRecordKind.BLOB, offset, length, sha256, digest)
+            found.setdefault(number, []).append(record)
+    return found
+
+
+def _check_pack(
+    findings: Findings, path: Path, number: int, blobs: _Blobs | None, count: _Count, *, deep: bool
+) -> None:
+    """Raises OSError."""
+    descriptor = os.open(path, READ_FLAGS)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            findings.problem(path, "is no regular file", _LEAVE)
+            return
+        if facts.st_mode & OTHERS:
+            findings.problem(path, f"has mode {stat.S_IMODE(facts.st_mode):04o}", f"chmod 600 {path}")
+        raw = os.pread(descriptor, HEADER_BYTES, 0)
+        if facts.st_size <= HEADER_BYTES and not any(raw):
+            count.unbegun += 1
+            return
+        count.packs += 1
+        header = _header(raw, number)
+        records = _of(descriptor, header) if blobs is None else blobs.get(number, ())
+        for record in records:
+            count.blobs += 1
+            count.blob_bytes += record.length
+            if what := _fault(descriptor, header, record, deep=deep):
+                findings.problem(path, f"the blob {record.sha256.hex()} at {record.offset} {what}", _LEAVE)
+    except PackInvalid as error:
+        findings.problem(path, str(error), _LEAVE)
+    finally:
+        os.close(descriptor)
+
+
+def _header(raw: bytes, number: int) -> PackHeader:
+    """Raises PackInvalid."""
+    header = decode_header(raw)
+    if header.number != number:
+        raise PackInvalid(f"it says that it is {pack_name(header.number)}")
+    return header
+
+
+def _of(descriptor: int, header: PackHeader) -> Iterator[PackRecord]:
+    """The blobs of a pack, where there is no index."""
+    records = read_end(descriptor, header.marker) or scan(descriptor, header, HEADER_BYTES)
+    yield from (record for record in records if record.kind == PackRecordKind.BLOB)
+
+
+def _fault(descriptor: int, header: PackHeader, record: PackRecord, *, deep: bool) -> str:
+    """What is wrong with a blob; "" for nothing. Raises OSError."""
+    if record.stop > os.fstat(descriptor).st_size:
+        return "lies behind its end"
+    if decode_head(os.pread(descriptor, HEAD_BYTES, record.offset), record.offset, header.marker) != record:
+        return "has another head than the index says"
+    if deep:
+        payload = payload_of(descriptor, record)
+        if payload is None:
+            return "does not match its checksum"
+        if hashlib.sha256(payload).digest() != record.sha256:
+            return "does not match its name"
+    return ""

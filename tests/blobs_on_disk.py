@@ -1,0 +1,76 @@
+"""Blobs in the data directory of a node, be they files or packed, and what a disk or a test does to one."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from node.base.identifiers import is_sha256
+from node.storage.blob_files import SIDECAR
+from tests.packed_blobs import lose_packed, opened_index, packed_content, packed_names, packed_present
+
+
+def file_of(data: Path, name: str) -> Path:
+    """Where a blob lies if it is a file."""
+    return data / "blobs" / name[:2] / name[2:4] / name
+
+
+def content_on(data: Path, name: str) -> bytes | None:
+    """What lies under the name of a blob, sound or not; None for nothing."""
+    found = packed_content(data, name)
+    with suppress(FileNotFoundError):
+        return file_of(data, name).read_bytes() if found is None else found.read()
+    return None
+
+
+def is_on(data: Path, name: str) -> bool:
+    """Whether a blob is there, with its checksums."""
+    file = file_of(data, name)
+    is_file = file.exists() and file.with_name(name + SIDECAR).exists()
+    return is_file or packed_content(data, name) is not None
+
+
+def sizes_on(data: Path) -> dict[str, int]:
+    """The size of each blob, by its name."""
+    files = [path for path in (data / "blobs").rglob("*") if is_sha256(path.name)]
+    found = {path.name: path.stat().st_size for path in files}
+    return found | {name: packed_present(data, name).size_bytes for name in packed_names(data)}
+
+
+def change_byte_on(data: Path, name: str, offset: int) -> None:
+    """One bit of a blob is another."""
+    found = packed_content(data, name)
+    if found is None:
+        change_byte(file_of(data, name), offset)
+    else:
+        content = bytearray(found.read())
+        content[offset] ^= 1
+        found.write(content)
+
+
+def change_byte(path: Path, offset: int) -> None:
+    """One bit of a file is another."""
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def lose_on(data: Path, name: str) -> None:
+    """A blob is not there any more, if it was."""
+    file_of(data, name).unlink(missing_ok=True)
+    if packed_content(data, name) is not None:
+        lose_packed(data, name)
+
+
+def age_all_on(data: Path, at_s: float, *, newer_than_s: float = 0.0) -> None:
+    """As if all that lies there, and came after `newer_than_s`, had come at this time since the epoch."""
+    for path in (data / "blobs").rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime > newer_than_s:
+                os.utime(path, (at_s, at_s))
+    if packed_names(data):
+        with opened_index(data) as db:
+            row = (int(at_s * 1e9), int(newer_than_s * 1e9))
+            db.execute("UPDATE blobs SET affirmed_at_ns = ? WHERE affirmed_at_ns > ?", row)

@@ -1,0 +1,100 @@
+"""Packed blobs in the data directory of a node, and what a disk or a test does to one, by its files alone.
+
+The index is one that a node may have open: SQLite's locks keep both apart.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.packs.pack_file import pack_name
+from node.packs.record import HEAD_BYTES
+
+BUSY_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class PackedContent:
+    """Where the content of a blob lies, without the head of its record."""
+
+    pack: Path
+    start: int
+    size_bytes: int
+
+    def read(self) -> bytes:
+        """What lies there."""
+        with self.pack.open("rb") as file:
+            return os.pread(file.fileno(), self.size_bytes, self.start)
+
+    def write(self, content: bytes | bytearray) -> None:
+        """Lay other bytes there."""
+        with self.pack.open("r+b") as file:
+            os.pwrite(file.fileno(), content, self.start)
+
+
+@contextmanager
+def opened_index(data: Path) -> Iterator[sqlite3.Connection]:
+    """The index; what is changed is committed."""
+    with closing(sqlite3.connect(data / "packs" / "index.sqlite", timeout=BUSY_S)) as db, db:
+        yield db
+
+
+def packed_names(data: Path) -> list[str]:
+    """The names of all packed blobs, ascending."""
+    if not (data / "packs" / "index.sqlite").exists():
+        return []
+    with opened_index(data) as db:
+        return [row[0].hex() for row in db.execute("SELECT DISTINCT sha256 FROM blobs ORDER BY sha256")]
+
+
+def packed_content(data: Path, name: str) -> PackedContent | None:
+    """Where a blob lies; None when it is not packed."""
+    if not (data / "packs" / "index.sqlite").exists():
+        return None
+    asked = "SELECT pack, offset, length FROM blobs WHERE sha256 = ? ORDER BY affirmed_at_ns DESC"
+    with opened_index(data) as db:
+        row = db.execute(asked, (bytes.fromhex(name),)).fetchone()
+    if row is None:
+        return None
+    number, offset, length = row
+    return PackedContent(data / "packs" / pack_name(number), offset + HEAD_BYTES, length)
+
+
+def packed_present(data: Path, name: str) -> PackedContent:
+    """The same of one that is packed."""
+    found = packed_content(data, name)
+    assert found is not None, f"{name} is not packed"
+    return found
+
+
+def rot_packed(data: Path, name: str) -> None:
+    """One bit of a blob is another."""
+    found = packed_present(data, name)
+    content = bytearray(found.read())
+    content[0] ^= 1
+    found.write(content)
+
+
+def lose_packed(data: Path, name: str) -> None:
+    """No index knows of a blob any more, as after a crash that took the end of a pack."""
+    with opened_index(data) as db:
+        assert db.execute("DELETE FROM blobs WHERE sha256 = ?", (bytes.fromhex(name),)).rowcount
+
+
+def age_packed(data: Path, name: str, at_s: float) -> None:
+    """Somebody was told then for the last time that a blob is here."""
+    asked = "UPDATE blobs SET affirmed_at_ns = ? WHERE sha256 = ?"
+    with opened_index(data) as db:
+        assert db.execute(asked, (int(at_s * 1e9), bytes.fromhex(name))).rowcount
+
+
+def exchange_packed(data: Path, first: str, second: str) -> None:
+    """Each lies under the other's name, and so do their checksums."""
+    aside = bytes(32)
+    with opened_index(data) as db:
+        for old, new in ((first, aside.hex()), (second, first), (aside.hex(), second)):
+            row = (bytes.fromhex(new), bytes.fromhex(old))
+            assert db.execute("UPDATE blobs SET sha256 = ? WHERE sha256 = ?", row).rowcount
