@@ -49,6 +49,7 @@ class Admission:
         self._started_s = clock_s()
         self._version = -1
         self._nodes: dict[str, NodeRecord] = {}
+        self._serials: dict[str, list[str]] = {}
         self._logged: dict[str, str] = {}  # of each node, the last that was refused and is in our log
 
     def check(self, peer: Peer) -> None:
@@ -65,7 +66,7 @@ class Admission:
                 raise Gone("This coordinator was removed from the cluster.")
             return
         node = self._node(identity.id)
-        if not self._store.certificate_is_live(identity.id, peer.serial):
+        if not self._is_live(identity.id, peer.serial):
             if node is None:
                 raise Gone("This node was removed from the cluster.")
             raise Unauthorized(f"the certificate of {identity.uri} is revoked or unknown")
@@ -143,12 +144,24 @@ class Admission:
         node = self._node(peer.identity.id)
         return node is None or not node.speaker or peer.instance in ("", node.speaker)
 
+    def _is_live(self, node_id: str, serial: str) -> bool:
+        """Whether the certificate counts. It is asked at each message, so the view comes before the database.
+
+        By older rules a renewal leaves the view as it was: it may lack a certificate.
+        """
+        self._look()
+        return serial in self._serials.get(node_id, ()) or self._store.certificate_is_live(node_id, serial)
+
     def _node(self, node_id: str) -> NodeRecord | None:
+        self._look()
+        return self._nodes.get(node_id)
+
+    def _look(self) -> None:
         view = self._view()
         if view.version != self._version:
             self._nodes = {node.node_id: node for node in view.nodes}
+            self._serials = view.node_serials or {}
             self._version = view.version
-        return self._nodes.get(node_id)
 
     def _refuse(self, node: NodeRecord, instance: str, why: str) -> None:
         """To be told to operators for a while; logged once for each process."""

@@ -1,8 +1,8 @@
 """The asyncio shell around one member: owns its clock, its threads and its network.
 
 What is decided is decided in `coordinator.member.member`. One cycle: send what need not wait, persist (one
-write, one sync), send what had to wait. What is committed is applied beside that, in a thread and a task of
-its own, so that the log syncs while the state machine works. The core is only ever touched on the event loop.
+write, one sync), send what had to wait. What is committed is applied beside that, in `applying`, so that the
+log syncs while the state machine works. The core is only ever touched on the event loop.
 A failed write or sync ends the process: the page cache may have dropped the data.
 """
 
@@ -12,9 +12,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ca.errors import Conflict, InsufficientStorage, Unavailable
+from coordinator.member.applying import Applying
 from coordinator.member.fitness import Fitness
 from coordinator.member.lease_subscribers import Following
 from coordinator.member.member import TRAILING_ENTRIES, RaftMember
@@ -30,7 +31,6 @@ from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
 from coordinator.raft.messages import (
     Entry,
-    EntryKind,
     Members,
     Message,
     MessageKind,
@@ -43,17 +43,16 @@ from coordinator.storage.pinned_state import is_whole_hash
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
-from coordinator.storage.state_store import Store, StoreFull, members_of
+from coordinator.storage.state_store import Store, members_of
 
 TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
 TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
 COMPACTED_BYTES_MIN = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
 ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
-APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back
-FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
+WAITED_FOR_S = 0.002  # for a short write, by the loop: less than it may take to be woken on a busy machine
+WAITED_FOR_MAX = 4  # entries: a batch that came about in one moment
 LOG_THREAD = "log"
 SILENT_AFTER_S = 1.0  # a write that takes longer: longer than the shortest election timeout
-_T = TypeVar("_T")
 Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
 
 _log = logging.getLogger(__name__)
@@ -100,7 +99,6 @@ class Driver:
         )
         self.making = Making(config.id, snapshots, hooks)
         self._log_thread = Worker(LOG_THREAD)
-        self._state_thread = Worker("state")
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # of the next tick
         self._tick_due_at_s = 0.0
@@ -108,12 +106,11 @@ class Driver:
         self._writing: Ready | None = None  # what goes to the log now
         self._writing_since_s = 0.0
         self._is_writing_long = False  # a tick has passed meanwhile
+        self._last_write_s = 0.0  # how long it took
         self._is_meanwhile_due = False
         self._fitness = Fitness(self._member, self._clocks)
-        self._apply_due = asyncio.Event()
-        self._state_lock = asyncio.Lock()
+        self._applying = Applying(self._member, store, self._fitness, self._note_applied)
         self._tidying: asyncio.Task[None] | None = None
-        self._is_stuck = False  # while the database takes nothing
         self._takes_entries = True  # False while not even the next segment of the log has room
         self._broken: BaseException | None = None  # what ends the process
         self._has_ended = False
@@ -155,7 +152,7 @@ class Driver:
 
     async def reread(self) -> None:
         """What the database is asked next is read from its file, not from memory: only there damage shows."""
-        await self._on_state(self._store.drop_cache)
+        await self._applying.on_state(self._store.drop_cache)
 
     async def log_answers(self) -> None:
         """Returns when the thread of the log has done what was asked of it before."""
@@ -287,7 +284,7 @@ class Driver:
         self.making.found()
         loop = asyncio.get_running_loop()
         self._store.watch(lambda damage: _call_soon(loop, self._fail, damage))
-        applying = asyncio.create_task(self._guard(self._apply_for_ever), name="apply")
+        applying = asyncio.create_task(self._guard(self._applying.run), name="apply")
         try:
             await self._drive()
         finally:
@@ -301,7 +298,7 @@ class Driver:
                     await end(task)
             self._member.fail_all(Unavailable("This coordinator is stopping."))
             self._log_thread.close()
-            self._state_thread.close()
+            self._applying.close()
 
     async def _drive(self) -> None:
         self._tick_due_at_s = asyncio.get_running_loop().time()
@@ -341,6 +338,7 @@ class Driver:
             if self._is_tick_due and self._member.led_term:
                 self._tick()
             self._send(self._member.meanwhile())
+            self._applying.soon()
         except AssertionError as error:
             self._broken = error
 
@@ -370,34 +368,46 @@ class Driver:
             # The database changes under every query: nothing else runs meanwhile.
             if self._tidying is not None:
                 await asyncio.wait([self._tidying])
-            async with self._state_lock:
+            async with self._applying.lock:
                 self._member.persist(ready)
             _log.info("installed the snapshot at index %d", ready.snapshot.index)
         elif self._member.needs_disk(ready):
-            if ready.committed:
-                self._member.hand_out(ready)
-                self._apply_due.set()
             await self._persist(ready)
         self._send(ready.send_after_sync)
         self._member.finish(ready)
-        if ready.committed:
-            self._apply_due.set()
+        self._applying.soon()
         if ready.offer is not None:
             self._fetch(ready.offer)
         if ready.take_snapshot:
             self.making.begin()
 
     async def _persist(self, ready: Ready) -> None:
+        if ready.send_now:
+            await asyncio.sleep(0)  # the loop hands what was sent to the kernel at the end of a turn
         at_s = self._writing_since_s = time.monotonic()
         if ready.entries and self._member.led_term:
             self._fitness.pace.sent(ready.entries[-1].index, at_s=at_s)
         self._writing = ready
         try:
-            await self._log_thread.run(self._member.persist, ready)
+            writing = self._log_thread.begin(self._member.persist, ready)
+            if not (self._is_write_short(ready) and writing.ends_within(WAITED_FOR_S)):
+                self._member.hand_out(ready)
+                self._applying.soon()
+            await writing
         finally:
             self._writing, self._is_writing_long = None, False
+        written_at_s = time.monotonic()
+        self._last_write_s = written_at_s - at_s
         if ready.entries:
-            self._fitness.pace.own_has(ready.entries[-1].index, at_s=time.monotonic())
+            self._fitness.pace.own_has(ready.entries[-1].index, at_s=written_at_s)
+
+    def _is_write_short(self, ready: Ready) -> bool:
+        """Whether the loop waits for it: a few entries, and a disk that was quick the last time.
+
+        Handed over in the usual way, it would wait for the interpreter as long as for the disk, while the
+        loop applies what came before: which nobody waits for, and others wait for our answer.
+        """
+        return len(ready.entries) <= WAITED_FOR_MAX and self._last_write_s < WAITED_FOR_S
 
     async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """What fails in a task beside the cycle ends `run`."""
@@ -415,58 +425,22 @@ class Driver:
         self._member.snapshot_taken(meta)
         self._rouse()
 
-    async def _apply_for_ever(self) -> None:
-        while True:
-            await self._apply_due.wait()
-            self._apply_due.clear()
-            while entries := self._member.next_to_apply():
-                replies = await self._apply(entries)
-                if is_whole_hash(entries[-1]):
-                    self.making.pin()
-                self._member.applied(entries, replies)
-                self._applied(entries, replies)
-                self._rouse()
-
-    async def _apply(self, entries: Sequence[Entry]) -> list[bytes]:
-        """Apply a batch; on a full disk again and again, until there is room."""
-        while True:
-            try:
-                if self._is_apply_short(entries):
-                    replies = self._member.apply(entries, may_sync=False)
-                else:
-                    replies = await self._on_state(self._member.apply, entries)
-                self._is_stuck = False
-                return replies
-            except StoreFull:
-                if self.has_room:
-                    _log.error("the disk is full: committed changes wait to be applied")
-                self._is_stuck = True
-                self._fitness.has_room = False
-            await asyncio.sleep(FULL_PAUSE_S)
-
-    def _is_apply_short(self, entries: Sequence[Entry]) -> bool:
-        """Whether these are applied sooner here than a thread is woken: a few, of a few rows each."""
-        return (
-            len(entries) <= APPLIED_INLINE_MAX
-            and not self._state_lock.locked()
-            and not self._store.is_checkpoint_due
-            and not any(entry.kind == EntryKind.COMMAND and commands.is_long(entry.data) for entry in entries)
-        )
-
-    async def _on_state(self, work: Callable[..., _T], *arguments: object) -> _T:
-        """Run in the thread of the database, one piece of work at a time."""
-        async with self._state_lock:
-            return await self._state_thread.run(work, *arguments)
+    def _note_applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
+        if is_whole_hash(entries[-1]):
+            self.making.pin()
+        self._member.applied(entries, replies)
+        self._applied(entries, replies)
+        self._rouse()
 
     async def _tidy(self) -> None:
         """Look for room, keep a spare segment, and let the log forget what the database holds for good."""
-        is_taking = self._takes_entries and not self._is_stuck
+        is_taking = self._takes_entries and not self._applying.is_stuck
         self._fitness.look(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
         self._rouse()  # another may have been asked to lead
         if not self._log.is_spare_ready:
             self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
         if self._log.size_bytes() > self._compacted_bytes_min and not self.making.is_busy:
-            durable_index = await self._on_state(self._store.checkpoint)
+            durable_index = await self._applying.on_state(self._store.checkpoint)
             forgotten = self._log.forget(self._member.compactable(durable_index))
             await self._log_thread.run(self._log.discard, forgotten)
         await self.making.tidy()

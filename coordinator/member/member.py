@@ -159,6 +159,16 @@ class RaftMember:
         """Whether `begin` has something to do, beside what was given to it since the last turn."""
         return self._raft.has_ready()
 
+    @property
+    def has_due(self) -> bool:
+        """Whether entries wait to be applied."""
+        return bool(self._due)
+
+    @property
+    def has_waiting_reads(self) -> bool:
+        """Whether a read waits for an entry to be applied."""
+        return bool(self._at_index)
+
     def status(self) -> Status:
         """This member as it sees itself."""
         return self._raft.status()

@@ -7,12 +7,67 @@ condition, and callbacks that chain them. A change to the state waits for two su
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
-_Work = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
+
+
+class Work(Generic[_T]):
+    """A piece of work that is queued. Awaited, it is what the work returns or raises; once, by one task.
+
+    Work whose caller is cancelled is left out if it has not begun, and goes on if it has.
+    """
+
+    __slots__ = ("_arguments", "_call", "_done", "_ended", "_error", "_loop", "_value")
+
+    def __init__(self, call: Callable[..., _T], arguments: tuple[Any, ...]) -> None:
+        self._call = call
+        self._arguments = arguments
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[None] | None = None  # while a task waits
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self._value: _T | None = None
+        self._error: BaseException | None = None
+
+    def ends_within(self, timeout_s: float) -> bool:
+        """Whether it has ended by then. Blocks the loop so long: for what is nearly always quicker."""
+        if self._ended.acquire(timeout=timeout_s):
+            self._ended.release()
+            return True
+        return False
+
+    def __await__(self) -> Generator[Any, None, _T]:
+        """What it returns. Raises what it raises."""
+        self._done = self._loop.create_future()
+        if self._ended.locked():  # else the thread may not have seen that somebody waits
+            yield from self._done.__await__()
+        if self._error is not None:
+            raise self._error
+        value: _T = self._value  # type: ignore[assignment]  # None only where that is a _T
+        return value
+
+    def do(self) -> None:
+        """For the thread."""
+        if self._done is not None and self._done.cancelled():
+            return
+        try:
+            self._value = self._call(*self._arguments)
+        except StopIteration:
+            self._error = RuntimeError("work raised StopIteration, which no future takes")
+        except BaseException as error:  # noqa: BLE001 - nothing is handled here: it is the caller's
+            self._error = error
+        self._ended.release()
+        if self._done is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        assert self._done is not None, "somebody waits"
+        if not self._done.done():
+            self._done.set_result(None)
 
 
 class Worker:
@@ -20,23 +75,23 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[Work[Any] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    async def run(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        """What `work(*arguments)` returns or raises, done in the thread in the order of the calls.
-
-        Work whose caller is cancelled is left out if it has not begun, and goes on if it has.
-        """
+    def begin(self, call: Callable[..., _T], *arguments: Any) -> Work[_T]:
+        """Queue `call(*arguments)`, which the thread does in the order of these calls."""
         assert not self._is_closed, f"the thread {self._name} has ended"
         if self._thread is None:
             # A process that dies without `close` must not wait for it.
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
-        done: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._queue.put((done, work, arguments))
-        return await done
+        self._queue.put(work := Work(call, arguments))
+        return work
+
+    async def run(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """What `call(*arguments)` returns or raises, done in the thread in the order of the calls."""
+        return await self.begin(call, *arguments)
 
     def close(self) -> None:
         """End the thread after everything that is queued. Blocks so long; may be repeated."""
@@ -52,29 +107,7 @@ class Worker:
 
     def _do_next(self) -> bool:
         """Wait for work and do it; False at the end. What it held is let go before the next wait."""
-        if (queued := self._queue.get()) is None:
+        if (work := self._queue.get()) is None:
             return False
-        done, work, arguments = queued
-        if done.cancelled():
-            return True
-        try:
-            value = work(*arguments)
-        except StopIteration:
-            _settle_soon(
-                done, done.set_exception, RuntimeError("work raised StopIteration, which no future takes")
-            )
-        except BaseException as error:  # noqa: BLE001 - nothing is handled here: it is the caller's
-            _settle_soon(done, done.set_exception, error)
-        else:
-            _settle_soon(done, done.set_result, value)
+        work.do()
         return True
-
-
-def _settle_soon(done: asyncio.Future[Any], settle: Callable[[Any], None], outcome: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        done.get_loop().call_soon_threadsafe(_settle, done, settle, outcome)
-
-
-def _settle(done: asyncio.Future[Any], settle: Callable[[Any], None], outcome: object) -> None:
-    if not done.cancelled():
-        settle(outcome)

@@ -67,13 +67,16 @@ class Transport:
         self._roster.update(others)
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Queue messages for their targets; those for a member that is not connected are dropped."""
+        """Send messages to their targets; those for a member that is not connected are dropped."""
         for message in messages:
             if (outbox := self._outboxes.get(message.target)) is not None:
                 with contextlib.suppress(OutboxFull, wire.FrameTooLarge):
                     outbox.put(wire.RaftFrame(message))
             elif message.target not in self._known:
                 self._answer_stranger(message.target)
+        for target in {message.target: None for message in messages}:
+            if (outbox := self._outboxes.get(target)) is not None:
+                outbox.flush()  # all that go to it together, and now: the driver may be about to use the disk
 
     def _answer_stranger(self, target: str) -> None:
         """Nobody knows where it is; told once, if it does not become known soon."""

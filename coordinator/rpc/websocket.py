@@ -3,16 +3,16 @@
 import asyncio
 import contextlib
 import logging
+import types
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Coroutine, Generator
+from typing import Any, Protocol
 
 import aiohttp
 
 from ca.errors import FilestoreError
 from coordinator.rpc import wire
 from coordinator.rpc.connector import Connector
-from coordinator.rpc.deadlines import Deadlines
 
 OUTBOX_FRAMES_MAX = 8192
 OUTBOX_BYTES_MAX = 64 << 20
@@ -21,6 +21,7 @@ GOODBYE_S = 0.25  # one round trip, on a busy machine
 PING_S = 5.0  # WebSocket pings, so that a silent peer is noticed within twice this
 
 _BROKEN = (aiohttp.ClientError, FilestoreError, OSError, TimeoutError)  # what a lost peer looks like
+_Held = tuple[Coroutine[Any, Any, None], object]  # a sending, and what it waits for
 _log = logging.getLogger(__name__)
 
 
@@ -33,12 +34,20 @@ class _Socket(Protocol):
 
 
 class Outbox:
-    """Encoded frames that wait to be sent. `run` sends them until it is cancelled or the socket fails."""
+    """Encoded frames that wait to be sent. `run` owns the sending until it is cancelled or the socket fails.
+
+    What is put in one turn of the loop travels together, at its end; `flush` sends at once. Neither wakes a
+    task while the socket takes what it is given, as it nearly always does.
+    """
 
     def __init__(self) -> None:
         self._frames: deque[bytes] = deque()
         self._size_bytes = 0
-        self._ready = asyncio.Event()
+        self._socket: _Socket | None = None  # while `run` runs
+        self._is_due = False  # a flush
+        self._held: _Held | None = None  # the message that the socket did not take at once
+        self._error: Exception | None = None
+        self._stopped = asyncio.Event()  # there is one of the two
 
     def put(self, frame: wire.Frame) -> None:
         """Queue a frame. Raises OutboxFull, wire.FrameTooLarge."""
@@ -47,27 +56,45 @@ class Outbox:
             raise OutboxFull
         self._frames.append(data)
         self._size_bytes += len(data)
-        self._ready.set()
+        if self._socket is not None and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self.flush)
 
     def clear(self) -> None:
         """Forget what waits: a new connection starts with nothing old."""
         self._frames.clear()
         self._size_bytes = 0
 
+    def flush(self) -> None:
+        """Give the socket what waits, as far as it takes it."""
+        self._is_due = False
+        while self._frames and self._socket is not None and not self._stopped.is_set():
+            try:
+                self._held = _begun(self._socket.send_bytes(wire.encode_parcel(self._take())))
+            except Exception as error:  # noqa: BLE001 - nothing is handled: it is raised where the socket is owned
+                self._error = error
+            if self._held is not None or self._error is not None:
+                self._stopped.set()
+
     async def run(self, socket: _Socket) -> None:
         """Send for ever. Raises TimeoutError when the peer stalls, and what the socket raises."""
-        async with asyncio.timeout(None) as patience:
-            deadlines: Deadlines[None] = Deadlines(lambda _: patience.reschedule(0))
-            try:
-                while True:
-                    await self._ready.wait()
-                    self._ready.clear()
-                    while self._frames:
-                        deadlines.set(None, SEND_TIMEOUT_S)
-                        await socket.send_bytes(wire.encode_parcel(self._take()))
-                        deadlines.clear(None)
-            finally:
-                deadlines.close()
+        self._socket = socket
+        try:
+            while True:
+                self.flush()
+                await self._stopped.wait()
+                if self._error is not None:
+                    raise self._error
+                held, self._held = self._held, None
+                if held is not None:
+                    async with asyncio.timeout(SEND_TIMEOUT_S):
+                        await _resumed(*held)
+                self._stopped.clear()
+        finally:
+            if self._held is not None:
+                self._held[0].close()
+            self._socket = self._held = self._error = None
+            self._stopped.clear()
 
     def _take(self) -> list[bytes]:
         """The next frames that travel together."""
@@ -80,6 +107,26 @@ class Outbox:
             taken.append(self._frames.popleft())
         self._size_bytes -= sum(map(len, taken))
         return taken
+
+
+def _begun(sending: Coroutine[Any, Any, None]) -> _Held | None:
+    """Run it as far as it goes without waiting. None if it is done; else it, and what it waits for."""
+    try:
+        waits_for = sending.send(None)
+    except StopIteration:
+        return None
+    return sending, waits_for
+
+
+@types.coroutine
+def _resumed(sending: Coroutine[Any, Any, None], waits_for: object) -> Generator[Any, Any, None]:
+    """The rest of what was begun, in a task: which gets to see what its first part waits for."""
+    try:
+        yield waits_for
+    except BaseException:
+        sending.close()
+        raise
+    yield from sending.__await__()
 
 
 @contextlib.asynccontextmanager

@@ -48,7 +48,7 @@ CONNECTIONS = (
     Mutant.of(
         "revoked certificate of a node admitted by coordinators",
         "admission",
-        "if not self._store.certificate_is_live(identity.id, peer.serial):",
+        "if not self._is_live(identity.id, peer.serial):",
         "if False:",
         f"{_CONNECTIONS}call_of_a_removed_node_ends_its_open_connection",
     ),

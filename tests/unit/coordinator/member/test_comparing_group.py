@@ -170,7 +170,7 @@ async def two_of_three(directory: Path) -> AsyncIterator[list[ComparingSeat]]:
         while seats[0].driver.applied_index < since + 4 * PASS_ENTRIES:
             await asyncio.sleep(0.05)
         # A page in the WAL, of entries that were replayed at start, would take the place of a damaged one.
-        await seats[0].driver._on_state(seats[0].store._shorten_wal)
+        await seats[0].driver._applying.on_state(seats[0].store._shorten_wal)
         yield seats
 
 

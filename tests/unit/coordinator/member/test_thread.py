@@ -77,6 +77,27 @@ async def test_work_that_has_begun_goes_on_without_its_caller_and_queued_work_do
     assert not left_out
 
 
+async def test_quick_work_has_ended_without_a_turn_of_the_loop_and_slow_work_is_waited_for_later(
+    worker: Worker,
+) -> None:
+    slow = Slow()
+    work, behind = worker.begin(slow), worker.begin(int, "7")
+    assert not work.ends_within(0.01)
+    assert not slow.has_ended
+    slow.released.set()
+    assert behind.ends_within(DEADLINE_S)
+    assert slow.has_ended
+    assert work.ends_within(0)
+    assert (await work, await behind) == (None, 7)
+
+
+async def test_error_of_work_that_was_waited_for_is_raised_where_it_is_awaited(worker: Worker) -> None:
+    work = worker.begin(int, "x")
+    assert work.ends_within(DEADLINE_S)
+    with pytest.raises(ValueError, match="invalid literal"):
+        await work
+
+
 async def test_caller_that_is_cancelled_while_its_outcome_is_on_its_way_is_cancelled(worker: Worker) -> None:
     loop = asyncio.get_running_loop()
     faults: list[object] = []
@@ -84,7 +105,7 @@ async def test_caller_that_is_cancelled_while_its_outcome_is_on_its_way_is_cance
     caller = asyncio.create_task(worker.run(int, "x"))
     await asyncio.sleep(0)
     barrier = threading.Event()
-    worker._queue.put((loop.create_future(), barrier.set, ()))
+    worker.begin(barrier.set)
     assert barrier.wait(DEADLINE_S)  # the loop stands still: the first outcome is on its way, not there
     caller.cancel()
     await asyncio.wait([caller])

@@ -80,6 +80,88 @@ async def test_peer_that_takes_nothing_ends_the_sending(monkeypatch: pytest.Monk
             await asyncio.shield(sending)
 
 
+class Slow(Sink):
+    """Takes the second message only when it is told to."""
+
+    def __init__(self, frames: int) -> None:
+        super().__init__(frames)
+        self.takes = asyncio.Event()
+        self.waits = asyncio.Event()
+
+    async def send_bytes(self, data: bytes) -> None:
+        if self.messages:
+            self.waits.set()
+            await self.takes.wait()
+        await super().send_bytes(data)
+
+
+async def test_what_is_put_in_one_turn_travels_together_and_is_with_the_socket_when_flushed() -> None:
+    outbox, sink = Outbox(), Sink(5)
+    sending = asyncio.create_task(outbox.run(sink))
+    await asyncio.sleep(0)
+    for number in range(3):
+        outbox.put(answer(number, 10))
+    assert not sink.messages
+    outbox.flush()
+    assert [len(wire.decode(message)) for message in sink.messages] == [3]
+    outbox.put(answer(3, 10))
+    outbox.put(answer(4, 10))
+    await sink.done.wait()
+    assert [len(wire.decode(message)) for message in sink.messages] == [3, 2]
+    await end(sending)
+
+
+async def test_message_that_the_socket_took_late_is_sent_once_and_before_those_that_follow() -> None:
+    outbox, slow = Outbox(), Slow(4)
+    sending = asyncio.create_task(outbox.run(slow))
+    await asyncio.sleep(0)
+    for number in range(4):
+        outbox.put(answer(number, 10))
+        outbox.flush()
+    async with asyncio.timeout(20):
+        await slow.waits.wait()
+        slow.takes.set()
+        await slow.done.wait()
+    frames = [frame for message in slow.messages for frame in wire.decode(message)]
+    assert [frame.number for frame in frames if isinstance(frame, wire.AnswerFrame)] == [0, 1, 2, 3]
+    await end(sending)
+
+
+class Broken(Sink):
+    """Takes nothing."""
+
+    async def send_bytes(self, data: bytes) -> None:
+        raise ConnectionResetError(f"{len(data)} bytes")
+
+
+async def test_socket_that_breaks_ends_the_sending_and_not_who_puts_a_frame() -> None:
+    outbox = Outbox()
+    sending = asyncio.create_task(outbox.run(Broken(1)))
+    await asyncio.sleep(0)
+    outbox.put(answer(1, 10))
+    outbox.flush()
+    with pytest.raises(ConnectionResetError, match="bytes"):
+        await sending
+
+
+async def test_sending_that_is_ended_in_the_middle_leaves_no_part_to_the_next_connection() -> None:
+    outbox, stuck, sink = Outbox(), Stuck(1), Sink(1)
+    sending = asyncio.create_task(outbox.run(stuck))
+    await asyncio.sleep(0)
+    for number in range(2):
+        outbox.put(answer(number, 10))
+        outbox.flush()
+    await end(sending)
+    outbox.clear()
+    outbox.put(answer(7, 10))
+    sending = asyncio.create_task(outbox.run(sink))
+    await sink.done.wait()
+    (frame,) = [frame for message in sink.messages for frame in wire.decode(message)]
+    assert isinstance(frame, wire.AnswerFrame)
+    assert frame.number == 7
+    await end(sending)
+
+
 async def test_cancellation_is_not_lost_while_a_task_is_being_ended() -> None:
     released = asyncio.Event()
 
