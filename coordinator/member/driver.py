@@ -422,7 +422,7 @@ class Driver:
             while entries := self._member.next_to_apply():
                 replies = await self._apply(entries)
                 if is_whole_hash(entries[-1]):
-                    self.making.pin()
+                    self.making.pin(await self._on_state(self._store.settle))
                 self._member.applied(entries, replies)
                 self._applied(entries, replies)
                 self._rouse()

@@ -19,6 +19,7 @@ from ca.errors import Conflict, FilestoreError
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.rpc.websocket import end
+from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.snapshot_store import Made, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged, damage_in
@@ -110,10 +111,10 @@ class Making:
         if not self.is_busy and time.monotonic() >= self._again_at_s:
             self._task = asyncio.create_task(self._guard(), name="snapshot")
 
-    def pin(self) -> None:
-        """The entry that was just applied is a HashWhole, and nothing beyond it is."""
+    def pin(self, file: PageSums | None) -> None:
+        """The entry that was just applied is a HashWhole, and nothing beyond it is. `file` as in Pinned."""
         try:
-            pinned = self._snapshots.pin()
+            pinned = self._snapshots.pin(file)
         except sqlite3.Error as error:
             if (damage := damage_in(error)) is not None:
                 self._hooks.failed(damage)

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -93,7 +93,7 @@ async def dialling() -> AsyncIterator[aiohttp.ClientSession]:
         await asyncio.sleep(GOODBYE_S)
 
 
-async def end(task: "asyncio.Task[None]") -> None:
+async def end(task: "asyncio.Task[Any]") -> None:
     """Cancel a task of ours and wait for its end; what a broken socket raised in it is no news.
 
     Our own cancellation meanwhile is not lost, which `suppress(CancelledError): await task` would do.
