@@ -56,8 +56,8 @@ RATIO_MIN: Final = 1 / 1.2
 RESTART_S_MAX: Final = 30.0
 NEW_MEMBER_S_MAX: Final = 600.0
 CLIENTS: Final = (1, 32)
-BESIDE_CLIENTS: Final = 4
-BESIDE_COUNT: Final = 200
+BESIDE_CLIENTS: Final = 1
+BESIDE_COUNT: Final = 50
 NODES: Final = scale_state.NODES
 LONG_S: Final = 3600.0  # for what is measured to end at all
 ACTS: Final = ("create", "get", "list all", "list project", "list bucket", "delete")
@@ -268,12 +268,14 @@ async def _removed(large: Scaled) -> None:
 
 def _made_s(large: Scaled) -> float:
     """How long the last snapshot took, as whoever made it has logged."""
-    logs = sorted((large.group.directory / "logs").glob("coordinator-*.log"))
-    return max((float(took) for log in logs for took in _MADE.findall(log.read_text())), default=0.0)
+    logs = (large.group.directory / "logs").glob("coordinator-*.log")
+    made = [json.loads(line) for log in logs for line in log.read_text().splitlines() if _MADE.search(line)]
+    newest = max(made, key=lambda line: str(line["time"]))
+    return float(_MADE.findall(newest["message"])[0])
 
 
 def _beside(large: Scaled, work: Callable[[], float]) -> tuple[float, list[Row]]:
-    """What the work says, and what each of a few clients sees that create files until it ends."""
+    """What the work says, and what a client sees that creates one file after the other until it ends."""
     quiet = large.run("create", BESIDE_CLIENTS)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work)

@@ -4,12 +4,20 @@ An open read transaction of SQLite's. The WAL grows as long as it is open. Block
 short.
 """
 
+import logging
+import os
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from coordinator.machine.execution.digests import whole_digest
 from coordinator.protocol.commands import HashWhole, decode_envelope
@@ -19,8 +27,13 @@ from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import flaw_in
 
 _WHOLE_TAG = b"hash_whole"  # spares decoding every other entry
+EXAMINED_BESIDE_BYTES_MIN: Final = 256 << 20  # some 200,000 files: seconds
+NICENESS: Final = 5  # of the process that examines
 WORK_S = 0.01  # and then PAUSE_S: others want this processor, and Python's lock, too
 PAUSE_S = 0.002
+
+
+_log = logging.getLogger(__name__)
 
 
 class Pinned:
@@ -75,8 +88,7 @@ def content_digest(path: Path, *, pause: Callable[[], None]) -> str:
         db.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
+class Examined(Struct, frozen=True):
     """A database at rest: what is wrong with its structure, the digest of its rows, that of its bytes."""
 
     flaw: str
@@ -84,19 +96,34 @@ class Examined:
     sha256: str
 
 
-def examine(path: Path, *, is_hurried: bool = False) -> Examined:
-    """All of that at the same time, as each takes long and only reads. `is_hurried`: nobody else matters."""
+def examine(path: Path) -> Examined:
+    """All of that. Of a large database by a process of its own, as Python's lock is for those who serve.
+
+    Where none can be started, or it is killed, it is done here. Raises OSError.
+    """
+    if path.stat().st_size >= EXAMINED_BESIDE_BYTES_MIN:
+        arguments = [sys.executable, "-P", "-m", "coordinator.storage.pinned_state", str(path)]
+        try:
+            done = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+            return msgspec.json.decode(done.stdout, type=Examined)
+        except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+            _log.warning("the copy of the state is examined in this process: %s", error)
+    return _examine(path, pause=pacing())
+
+
+def _examine(path: Path, *, pause: Callable[[], None]) -> Examined:
+    """Three things at the same time: each takes long, and only reads."""
     with ThreadPoolExecutor(2) as pool:
         flaw, sha256 = pool.submit(flaw_in, path, at_rest=True), pool.submit(sha256_of, path)
         try:
-            content, unreadable = content_digest(path, pause=_no_pause if is_hurried else pacing()), ""
+            content, unreadable = content_digest(path, pause=pause), ""
         except sqlite3.Error as error:
             content, unreadable = "", str(error)
         return Examined(flaw.result() or unreadable, content, sha256.result())
 
 
 def _no_pause() -> None:
-    """Who waits for its state has nothing else to do."""
+    """The kernel shares the processors out."""
 
 
 def pacing() -> Callable[[], None]:
@@ -110,3 +137,14 @@ def pacing() -> Callable[[], None]:
             rested_s = time.monotonic()
 
     return pause
+
+
+def main() -> None:
+    """Examine the database that is named, and print what was found as JSON."""
+    with suppress(OSError):  # a service may be forbidden to
+        os.nice(NICENESS)
+    sys.stdout.buffer.write(msgspec.json.encode(_examine(Path(sys.argv[1]), pause=_no_pause)))
+
+
+if __name__ == "__main__":
+    main()

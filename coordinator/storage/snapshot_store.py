@@ -173,7 +173,7 @@ class Incoming:
             return
         assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
         assert self._note is not None
-        examined = examine(self._path, is_hurried=True)
+        examined = examine(self._path)
         if examined.sha256 != self._note.sha256:
             self.restart()
             raise InvalidRequest("snapshot: what came is not what was announced.")

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from ca.errors import InvalidRequest
 from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.storage import state_backup
+from coordinator.storage import pinned_state, state_backup
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import Pinned, examine, up_to_whole_hash
 from coordinator.storage.snapshot_store import SnapshotStore
@@ -171,6 +172,33 @@ def test_settled_state_is_copied_as_its_file_lies_while_changes_and_checkpoints_
     assert (making.flaw, making.content, making.sha256) == ("", expected, made.sha256)
     assert state.store.settle() is not None
     state.store.check()
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_copy_is_examined_alike_in_a_process_of_its_own_and_here(
+    state: State,
+    source: SnapshotStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_beside: bool,
+) -> None:
+    source.make(source.pin())
+    here = examine(source._directory / "making")
+    monkeypatch.setattr(pinned_state, "EXAMINED_BESIDE_BYTES_MIN", 1)
+    if not is_beside:
+        monkeypatch.setattr(sys, "executable", "/nowhere")
+    assert examine(source._directory / "making") == here
+    assert ("in this process" in caplog.text) == (not is_beside)
+
+
+def test_flaw_is_found_by_a_process_of_its_own(
+    state: State, source: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.make(source.pin())
+    making = source._directory / "making"
+    overwrite(making, place_of_a_row(making) // PAGE_BYTES * PAGE_BYTES, bytes(PAGE_BYTES))
+    monkeypatch.setattr(pinned_state, "EXAMINED_BESIDE_BYTES_MIN", 1)
+    assert examine(making).flaw
 
 
 def test_state_of_which_a_reader_holds_a_part_in_the_wal_is_not_settled(
