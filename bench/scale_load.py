@@ -14,7 +14,7 @@ from pathlib import Path
 import uvloop
 
 from bench.load import ORDER_TIMEOUT_S, Load, Order, Outcome, measure, serve_orders
-from bench.scale_state import NODES, bucket_of, uuid_of
+from bench.scale_state import NODES, bucket_of, project_of, uuid_of
 from ca.errors import NotFound
 from coordinator.model.records import PROJECT_FILE, FilePage, ProjectFilePage, ProjectFileRecord
 from coordinator.protocol.commands import DeleteFile
@@ -58,7 +58,7 @@ class ScaleLoad:
         return await measure(acts[order.what], order)
 
     def _anywhere(self) -> int:
-        return self._chance.randrange(self._order.files)
+        return self._chance.randrange(self._order.files * 7 // 10)  # what follows is a page and more
 
     async def _get(self, number: int) -> None:
         del number
@@ -80,7 +80,7 @@ class ScaleLoad:
             caller=self._load.caller,
             limit=PAGE_ROWS,
             cursor=self._order.first + at,
-            project_id=f"project-{self._chance.randrange(1000):04d}",
+            project_id=project_of(self._anywhere(), self._order.files),
         )
         await self._load.metadata.read(query, ProjectFilePage, timeout_s=ORDER_TIMEOUT_S)
 
@@ -91,8 +91,8 @@ class ScaleLoad:
             caller=self._load.caller,
             limit=PAGE_ROWS,
             cursor=self._order.first + at,
-            bucket_id=bucket_of(at),
-            filename_prefix="site-1",
+            bucket_id=bucket_of(at, self._order.files),
+            filename_prefix="site-",  # all of them, which takes a look at each
         )
         await self._load.metadata.read(query, FilePage, timeout_s=ORDER_TIMEOUT_S)
 

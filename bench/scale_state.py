@@ -1,10 +1,10 @@
 """The state of a coordinator with many files, written beside the product, which would take a day for it.
 
 `fill` writes into the database of a coordinator that is at rest, and does what as many commands would have
-done: 20 owners, 300 buckets that are shared with groups, half of the files of projects, the others backups
-and machines, one blob for each with three replicas on five nodes, some with permissions, links and an end.
-Rows come in the order of their tables' keys and indexes after them, which is what makes it quick: about a
-minute for 10^6 files. Names and sizes follow from the number of a file (`uuid_of`), so that others find them.
+done: 20 owners, up to 300 buckets that are shared with groups, half of the files of projects, the others
+backups and machines, one blob for each with three replicas on five nodes, some with permissions, links and an
+end. Rows come in the order of their tables' keys and indexes after them, which is what makes it quick: about
+a minute for 10^6 files. Names and sizes follow from the number of a file, so that others find them.
 """
 
 import math
@@ -20,8 +20,9 @@ from coordinator.machine.replicas import FILL_REPLICA_TOTALS
 from coordinator.model.records import BACKUP, PROJECT_FILE, VM
 
 OWNERS: Final = 20
-BUCKETS_OF_OWNER: Final = 15
-PROJECTS: Final = 1000
+BUCKETS_OF_OWNER_MAX: Final = 15
+PROJECTS_MAX: Final = 1000
+PART_FILES: Final = 500  # of a bucket, or a project, at least: pages of lists are full in small states too
 PREFIXES: Final = 400
 NODES: Final = 5
 REPLICAS: Final = 3
@@ -45,10 +46,23 @@ def owner_of(number: int) -> str:
     return f"owner-{number * 7919 % OWNERS:02d}"
 
 
-def bucket_of(number: int) -> str:
-    """The id of the bucket that a file is in: one of its owner's."""
-    at = number * 7919 % OWNERS + OWNERS * (number // OWNERS % BUCKETS_OF_OWNER)
-    return f"00000000-0000-7000-8000-{at:012x}"
+def bucket_of(number: int, count: int) -> str:
+    """The id of the bucket that a file is in, of `count` files: one of its owner's."""
+    return _bucket(number * 7919 % OWNERS + OWNERS * (number // OWNERS % _buckets_of_owner(count)))
+
+
+def project_of(number: int, count: int) -> str:
+    """The project that a file of one belongs to."""
+    return f"project-{number // 50 % projects(count):04d}"
+
+
+def projects(count: int) -> int:
+    """How many there are."""
+    return min(PROJECTS_MAX, max(count // (2 * PART_FILES), 1))
+
+
+def _buckets_of_owner(count: int) -> int:
+    return min(BUCKETS_OF_OWNER_MAX, max(count // (OWNERS * PART_FILES), 1))
 
 
 def kind_of(number: int) -> str:
@@ -133,11 +147,14 @@ def _tables(
         "bucket_permissions",
         (
             (n + 1, f"p-{n}", _bucket(n), f"group:group-{n % 4}", 1, "admin", at_ms, None)
-            for n in range(OWNERS * BUCKETS_OF_OWNER)
+            for n in range(OWNERS * _buckets_of_owner(count))
         ),
     )
-    yield "files", (_file(n, first, contents) for n in range(count))
-    yield "project_files", (_project_file(n, first) for n in range(count) if kind_of(n) == PROJECT_FILE)
+    yield "files", (_file(n, count, first, contents) for n in range(count))
+    yield (
+        "project_files",
+        (_project_file(n, count, first) for n in range(count) if kind_of(n) == PROJECT_FILE),
+    )
     yield "vms", (_vm(n, first) for n in range(count) if kind_of(n) == VM)
     yield "backups", (_backup(n, first) for n in range(count) if kind_of(n) == BACKUP)
     yield (
@@ -147,7 +164,17 @@ def _tables(
     yield (
         "file_permissions",
         (
-            (first + n, f"f-{n}", first + n, bucket_of(n), f"user:{owner_of(n + 1)}", 1, "admin", at_ms, None)
+            (
+                first + n,
+                f"f-{n}",
+                first + n,
+                bucket_of(n, count),
+                f"user:{owner_of(n + 1)}",
+                1,
+                "admin",
+                at_ms,
+                None,
+            )
             for n in range(0, count, 100)
         ),
     )
@@ -170,10 +197,10 @@ def _bucket(number: int) -> str:
 
 
 def _buckets(count: int, contents: _Contents) -> Iterator[tuple[object, ...]]:
-    used: dict[str, int] = {_bucket(n): 0 for n in range(OWNERS * BUCKETS_OF_OWNER)}
+    used: dict[str, int] = {_bucket(n): 0 for n in range(OWNERS * _buckets_of_owner(count))}
     held = dict(used)
     for number in range(count):
-        bucket_id = bucket_of(number)
+        bucket_id = bucket_of(number, count)
         used[bucket_id] += contents.size_bytes(contents.of_file(number))
         held[bucket_id] += 1
     for at, bucket_id in enumerate(used):
@@ -184,23 +211,22 @@ def _buckets(count: int, contents: _Contents) -> Iterator[tuple[object, ...]]:
         )
 
 
-def _file(number: int, first: int, contents: _Contents) -> tuple[object, ...]:
+def _file(number: int, count: int, first: int, contents: _Contents) -> tuple[object, ...]:
     blob = contents.of_file(number)
     at_ms = CREATED_AT_MS + number
     retention_hours = 100_000 if number % 100 == 0 else None
     due_at_ms = None if retention_hours is None else at_ms + retention_hours * 3_600_000
     return (
-        *(first + number, uuid_of(number), kind_of(number), bucket_of(number), owner_of(number)),
+        *(first + number, uuid_of(number), kind_of(number), bucket_of(number, count), owner_of(number)),
         *(f"site-{number // 97 % PREFIXES:03d}/config-{number}.gns3", "application/octet-stream"),
         *(contents.size_bytes(blob), "", contents.sha256(blob), "available", retention_hours),
         *(at_ms, at_ms, at_ms, -1, due_at_ms),
     )
 
 
-def _project_file(number: int, first: int) -> tuple[object, ...]:
-    project = number // 50 % PROJECTS
+def _project_file(number: int, count: int, first: int) -> tuple[object, ...]:
     return (
-        *(first + number, uuid_of(number), owner_of(number), f"project-{project:04d}", f"Lab {project}"),
+        *(first + number, uuid_of(number), owner_of(number), project_of(number, count), "A lab"),
         *(f"v{number % 50}", "zstd", 0, 0, 0, 0, 0),
     )
 

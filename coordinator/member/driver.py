@@ -384,7 +384,7 @@ class Driver:
             self._apply_due.set()
         if ready.offer is not None:
             self._fetch(ready.offer)
-        if ready.take_snapshot:
+        if ready.take_snapshot and not self._member.has_snapshot:  # one may have been made meanwhile
             self.making.begin()
 
     async def _persist(self, ready: Ready) -> None:
@@ -467,7 +467,8 @@ class Driver:
             self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
         if self._log.size_bytes() > self._compacted_bytes_min and not self.making.is_busy:
             durable_index = await self._on_state(self._store.checkpoint)
-            forgotten = self._log.forget(self._member.compactable(durable_index))
+            spared_index = self.making.spared(self._member.compactable(durable_index))
+            forgotten = self._log.forget(spared_index)
             await self._log_thread.run(self._log.discard, forgotten)
         await self.making.tidy()
 
