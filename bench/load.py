@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import uuid_utils
@@ -38,6 +39,7 @@ from coordinator.rpc.view import View
 from node.base.config import NodeFiles
 
 FREE_BYTES = 1 << 40  # what the heartbeats say: no file is refused for want of room
+_Order = TypeVar("_Order", bound="Order")
 ORDER_TIMEOUT_S = 30.0  # of one command or read while measuring: nothing may fail
 
 
@@ -72,7 +74,8 @@ class Load:
         contexts = MemberContexts(files.credential(), config.identity)
         self.metadata = MetadataClient(config.identity, config.coordinators, contexts.client)
         self.view = View(self.metadata, lambda: HeartbeatCall(FREE_BYTES, FREE_BYTES, 0, rules=RULES))
-        self._caller = Caller("admin", 1, token)
+        self.caller = Caller("admin", 1, token)
+        self.number = int(config.id.rpartition("-")[2])
         self._file_uuids: list[str] = []
         self._held: list[str] = []  # of these, whose uploads this node holds: others may not tell of them
 
@@ -97,12 +100,12 @@ class Load:
 
     def entry_bytes(self, command: AnyCommand) -> int:
         """The size of the log entry that such a command becomes."""
-        bare = msgspec.structs.replace(command, caller=self._caller.unsigned())
+        bare = msgspec.structs.replace(command, caller=self.caller.unsigned())
         return len(encode_envelope(Envelope(1 << 16, 1 << 16, 1 << 16, time.time_ns() // 10**6, bare)))
 
     def _creation(self) -> CreateProjectFile:
         return CreateProjectFile(
-            caller=self._caller,
+            caller=self.caller,
             file_uuid=str(uuid_utils.uuid7()),
             bucket_id=DEFAULT_BUCKET_ID,
             filename="bench.gns3p",
@@ -123,7 +126,7 @@ class Load:
 
     def _progress(self, file_uuid: str) -> RecordProgress:
         return RecordProgress(
-            caller=self._caller, file_uuid=file_uuid, node_id=self._node.id, offset_bytes=1 << 16
+            caller=self.caller, file_uuid=file_uuid, node_id=self._node.id, offset_bytes=1 << 16
         )
 
     async def _create(self, number: int) -> None:
@@ -139,9 +142,7 @@ class Load:
         await self.metadata.propose(command, UploadRecord, timeout_s=ORDER_TIMEOUT_S)
 
     async def _read(self, number: int) -> None:
-        query = GetProjectFile(
-            caller=self._caller, file_uuid=self._file_uuids[number % len(self._file_uuids)]
-        )
+        query = GetProjectFile(caller=self.caller, file_uuid=self._file_uuids[number % len(self._file_uuids)])
         await self.metadata.read(query, ProjectFileRecord, timeout_s=ORDER_TIMEOUT_S)
 
 
@@ -172,13 +173,16 @@ async def measure(act: Callable[[int], Awaitable[None]], order: Order, entry_byt
     )
 
 
-async def serve_orders(obey: Callable[[Order], Awaitable[Outcome]]) -> None:
+async def serve_orders(
+    obey: Callable[[_Order], Awaitable[Outcome]],
+    order_type: type[_Order] = Order,  # type: ignore[assignment]  # as it comes
+) -> None:
     """Answer the orders on stdin until it ends. An empty line on stdout says that this process is ready."""
     loop = asyncio.get_running_loop()
     sys.stdout.write("\n")
     sys.stdout.flush()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        outcome = await obey(msgspec.json.decode(line, type=Order))
+        outcome = await obey(msgspec.json.decode(line, type=order_type))
         sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
         sys.stdout.flush()
 

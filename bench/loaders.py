@@ -133,12 +133,20 @@ class Loaders:
 
 
 class CoordinatorGroup:
-    """Three coordinators on this machine, `node_count` nodes, and processes that load them as nodes."""
+    """Coordinators on this machine, three as it comes, nodes, and processes that load them as nodes."""
 
-    def __init__(self, directory: Path, *, node_count: int = 0) -> None:
+    def __init__(
+        self, directory: Path, *, coordinator_count: int = 3, node_count: int = 0, replicas: int = 1
+    ) -> None:
+        """One copy on one node, as it comes: the bytes of files are not what is measured here."""
         self.directory = directory
-        # One copy on one node: the bytes of files are not what is measured here.
-        self.cluster = DevelopmentCluster(directory, node_count=node_count, replicas=1, write_quorum=1)
+        self.cluster = DevelopmentCluster(
+            directory,
+            coordinator_count=coordinator_count,
+            node_count=node_count,
+            replicas=replicas,
+            write_quorum=replicas // 2 + 1,
+        )
 
     def __enter__(self) -> Self:
         try:
@@ -173,23 +181,25 @@ class CoordinatorGroup:
         async with self.cluster.client() as client:
             return await client.cluster.status()
 
-    def loaders(self, count: int) -> Loaders:
+    def loaders(self, count: int, module: str = "bench.load") -> Loaders:
         """Start so many load processes, each of which joins as a node."""
         leader = self.leader()
         others = [member for member in self.members if member.id != leader]
         servers = {"leader": self.cluster.children[leader].process.pid}
         servers |= {f"follower {at}": self.pid(member) for at, member in enumerate(others, 1)}
-        return Loaders([self._loader(f"load-{at}") for at in range(1, count + 1)], servers)
+        ports = free_ports(2 * count)  # at once: nobody listens there, so the same ones may come again
+        names = [(f"load-{at + 1}", (ports[2 * at], ports[2 * at + 1])) for at in range(count)]
+        return Loaders([self._loader(name, own, module) for name, own in names], servers)
 
-    def _loader(self, node_id: str) -> Loader:
+    def _loader(self, node_id: str, ports: tuple[int, int], module: str) -> Loader:
         data = self.directory / node_id
         if not data.exists():
-            asyncio.run(self._join(data, node_id))
-        arguments = ["bench.load", "--data", str(data), "--token-file", str(self.cluster.token_file)]
+            asyncio.run(self._join(data, node_id, ports))
+        arguments = [module, "--data", str(data), "--token-file", str(self.cluster.token_file)]
         return Loader(node_id, arguments, self.directory / "logs" / f"{node_id}.log")
 
-    async def _join(self, data: Path, node_id: str) -> None:
-        api_port, peer_port = free_ports(2)
+    async def _join(self, data: Path, node_id: str, ports: tuple[int, int]) -> None:
+        api_port, peer_port = ports
         async with self.cluster.client() as client:
             minted = await client.join_tokens.create(node_id=node_id)
         await join(

@@ -26,13 +26,13 @@ from coordinator.admin.findings import (
 from coordinator.admin.setup import read_genesis
 from coordinator.runtime.config import CoordinatorFiles
 from coordinator.runtime.wording import counted
+from coordinator.storage.database import newest_key
 from coordinator.storage.log_directory import File, OsFile, while_stopped
 from coordinator.storage.raft_log import SEGMENT_BYTES
 from coordinator.storage.raft_log_index import LogIndex
 from coordinator.storage.recovery import recover
 from coordinator.storage.segment import LogDamaged
 from coordinator.storage.snapshot_store import damage_of
-from coordinator.storage.state_store import newest_key
 
 _REBUILD: Final = (
     "Do not repair it by hand and do not start it: set this member up again from its peers with"

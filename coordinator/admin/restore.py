@@ -43,12 +43,13 @@ from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, MembershipChange, SnapshotMeta
 from coordinator.rpc.roster import read_known
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.storage.database import newest_key
 from coordinator.storage.file_digests import digest_beside, matches_digest, write_digest
 from coordinator.storage.log_directory import while_stopped
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import describe
 from coordinator.storage.state_backup import copy_database
-from coordinator.storage.state_store import Store, newest_key
+from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
 
 COPY_BYTES = 1 << 20

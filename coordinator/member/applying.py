@@ -7,7 +7,7 @@ way. On a full disk a batch is tried again and again. One piece of work at a tim
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from coordinator.member.fitness import Fitness
@@ -33,7 +33,7 @@ class Applying:
         member: RaftMember,
         store: Store,
         fitness: Fitness,
-        done: Callable[[Sequence[Entry], Sequence[bytes]], None],
+        done: Callable[[Sequence[Entry], Sequence[bytes]], Awaitable[None]],
     ) -> None:
         self._member = member
         self._store = store
@@ -59,7 +59,7 @@ class Applying:
             self._due.clear()
             self._stop_timer()
             while entries := self._member.next_to_apply():
-                self._done(entries, await self._apply(entries))
+                await self._done(entries, await self._apply(entries))
 
     async def on_state(self, work: Callable[..., _T], *arguments: object) -> _T:
         """Run in the thread of the database, one piece of work at a time."""

@@ -378,7 +378,7 @@ class Driver:
         self._applying.soon()
         if ready.offer is not None:
             self._fetch(ready.offer)
-        if ready.take_snapshot:
+        if ready.take_snapshot and not self._member.has_snapshot:  # one may have been made meanwhile
             self.making.begin()
 
     async def _persist(self, ready: Ready) -> None:
@@ -425,9 +425,9 @@ class Driver:
         self._member.snapshot_taken(meta)
         self._rouse()
 
-    def _note_applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
+    async def _note_applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
         if is_whole_hash(entries[-1]):
-            self.making.pin()
+            self.making.pin(await self._applying.on_state(self._store.settle))
         self._member.applied(entries, replies)
         self._applied(entries, replies)
         self._rouse()
@@ -441,7 +441,8 @@ class Driver:
             self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
         if self._log.size_bytes() > self._compacted_bytes_min and not self.making.is_busy:
             durable_index = await self._applying.on_state(self._store.checkpoint)
-            forgotten = self._log.forget(self._member.compactable(durable_index))
+            spared_index = self.making.spared(self._member.compactable(durable_index))
+            forgotten = self._log.forget(spared_index)
             await self._log_thread.run(self._log.discard, forgotten)
         await self.making.tidy()
 

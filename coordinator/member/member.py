@@ -253,6 +253,11 @@ class RaftMember:
         self._raft.snapshot_gone()
 
     @property
+    def has_snapshot(self) -> bool:
+        """Whether a snapshot lies ready that this log follows up."""
+        return self._taken_index > 0 and self._taken_index >= self._log.first_index() - 1
+
+    @property
     def is_fetched_from(self) -> bool:
         """Whether a member that lives was offered a snapshot, and does not have it yet."""
         return any(_is_fetching(progress) for progress in self._raft.status().progress.values())

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
 from coordinator.rpc.client import MetadataClient
-from coordinator.storage.snapshot_store import Incoming, SnapshotStore
+from coordinator.rpc.websocket import end
+from coordinator.storage.snapshot_store import Chunk, SnapshotStore
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 2.0
@@ -75,32 +76,40 @@ class Fetcher:
         should be, Unavailable when nothing comes.
         """
         incoming = await asyncio.to_thread(self._snapshots.incoming, offer.meta, offer.source)
-        while not incoming.is_complete:
-            if self._offer is not offer:
-                return False
-            await self._fetch_piece(offer, incoming)
+        ahead: asyncio.Task[Chunk] | None = None  # the next piece is on its way while one is written
+        try:
+            while not incoming.is_complete:
+                if self._offer is not offer:
+                    return False
+                piece = await (ahead or self._piece(offer, incoming.offset))
+                ahead, stop = None, piece.offset + len(piece.data)
+                if piece.offset == incoming.offset and stop < piece.size_bytes:
+                    ahead = asyncio.create_task(self._piece(offer, stop), name="the next piece of a snapshot")
+                await asyncio.to_thread(incoming.add, piece)
+        finally:
+            if ahead is not None:
+                await end(ahead)
         await asyncio.to_thread(incoming.finish)
         if not incoming.is_vouched and (why := self._forbids()):
             raise Conflict(f"it would take the place of a state that may be right, as {why}")
         return True
 
-    async def _fetch_piece(self, offer: SnapshotOffer, incoming: Incoming) -> None:
+    async def _piece(self, offer: SnapshotOffer, offset: int) -> Chunk:
         pause_s = PAUSE_S_MIN
-        for pause in range(PAUSES_MAX):
+        for _ in range(PAUSES_MAX - 1):
             try:
-                chunk = await self._metadata.snapshot_chunk(
-                    offer.source, offer.meta.index, offer.meta.term, incoming.offset
-                )
+                return await self._asked(offer, offset)
             except NotFound:
                 raise
             except Unavailable:
-                if pause == PAUSES_MAX - 1 or self._offer is not offer:
+                if self._offer is not offer:
                     raise
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
-            else:
-                await asyncio.to_thread(incoming.add, chunk)
-                return
+        return await self._asked(offer, offset)
+
+    async def _asked(self, offer: SnapshotOffer, offset: int) -> Chunk:
+        return await self._metadata.snapshot_chunk(offer.source, offer.meta.index, offer.meta.term, offset)
 
 
 def _reason(error: FilestoreError | OSError) -> str:

@@ -19,11 +19,13 @@ from ca.errors import Conflict, FilestoreError
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.rpc.websocket import end
+from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.snapshot_store import Made, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged, damage_in
 
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
+FETCHED_S = 60.0  # since its last part was fetched: whoever did may go on
 TAKE_AGAIN_S = 30.0  # after no snapshot could be made
 PINNED_MAX = 4  # states that are held for whoever asked for them; each keeps the WAL from beginning anew
 
@@ -98,6 +100,18 @@ class Making:
         """Whether one is being made: the log must be able to follow it up."""
         return self._task is not None and not self._task.done()
 
+    def spared(self, index: int) -> int:
+        """Up to which entry the log may forget, of those up to `index`.
+
+        What follows a snapshot stays while that is fetched, also when whoever fetches it is not heard for a
+        moment: it would have to begin anew.
+        """
+        newest, taken_at_s = self._snapshots.newest(), self._taken_at_s
+        if newest is None or taken_at_s is None:
+            return index
+        since_s = time.monotonic() - max(taken_at_s, self._snapshots.served_at_s)
+        return min(index, newest.index) if since_s < FETCHED_S else index
+
     def found(self) -> None:
         """At start: what was handed out before goes on being."""
         newest = self._snapshots.newest()
@@ -110,10 +124,10 @@ class Making:
         if not self.is_busy and time.monotonic() >= self._again_at_s:
             self._task = asyncio.create_task(self._guard(), name="snapshot")
 
-    def pin(self) -> None:
-        """The entry that was just applied is a HashWhole, and nothing beyond it is."""
+    def pin(self, file: PageSums | None) -> None:
+        """The entry that was just applied is a HashWhole, and nothing beyond it is. `file` as in Pinned."""
         try:
-            pinned = self._snapshots.pin()
+            pinned = self._snapshots.pin(file)
         except sqlite3.Error as error:
             if (damage := damage_in(error)) is not None:
                 self._hooks.failed(damage)

@@ -140,7 +140,7 @@ async def dialling() -> AsyncIterator[aiohttp.ClientSession]:
         await asyncio.sleep(GOODBYE_S)
 
 
-async def end(task: "asyncio.Task[None]") -> None:
+async def end(task: "asyncio.Task[Any]") -> None:
     """Cancel a task of ours and wait for its end; what a broken socket raised in it is no news.
 
     Our own cancellation meanwhile is not lost, which `suppress(CancelledError): await task` would do.

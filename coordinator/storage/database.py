@@ -149,6 +149,15 @@ def prepare(writer: sqlite3.Connection) -> None:
     writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
 
 
+def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] | None:
+    """(kid, public half, wrapped private half) of the newest key with this purpose; None without any."""
+    row = db.execute(
+        "SELECT kid, public, wrapped FROM keys WHERE purpose = ? ORDER BY created_at_ms DESC, kid LIMIT 1",
+        (purpose,),
+    ).fetchone()
+    return None if row is None else (row[0], row[1], bytes(row[2]))
+
+
 def _missing_columns(writer: sqlite3.Connection, schema: str) -> dict[tuple[str, str], str]:
     """The columns that tables of an older version lack, with their declarations as the schema has them."""
     missing: dict[tuple[str, str], str] = {}

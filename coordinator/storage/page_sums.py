@@ -7,25 +7,25 @@ process began, or wrote a page last; they are in memory, 8 bytes for each page, 
 damage by the time of the file, which damage of a disk leaves alone. Blocking, no SQLite; any thread.
 """
 
+import errno
 import os
 import struct
 import threading
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import xxhash
 
-from coordinator.storage.stored_sums import StoredSums
+from coordinator.storage.stored_sums import StoredSums, block_of
+from coordinator.storage.wal_pages import WalPages, wal_salts
 
 SLICE_BYTES: Final = 1 << 20  # read and compared with the lock held: a millisecond
 _PAGE_SIZE: Final = struct.Struct(">16xH")  # https://www.sqlite.org/fileformat.html, section 1.3
 _PAGE_BYTES_MIN: Final = 512
-_WAL_HEADER: Final = struct.Struct(">8xI4x8s8x")  # section 4.1: the size of pages, the salts
-_FRAME_HEADER: Final = struct.Struct(">I4x8s8x")  # the number of a page, the salts
 
 
 class PageSums:
@@ -43,10 +43,9 @@ class PageSums:
         self._lock = threading.Lock()
         self._written_ns = os.fstat(self._file).st_mtime_ns
         self.denies_wal = stored.denies(self._written_ns, self._wal_salts())  # it is that of another database
-        self._sums = stored.load(
-            self._written_ns, self._page_bytes()
-        )  # of page 1, 2, ...; 0: it is not known
-        self._learned: set[int] = set()  # pages whose sums are not in the file yet
+        self._wal = WalPages(self._wal_path)
+        self._sums = self._loaded()  # of page 1, 2, ...; 0: it is not known
+        self._learned: set[int] = set()  # blocks with sums that are not in the file yet
         self._next = 0  # where the next slice begins, in pages
 
     def close(self) -> None:
@@ -57,6 +56,21 @@ class PageSums:
             self._file = -1
             self._stored.close()
 
+    def size_bytes(self) -> int:
+        """Of the file. Raises OSError."""
+        with self._lock:
+            self._require_open()
+            return os.fstat(self._file).st_size
+
+    def send(self, target: int, offset: int, count: int) -> int:
+        """Append bytes of the file to another one, past SQLite; how many. Raises OSError, also when closed.
+
+        Here, as to open the database a second time, and to close that, would end SQLite's locks on it.
+        """
+        with self._lock:
+            self._require_open()
+            return os.sendfile(target, self._file, offset, count)
+
     @property
     def mark(self) -> int:
         """What the database has to bear, 0 while sums are not kept."""
@@ -66,7 +80,7 @@ class PageSums:
         """From now on sums are kept, of the database that durably bears this mark."""
         with self._lock:
             self._stored.adopt(mark)
-            self._learned.update(page for page, found in enumerate(self._sums, 1) if found)
+            self._learned.update(range(block_of(len(self._sums)) + 1) if self._sums else ())
 
     def rest(self) -> None:
         """The last connection is going to be closed, and nothing is left to be copied from the WAL."""
@@ -76,19 +90,30 @@ class PageSums:
                 self._stored.rest()
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Around a checkpoint: no slice is compared meanwhile, and what it wrote has new sums after it."""
+    def writing(self) -> Iterator[Callable[[int, int], None]]:
+        """Around a checkpoint: no slice is compared meanwhile, and what it wrote has new sums after it.
+
+        What it gives is told what the checkpoint says: how many frames the WAL has, how many were copied.
+        """
         with self._lock:
             self._forget_foreign()
-            pages = sorted(set(self._pages_in_wal()))
+            pages = sorted(self._wal.look())
+            before = self._sums_of(pages)
+            written: Collection[int] = pages
             if self._stored.is_used:
                 self._forget(pages)
+
+            def told(frames: int, copied: int) -> None:
+                nonlocal written
+                written = self._wal.copied(frames, copied)
+
             try:
-                yield
+                yield told
             finally:
                 self._written_ns = os.fstat(self._file).st_mtime_ns
-                self._take_sums(pages)
-            self._learned.update(pages)
+                self._put_back(pages, before)
+                self._take_sums(sorted(written))
+            self._learned.update(map(block_of, pages))
             self._keep()
 
     def compare_all(self) -> tuple[list[int], bool]:
@@ -119,7 +144,7 @@ class PageSums:
             for page in range(count):
                 found = _sum(data[page * page_bytes : (page + 1) * page_bytes])
                 if self._sums[first + page] == 0:
-                    self._learned.add(first + page + 1)
+                    self._learned.add(block_of(first + page + 1))
                 elif found != self._sums[first + page]:
                     odd.append(first + page + 1)
                 self._sums[first + page] = found
@@ -133,6 +158,18 @@ class PageSums:
                     self._keep()
             self._next = 0 if is_last else first + count
             return odd, is_last
+
+    def _loaded(self) -> "array[int]":
+        """What the process before knew.
+
+        Of one that died in a checkpoint, the WAL names what it may have written, and whoever copied since.
+        """
+        sums, is_whole = self._stored.load(self._written_ns, self._page_bytes(), self._wal_salts())
+        if sums and not is_whole:
+            for page in self._wal.look():
+                if page <= len(sums):
+                    sums[page - 1] = 0
+        return sums
 
     def _forget(self, pages: list[int]) -> None:
         """They are going to be written. Raises OSError."""
@@ -162,6 +199,19 @@ class PageSums:
             if self._stored.is_used:
                 self._stored.clear()
 
+    def _require_open(self) -> None:
+        if self._file < 0:
+            raise OSError(errno.EBADF, "another database lies there now")
+
+    def _sums_of(self, pages: list[int]) -> list[int]:
+        self._grow(pages[-1] if pages else 0)
+        return [self._sums[page - 1] for page in pages]
+
+    def _put_back(self, pages: list[int], sums: list[int]) -> None:
+        """Of pages that were not written after all, what was known before."""
+        for page, known in zip(pages, sums, strict=True):
+            self._sums[page - 1] = known
+
     def _take_sums(self, pages: list[int]) -> None:
         page_bytes = self._page_bytes()
         if pages and page_bytes:
@@ -185,45 +235,6 @@ class PageSums:
     def _wal_salts(self) -> bytes:
         """Zeros when there is no WAL."""
         return wal_salts(self._wal_path)
-
-    def _pages_in_wal(self) -> Iterator[int]:
-        """The pages that a checkpoint may write: of every frame since the WAL began anew."""
-        with suppress(FileNotFoundError):
-            wal = os.open(self._wal_path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                yield from _pages_of(wal)
-            finally:
-                os.close(wal)
-
-
-def wal_salts(path: str) -> bytes:
-    """What tells the WAL in this file from others; zeros when it is none.
-
-    The first four bytes count how often it began anew, from a random number on, and the others are random
-    (section 4.1). Raises OSError.
-    """
-    try:
-        with open(path, "rb") as file:
-            header = file.read(_WAL_HEADER.size)
-    except FileNotFoundError:
-        header = b""
-    if len(header) < _WAL_HEADER.size or not any(header):
-        return bytes(8)
-    return bytes(_WAL_HEADER.unpack(header)[1])
-
-
-def _pages_of(wal: int) -> Iterator[int]:
-    header = os.pread(wal, _WAL_HEADER.size, 0)
-    if len(header) < _WAL_HEADER.size:
-        return
-    page_bytes, salts = _WAL_HEADER.unpack(header)
-    offset = _WAL_HEADER.size
-    while len(frame := os.pread(wal, _FRAME_HEADER.size, offset)) == _FRAME_HEADER.size:
-        page, found = _FRAME_HEADER.unpack(frame)
-        if found != salts or page == 0:
-            return
-        yield page
-        offset += _FRAME_HEADER.size + page_bytes
 
 
 def _sum(page: memoryview | bytes) -> int:

@@ -4,23 +4,47 @@ An open read transaction of SQLite's. The WAL grows as long as it is open. Block
 short.
 """
 
+import logging
+import os
 import sqlite3
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from coordinator.machine.execution.digests import whole_digest
 from coordinator.protocol.commands import HashWhole, decode_envelope
 from coordinator.raft.messages import Entry, EntryKind
+from coordinator.storage.file_digests import sha256_of
+from coordinator.storage.page_sums import PageSums
+from coordinator.storage.state_damage import flaw_in
 
 _WHOLE_TAG = b"hash_whole"  # spares decoding every other entry
-PAUSE_S = 0.002  # after each few thousand rows: others want this processor, and Python's lock, too
+EXAMINED_BESIDE_BYTES_MIN: Final = 256 << 20  # some 200,000 files: seconds
+NICENESS: Final = 5  # of the process that examines
+WORK_S = 0.01  # and then PAUSE_S: others want this processor, and Python's lock, too
+PAUSE_S = 0.002
+
+
+_log = logging.getLogger(__name__)
 
 
 class Pinned:
     """The state at `index`. Used by one thread at a time; closed by whoever was given it."""
 
-    def __init__(self, path: Path) -> None:
-        """At the last entry that was applied. Raises sqlite3.Error."""
+    def __init__(self, path: Path, file: PageSums | None = None) -> None:
+        """At the last entry that was applied. Raises sqlite3.Error.
+
+        `file`: the database itself, if all of that state lies in it (`Store.settle`): it stays so, then.
+        """
+        self.file = file
         address = f"{path.absolute().as_uri()}?mode=rw"
         self.db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
         try:
@@ -33,7 +57,7 @@ class Pinned:
 
     def digest(self) -> str:
         """Of all the rows. Raises sqlite3.Error for what cannot be read."""
-        return whole_digest(self.db, pause=_pause)
+        return whole_digest(self.db, pause=pacing())
 
     def close(self) -> None:
         """Let the WAL begin anew."""
@@ -54,15 +78,73 @@ def up_to_whole_hash(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     return entries, []
 
 
-def content_digest(path: Path) -> str:
-    """Of all the rows of a database that is at rest. Raises sqlite3.Error."""
+def content_digest(path: Path, *, pause: Callable[[], None]) -> str:
+    """Of all the rows of a database that is at rest; `pause` is called often. Raises sqlite3.Error."""
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     db = sqlite3.connect(address, uri=True, isolation_level=None)
     try:
-        return whole_digest(db, pause=_pause)
+        return whole_digest(db, pause=pause)
     finally:
         db.close()
 
 
-def _pause() -> None:
-    time.sleep(PAUSE_S)
+class Examined(Struct, frozen=True):
+    """A database at rest: what is wrong with its structure, the digest of its rows, that of its bytes."""
+
+    flaw: str
+    content: str
+    sha256: str
+
+
+def examine(path: Path) -> Examined:
+    """All of that. Of a large database by a process of its own, as Python's lock is for those who serve.
+
+    Where none can be started, or it is killed, it is done here. Raises OSError.
+    """
+    if path.stat().st_size >= EXAMINED_BESIDE_BYTES_MIN:
+        arguments = [sys.executable, "-P", "-m", "coordinator.storage.pinned_state", str(path)]
+        try:
+            done = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+            return msgspec.json.decode(done.stdout, type=Examined)
+        except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+            _log.warning("the copy of the state is examined in this process: %s", error)
+    return _examine(path, pause=pacing())
+
+
+def _examine(path: Path, *, pause: Callable[[], None]) -> Examined:
+    """Three things at the same time: each takes long, and only reads."""
+    with ThreadPoolExecutor(2) as pool:
+        flaw, sha256 = pool.submit(flaw_in, path, at_rest=True), pool.submit(sha256_of, path)
+        try:
+            content, unreadable = content_digest(path, pause=pause), ""
+        except sqlite3.Error as error:
+            content, unreadable = "", str(error)
+        return Examined(flaw.result() or unreadable, content, sha256.result())
+
+
+def _no_pause() -> None:
+    """The kernel shares the processors out."""
+
+
+def pacing() -> Callable[[], None]:
+    """To be called often by what takes minutes: rests PAUSE_S after every WORK_S."""
+    rested_s = time.monotonic()
+
+    def pause() -> None:
+        nonlocal rested_s
+        if time.monotonic() - rested_s >= WORK_S:
+            time.sleep(PAUSE_S)
+            rested_s = time.monotonic()
+
+    return pause
+
+
+def main() -> None:
+    """Examine the database that is named, and print what was found as JSON."""
+    with suppress(OSError):  # a service may be forbidden to
+        os.nice(NICENESS)
+    sys.stdout.buffer.write(msgspec.json.encode(_examine(Path(sys.argv[1]), pause=_no_pause)))
+
+
+if __name__ == "__main__":
+    main()

@@ -26,17 +26,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from ca.errors import InsufficientStorage, InvalidRequest, NotFound
+from ca.errors import InsufficientStorage, Internal, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
 from coordinator.model.bounds import Count
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.runtime.json_files import sealed, unsealed
 from coordinator.storage.file_digests import digest_beside, matches_digest, sha256_of
-from coordinator.storage.pinned_state import Pinned, content_digest
+from coordinator.storage.page_sums import PageSums
+from coordinator.storage.pinned_state import Pinned, examine
 from coordinator.storage.snapshot_origins import read_origin, write_origin
-from coordinator.storage.soundness import flaw_in
-from coordinator.storage.state_backup import copy_pinned
-from coordinator.storage.state_damage import StateDamaged, damage_in
+from coordinator.storage.state_backup import copy_pinned, copy_settled
+from coordinator.storage.state_damage import StateDamaged, damage_in, flaw_in
 from coordinator.storage.state_store import Store, members_in
 from coordinator.storage.stored_sums import SUMS
 
@@ -80,10 +80,11 @@ class _Note(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A snapshot that was made and is not handed out yet. `content`: the digest of all its rows."""
+    """A snapshot not handed out yet. `content`: the digest of all its rows; `sha256`: that of its bytes."""
 
     meta: SnapshotMeta
     content: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,8 @@ class Incoming:
             return
         assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
         assert self._note is not None
-        if sha256_of(self._path) != self._note.sha256:
+        examined = examine(self._path)
+        if examined.sha256 != self._note.sha256:
             self.restart()
             raise InvalidRequest("snapshot: what came is not what was announced.")
         try:
@@ -183,7 +185,10 @@ class Incoming:
         if found != self._meta:
             self.restart()
             raise InvalidRequest(f"snapshot: what came holds {_name(found)}, or other members.")
-        self._check_content(self._note.content)
+        if examined.flaw or self._note.content not in ("", examined.content):
+            self.restart()
+            damage = examined.flaw or "its rows are not those that were announced"
+            raise InvalidRequest(f"snapshot: what came is damaged: {damage}.")
         try:
             _sync_file(self._path)
         except OSError:
@@ -192,15 +197,6 @@ class Incoming:
         write_origin(self._origin_path, self._note.origin)
         self._path.replace(self._verified_path)  # its note stays: what is installed is looked at once more
         sync_directory(self._path.parent)
-
-    def _check_content(self, expected: str) -> None:
-        """Raises InvalidRequest, and removes it all, when the rows are not those that were vouched for."""
-        damage = flaw_in(self._path, at_rest=True)
-        if not damage and expected and content_digest(self._path) != expected:
-            damage = "its rows are not those that were announced"
-        if damage:
-            self.restart()
-            raise InvalidRequest(f"snapshot: what came is damaged: {damage}.")
 
     def restart(self) -> None:
         """Give up what has come."""
@@ -245,29 +241,35 @@ class SnapshotStore:
             if note is not None and path.stat().st_size == note.size_bytes:
                 self._outgoing = max(self._outgoing or note, note, key=lambda n: (n.meta.index, n.meta.term))
 
-    def pin(self) -> Pinned:
-        """The state as it is now. Raises sqlite3.Error."""
-        return Pinned(self._state_path)
+    def pin(self, file: PageSums | None = None) -> Pinned:
+        """The state as it is now. Raises sqlite3.Error. `file` as in Pinned."""
+        return Pinned(self._state_path, file)
 
     def flaw(self) -> str:
         """What is wrong with the structure of the state, which is in use; "" if nothing is. See flaw_in."""
         return flaw_in(self._state_path, at_rest=False)
 
     def make(self, pinned: Pinned) -> Made:
-        """Write the state as a snapshot, which `publish` then hands out. Closes `pinned`.
+        """Write the state as a snapshot, which `publish` then hands out: seconds to minutes. Closes `pinned`.
 
-        Takes seconds to minutes; changes go on meanwhile. Raises InsufficientStorage, and StateDamaged when
-        what was copied is no sound database.
+        Raises InsufficientStorage, OSError, and StateDamaged when what was copied is no sound database.
         """
         making = self._directory / MAKING_NAME
         try:
             with closing(pinned):
                 making.unlink(missing_ok=True)
                 _check_room(self._directory, self._state_path.stat().st_size)
-                copy_pinned(pinned.db, making)
-            if flaw := flaw_in(making, at_rest=True):
-                raise StateDamaged(f"state.sqlite is damaged: its copy says {flaw}")
-            return Made(describe(making), content_digest(making))
+                if pinned.file is None:
+                    copy_pinned(pinned.db, making)
+                else:
+                    copy_settled(pinned.file, making)
+            found = examine(making)
+            if found.flaw:
+                raise StateDamaged(f"state.sqlite is damaged: its copy says {found.flaw}")
+            meta = describe(making)
+            if meta.index != pinned.index:
+                raise Internal(f"The copy of the state at {pinned.index} holds {_name(meta)}.")
+            return Made(meta, found.content, found.sha256)
         except sqlite3.Error as error:
             raise damage_in(error) or error from error
 
@@ -280,7 +282,7 @@ class SnapshotStore:
         note = _Note(
             meta=meta,
             size_bytes=making.stat().st_size,
-            sha256=sha256_of(making),
+            sha256=made.sha256,
             content=made.content,
             origin=origin,
         )
@@ -407,10 +409,7 @@ class SnapshotStore:
         return None
 
     def recover(self) -> None:
-        """Finish an installation that was interrupted.
-
-        Called before the database is opened at start, for what `unfinished` found.
-        """
+        """Finish an interrupted installation that `unfinished` found, before the database is opened."""
         if not self._intent_path.exists():
             return
         # Durable before the rename: with the new database, the old WAL would be taken for its own.

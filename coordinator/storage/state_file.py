@@ -8,7 +8,7 @@ What none of them covers, as after an upgrade, SQLite looks at (PRAGMA quick_che
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -99,14 +99,22 @@ class StateFile:
         """What contradicts itself in a table and its indexes, "" for nothing: see `integrity_of`."""
         return integrity_of(self.path, table, stop)
 
+    @property
+    def pages(self) -> PageSums | None:
+        """The file that lies there now, to be copied past SQLite; None before `begin`."""
+        return self._sums
+
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Around a checkpoint. Raises OSError, before it, when nothing may be written to the file."""
+    def writing(self) -> Iterator[Callable[[int, int], None]]:
+        """Around a checkpoint. Raises OSError, before it, when nothing may be written to the file.
+
+        What it gives is told how many frames the WAL has, and how many of them the database has now.
+        """
         if self._sums is None:
-            yield
+            yield _ignore
             return
-        with self._sums.writing():
-            yield
+        with self._sums.writing() as told:
+            yield told
 
     def rest(self) -> None:
         """All that was committed is in the file, and the last connection is going to be closed."""
@@ -121,3 +129,8 @@ class StateFile:
     def _take_up(self) -> PageSums:
         self._sums = PageSums(self.path, StoredSums(self.path.with_name(f"{self.path.name}{SUMS}")))
         return self._sums
+
+
+def _ignore(frames: int, copied: int) -> None:
+    """Nobody keeps sums."""
+    del frames, copied

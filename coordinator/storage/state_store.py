@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,14 @@ from coordinator.protocol.queries import AnyQuery
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
-from coordinator.storage.database import connect, prepare
+from coordinator.storage.database import connect, newest_key, prepare
+from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import StateDamaged, damage_in
 from coordinator.storage.state_file import StateFile
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 CHECKPOINT_CHANGES = 6000  # of rows that lie together, with those that `touched` notes: thousands of pages
+HELD_BACK_MAX = 4  # doublings of that while a reader holds the WAL
 SCATTERED_WEIGHT = 4  # as many count rows of long commands, each in a page of its own
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 _log = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ class Store:
         self._view_version: int = row[2]
         self._rules = _known_rules(self._writer)
         self._checkpointed_changes = self._writer.total_changes
+        self._held_back = 0  # checkpoints in a row that left something in the WAL
 
     def reopen(self) -> None:
         """Go on with the file that is in the place of the database now: a snapshot was installed."""
@@ -153,6 +156,14 @@ class Store:
             self._file.sync_wal()
         return applied_index
 
+    def settle(self) -> PageSums | None:
+        """The file, if all that was committed lies in it; None if not. For the thread that applies.
+
+        For whoever pins that state it stays so: a checkpoint copies nothing beyond what a reader sees.
+        """
+        self._shorten_wal()
+        return None if self._file is None or self._held_back else self._file.pages
+
     def drop_cache(self) -> None:
         """What is read next comes from the file. For the thread that applies."""
         self._writer.execute("PRAGMA shrink_memory")
@@ -206,7 +217,7 @@ class Store:
     def is_checkpoint_due(self) -> bool:
         """Whether the next `apply` that may sync takes longer: it ends with a checkpoint, two syncs."""
         changes = self._writer.total_changes - self._checkpointed_changes
-        return self._path is not None and changes >= CHECKPOINT_CHANGES
+        return self._path is not None and changes >= CHECKPOINT_CHANGES << self._held_back
 
     def _shorten_wal(self) -> None:
         """Copy the WAL into the database, so that it begins anew at the next change.
@@ -215,13 +226,20 @@ class Store:
         again, as if the page cache still had the data. On a full disk the WAL grows while it has room.
         """
         self._checkpointed_changes = self._writer.total_changes
+        if self._file is None:
+            return
         try:
-            with nullcontext() if self._file is None else self._file.writing():
-                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            with self._file.writing() as told:
+                _, frames, copied = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                told(frames, copied)
         except sqlite3.Error as error:
             if not _is_full(error):
                 self._examine(error)
                 raise
+            self._held_back = 1
+            return
+        # A reader of an earlier state holds the rest back, and to try again is in vain until it ends.
+        self._held_back = min(self._held_back + 1, HELD_BACK_MAX) if copied < frames else 0
 
     def answer(self, query: AnyQuery, *, at_ms: int) -> bytes:
         """The encoded Reply to a query, from one consistent state.
@@ -332,10 +350,7 @@ class Store:
         return row[0], row[1], row[2]
 
     def check(self) -> None:
-        """Raises StateDamaged unless every page is as the process before left it: see StateFile.flaw.
-
-        Blocks. For the start, before anything else runs.
-        """
+        """Raises StateDamaged unless every page is as the process before left it. Blocks, for the start."""
         if self._file is not None:
             with self._read() as db:
                 flaw = self._file.flaw(db)
@@ -482,12 +497,3 @@ def _members(rows: Iterable[tuple[str, str]]) -> Members:
         tuple(coordinator_id for coordinator_id, role in known if role == VOTER),
         tuple(coordinator_id for coordinator_id, role in known if role == LEARNER),
     )
-
-
-def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] | None:
-    """(kid, public half, wrapped private half) of the newest key with this purpose; None without any."""
-    row = db.execute(
-        "SELECT kid, public, wrapped FROM keys WHERE purpose = ? ORDER BY created_at_ms DESC, kid LIMIT 1",
-        (purpose,),
-    ).fetchone()
-    return None if row is None else (row[0], row[1], bytes(row[2]))

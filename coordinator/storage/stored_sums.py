@@ -98,29 +98,31 @@ class StoredSums:
             os.close(self._file)
         self._file = -1
 
-    def load(self, changed_ns: int, page_bytes: int) -> "array[int]":
-        """The sums, if they are of this database as it is; else none, and none are in the file any more.
+    def load(self, changed_ns: int, page_bytes: int, wal_salts: bytes) -> tuple["array[int]", bool]:
+        """The sums, and whether they are of this database as it is.
 
-        Raises OSError as `forget` does.
+        If not, a checkpoint of this WAL was at work: pages in it may be others by now. None if they are of
+        neither, and none are in the file any more then. Raises OSError as `forget` does.
         """
         if not self.is_used:
-            return array("Q")
+            return array("Q"), False
         try:
-            return self._loaded(changed_ns, page_bytes)
+            return self._loaded(changed_ns, page_bytes, wal_salts)
         except OSError:
             self._give_up()
-            return array("Q")
+            return array("Q"), False
 
-    def _loaded(self, changed_ns: int, page_bytes: int) -> "array[int]":
-        sums = array("Q")
-        noted = (self.header.changed_ns, self.header.page_bytes)
-        if noted[0] == 0 or noted != (changed_ns, page_bytes):
+    def _loaded(self, changed_ns: int, page_bytes: int, wal_salts: bytes) -> tuple["array[int]", bool]:
+        sums, noted = array("Q"), self.header
+        is_whole = noted.changed_ns != 0 and noted.changed_ns == changed_ns
+        is_copying = noted.changed_ns == 0 and any(wal_salts) and noted.wal_salts == wal_salts
+        if noted.page_bytes != page_bytes or not (is_whole or is_copying):
             self.clear()
-            return sums
+            return sums, False
         content = os.pread(self._file, os.fstat(self._file).st_size, _BLOCK_BYTES)
         for number in range(len(content) // _BLOCK_BYTES):
             sums.extend(_sums_in(number, content[number * _BLOCK_BYTES : (number + 1) * _BLOCK_BYTES]))
-        return sums
+        return sums, is_whole
 
     def adopt(self, mark: int) -> None:
         """Begin anew, for a database that durably bears this mark."""
@@ -142,7 +144,7 @@ class StoredSums:
         allows that much, which is as good.
         """
         try:
-            self._write_blocks(sums, pages)
+            self._write_blocks(sums, set(map(block_of, pages)))
             self._write_header(replace(self.header, changed_ns=0, wal_salts=wal_salts))
             os.fdatasync(self._file)
         except OSError:
@@ -155,11 +157,14 @@ class StoredSums:
         self.header = _NOTHING
 
     def keep(
-        self, sums: "array[int]", pages: Iterable[int], changed_ns: int, page_bytes: int, wal_salts: bytes
+        self, sums: "array[int]", blocks: Iterable[int], changed_ns: int, page_bytes: int, wal_salts: bytes
     ) -> None:
-        """After one: the sums of these pages, which are on the disk. Not synced; given up if it fails."""
+        """After one: the sums in these blocks, of pages that are on the disk.
+
+        Not synced; given up if it fails.
+        """
         with suppress(OSError):
-            self._write_blocks(sums, pages)
+            self._write_blocks(sums, blocks)
             self._write_header(SumsHeader(self.header.mark, changed_ns, wal_salts, page_bytes))
 
     def rest(self) -> None:
@@ -182,13 +187,18 @@ class StoredSums:
         os.pwrite(self._file, raw + _SUM.pack(_sum(raw)), 0)
         self.header = header
 
-    def _write_blocks(self, sums: "array[int]", pages: Iterable[int]) -> None:
-        for number in sorted({(page - 1) // SUMS_IN_BLOCK for page in pages}):
+    def _write_blocks(self, sums: "array[int]", blocks: Iterable[int]) -> None:
+        for number in sorted(blocks):
             block = sums[number * SUMS_IN_BLOCK : (number + 1) * SUMS_IN_BLOCK]
             raw = _bytes_of(block).ljust(SUMS_IN_BLOCK * _SUM.size, b"\0")
             check = _SUM.pack(_sum(_SUM.pack(number) + raw))
             if os.pwrite(self._file, raw + check, (number + 1) * _BLOCK_BYTES) != _BLOCK_BYTES:
                 raise OSError("the disk took half of a block")
+
+
+def block_of(page: int) -> int:
+    """The number of the block that has the sum of a page."""
+    return (page - 1) // SUMS_IN_BLOCK
 
 
 def _sums_in(number: int, block: bytes) -> "array[int]":

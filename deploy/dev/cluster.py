@@ -85,6 +85,7 @@ class DevelopmentCluster:
         directory: Path,
         *,
         base_port: int | None = None,
+        coordinator_count: int = COORDINATORS,
         node_count: int = 3,
         replicas: int = 3,
         write_quorum: int = 2,
@@ -99,7 +100,9 @@ class DevelopmentCluster:
         self.stopping = Flag()
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.cluster_file.unlink(missing_ok=True)
-        self.layout = self._load_layout() or self._new_layout(base_port, node_count, replicas, write_quorum)
+        names = [("coordinator", number + 1) for number in range(coordinator_count)]
+        names += [("node", number + 1) for number in range(node_count)]
+        self.layout = self._load_layout() or self._new_layout(base_port, names, replicas, write_quorum)
 
     @property
     def cluster_file(self) -> Path:
@@ -240,9 +243,9 @@ class DevelopmentCluster:
             shutil.rmtree(self.data(member), ignore_errors=True)
         return None
 
-    def _new_layout(self, base_port: int | None, node_count: int, replicas: int, write_quorum: int) -> Layout:
-        names = [("coordinator", number + 1) for number in range(COORDINATORS)]
-        names += [("node", number + 1) for number in range(node_count)]
+    def _new_layout(
+        self, base_port: int | None, names: Sequence[tuple[str, int]], replicas: int, write_quorum: int
+    ) -> Layout:
         count = 2 * len(names)
         ports = free_ports(count) if base_port is None else list(range(base_port, base_port + count))
         members = [

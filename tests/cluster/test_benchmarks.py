@@ -30,6 +30,7 @@ RUN_BY: Final = {
     "etcd_load": "metadata",
     "load": "metadata",
     "reader": "heal",
+    "scale_load": "scale",
     "receiver": "remote",
     "sender": "uploads",
     "threads": "uploads",
@@ -66,6 +67,13 @@ NUMBERS: Final[Mapping[str, Mapping[str, object]]] = {
     "metadata": {"RUNS": 1, "SECONDS": 0.2, "LOADERS": 1, "bench.metadata.FILES": 100, **_YARDSTICK},
     "remote": {"REMOTE_MIB": 4, "bench.remote.RUNS": 1},
     "replicated": {"UPLOADS_RUNS": 1, "UPLOADS_BYTES": 8 * MIB, "bench.replicated.REST_S": 0.1},
+    "scale": {
+        "SCALE_FILES": 3000,
+        "SCALE_SMALL": 1000,
+        "SCALE_COORDINATORS": 1,
+        "SCALE_RUNS": 1,
+        "SCALE_COUNT": 40,
+    },
     "smallfiles": {
         "SMALLFILES_FILES": 30,
         "SMALLFILES_CLIENTS": 4,

@@ -12,7 +12,7 @@ import pytest
 from coordinator.raft.messages import HardState
 from coordinator.runtime.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
-from coordinator.storage.soundness import flaw_in
+from coordinator.storage.state_damage import flaw_in
 from coordinator.storage.state_store import Store, replay
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until

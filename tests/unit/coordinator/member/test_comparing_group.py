@@ -28,8 +28,7 @@ from coordinator.rpc.state_view import StateView
 from coordinator.rpc.websocket import end
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.snapshot_store import Chunk
-from coordinator.storage.soundness import flaw_in
-from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_damage import StateDamaged, flaw_in
 from tests.unit.coordinator.member.test_driver_group import (
     Group,
     Seat,

@@ -21,7 +21,16 @@ from coordinator.model.records import CoordinatorRecord
 from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
-from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Message, SnapshotOffer
+from coordinator.raft.messages import (
+    Entry,
+    EntryKind,
+    HardState,
+    Members,
+    Message,
+    Ready,
+    SnapshotMeta,
+    SnapshotOffer,
+)
 from coordinator.raft.progress import ProgressState
 from coordinator.storage.log_directory import OsDirectory
 from coordinator.storage.pinned_state import Pinned
@@ -442,6 +451,39 @@ async def test_log_is_not_compacted_past_a_snapshot_that_is_being_made(
             may_end.set()
             await caught_up(leader, learner)
             assert first.snapshots.newest() is not None
+
+
+async def made(seat: Seat, leader: Driver) -> SnapshotMeta:
+    leader.making.begin()
+    while (meta := seat.snapshots.newest()) is None or leader.making.is_busy:
+        await asyncio.sleep(0.01)
+    return meta
+
+
+async def test_log_is_not_compacted_past_a_snapshot_whose_fetcher_is_not_heard_for_a_moment(
+    group: Group,
+) -> None:
+    first = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader:
+        await leading(leader)
+        meta = await made(first, leader)
+        first.snapshots.chunk(meta.index, meta.term, 0)
+        ticks = leader.ticks
+        while leader.ticks < ticks + 60:  # at least one look at the log
+            await filled(leader, 100)
+        assert first.log.first_index() <= meta.index + 1
+
+
+async def test_snapshot_that_was_asked_for_before_one_was_made_is_not_made_as_well(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader:
+        await leading(leader)
+        await made(first, leader)
+        monkeypatch.setattr(leader._member, "finish", lambda _: None)  # it was begun by nobody
+        await leader._cycle(Ready(take_snapshot=True))
+        assert not leader.making.is_busy
 
 
 async def test_read_that_finds_the_database_damaged_ends_the_driver(group: Group) -> None:

@@ -22,8 +22,7 @@ from coordinator.runtime.config import CoordinatorFiles
 from coordinator.storage.log_directory import OsDirectory
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore, damage_of, describe
-from coordinator.storage.soundness import flaw_in
-from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_damage import StateDamaged, flaw_in
 from coordinator.storage.state_store import Store
 from tests.unit import power_acts
 from tests.unit.disk_record import Record, Recorder

@@ -1,6 +1,8 @@
 """A snapshot is sound when it is handed out and when it is taken; its taker knows whose state it is."""
 
+import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +13,12 @@ import pytest
 from ca.errors import InvalidRequest
 from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.storage.pinned_state import Pinned, content_digest, up_to_whole_hash
+from coordinator.storage import pinned_state, state_backup
+from coordinator.storage.page_sums import PageSums
+from coordinator.storage.pinned_state import Pinned, examine, up_to_whole_hash
 from coordinator.storage.snapshot_store import SnapshotStore
-from coordinator.storage.soundness import flaw_in
 from coordinator.storage.state_backup import copy_database
-from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_damage import StateDamaged, flaw_in
 from coordinator.storage.state_store import Store
 from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk, taken
 from tests.unit.state import ADMIN, State, create
@@ -139,9 +142,81 @@ def test_pinned_state_stays_while_changes_go_on(state: State, source: SnapshotSt
         expected = first.digest()
     made = source.make(pinned)
     assert (made.meta.index, made.content) == (before, expected)
-    assert content_digest(source._directory / "making") == expected
+    assert examine(source._directory / "making").content == expected
     with closing(source.pin()) as later:
         assert later.digest() != expected
+
+
+def test_settled_state_is_copied_as_its_file_lies_while_changes_and_checkpoints_go_on(
+    state: State, source: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act(steps: list[int], target: int, file: PageSums, offset: int, count: int) -> int:
+        steps.append(state.log_index)
+        state.apply_batch(*(create(ADMIN, f"meanwhile-{offset}-{number}") for number in range(100)))
+        state.store._shorten_wal()
+        return os.sendfile(target, file._file, offset, count)
+
+    steps: list[int] = []
+    monkeypatch.setattr(PageSums, "send", lambda file, *where: act(steps, where[0], file, *where[1:]))
+    monkeypatch.setattr(state_backup, "SENT_AT_ONCE", 16 * PAGE_BYTES)
+    state.done(create(ADMIN, "in the WAL alone"))
+    file, before = state.store.settle(), state.log_index
+    assert file is not None
+    pinned = source.pin(file)
+    with closing(source.pin()) as first:
+        expected = first.digest()
+    made = source.make(pinned)
+    assert len(steps) > 3
+    assert (made.meta.index, made.content) == (before, expected)
+    making = examine(source._directory / "making")
+    assert (making.flaw, making.content, making.sha256) == ("", expected, made.sha256)
+    assert state.store.settle() is not None
+    state.store.check()
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_copy_is_examined_alike_in_a_process_of_its_own_and_here(
+    state: State,
+    source: SnapshotStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_beside: bool,
+) -> None:
+    source.make(source.pin())
+    here = examine(source._directory / "making")
+    monkeypatch.setattr(pinned_state, "EXAMINED_BESIDE_BYTES_MIN", 1)
+    if not is_beside:
+        monkeypatch.setattr(sys, "executable", "/nowhere")
+    assert examine(source._directory / "making") == here
+    assert ("in this process" in caplog.text) == (not is_beside)
+
+
+def test_flaw_is_found_by_a_process_of_its_own(
+    state: State, source: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.make(source.pin())
+    making = source._directory / "making"
+    overwrite(making, place_of_a_row(making) // PAGE_BYTES * PAGE_BYTES, bytes(PAGE_BYTES))
+    monkeypatch.setattr(pinned_state, "EXAMINED_BESIDE_BYTES_MIN", 1)
+    assert examine(making).flaw
+
+
+def test_state_of_which_a_reader_holds_a_part_in_the_wal_is_not_settled(
+    state: State, source: SnapshotStore
+) -> None:
+    with closing(source.pin()):
+        state.done(create(ADMIN, "later"))
+        assert state.store.settle() is None
+    assert state.store.settle() is not None
+
+
+def test_file_in_whose_place_another_lies_is_not_copied(state: State, source: SnapshotStore) -> None:
+    file = state.store.settle()
+    state.store.close()  # as when a snapshot is installed
+    state.store.reopen()
+    with pytest.raises(OSError, match="another database"):
+        source.make(source.pin(file))
+    assert not (source._directory / "making").exists()
 
 
 def test_digest_of_the_whole_state_shows_one_byte(state: State) -> None:
