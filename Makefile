@@ -1,7 +1,7 @@
 # What a fresh machine needs is Python 3.11, 3.12 or 3.13 and make; everything else goes into .venv.
 #   make run     a cluster of three coordinators and three nodes on this machine
 #   make install what runs, in .venv; the targets below add what development needs
-#   make deb     the Debian package, in dist/    make pyz     the command in one file
+#   make deb     the Debian package, in dist/ (ARCH=arm64)   make pyz     the command in one file
 #   make test    the default test suite          make check   lint, types, import order, rooms
 #   make fix     what lint and format can mend by themselves
 #   make matrix  the default suite with each Python of 3.11, 3.12 and 3.13 that is found
@@ -32,6 +32,7 @@ PYTHON ?=
 TESTS ?= tests
 WORKERS ?= 3
 DATA ?= .filestore
+ARCH ?=
 
 # A shim of pyenv or asdf may exist without its version: only an interpreter that runs counts.
 define FIND_PYTHON
@@ -135,7 +136,7 @@ vendor: $(INSTALLED)
 	$(BIN)/python -m vendoring
 
 deb: $(INSTALLED)
-	@$(BIN)/python -m release.deb
+	@$(BIN)/python -m release.deb $(ARCH)
 
 pyz: $(INSTALLED)
 	@$(BIN)/python -m release.pyz

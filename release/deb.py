@@ -1,4 +1,4 @@
-"""The Debian package: `python -m release.deb`, which `make deb` calls, writes it below dist/.
+"""The Debian package: `python -m release.deb [ARCH]`, which `make deb` calls, writes it below dist/.
 
 A virtual environment in /opt/filestore, which runs with the python3 of the Debian that this runs on; the
 command, manual pages, completions, units, and the files in /etc/filestore. dpkg-deb packs what is laid out:
@@ -10,6 +10,7 @@ import hashlib
 import platform
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,7 +18,8 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Final
 
-from release.wheels import DIST, ROOT, epoch, gather, install, output, product_version, run
+from release.target import Target, target_of
+from release.wheels import DIST, ROOT, epoch, gather, install, install_elsewhere, output, product_version, run
 
 HOME: Final = Path("opt/filestore")
 PYTHON: Final = Path("/usr/bin/python3")
@@ -47,31 +49,37 @@ def main() -> None:
     """Build it, and say where it is."""
     if not PYTHON.exists() or not Path("/etc/debian_version").exists():
         raise SystemExit("make deb: this is no Debian with python3")
-    if shutil.which("strip") is None:
+    target = target_of(sys.argv[1] if len(sys.argv) > 1 else "")
+    if target.strip is None and not target.is_other:
         raise SystemExit("make deb: it needs strip (Debian: apt install binutils)")
     with tempfile.TemporaryDirectory() as place:
         root = Path(place, "root")
-        lay_out(root, Path(place, "wheels"))
-        made = pack(root)
+        lay_out(root, Path(place, "wheels"), target)
+        made = pack(root, target)
     print(f"{made}  {made.stat().st_size / 1e6:.1f} MB")
 
 
-def lay_out(root: Path, wheels: Path) -> None:
+def lay_out(root: Path, wheels: Path, target: Target) -> None:
     """Every file of the package, below `root`."""
-    gather(wheels, PYTHON)
-    make_environment(root, wheels)
-    make_documents(root)
+    gather(wheels, PYTHON, target.pip_options)
+    make_environment(root, wheels, target)
+    make_documents(root, Path(sys.executable) if target.is_other else root / HOME / "bin/python3")
     copy_settings(root)
-    write_control(root)
+    write_control(root, target)
 
 
-def make_environment(root: Path, wheels: Path) -> None:
+def make_environment(root: Path, wheels: Path, target: Target) -> None:
     """The virtual environment, as if it had been made where it will lie."""
     home = root / HOME
     run(str(PYTHON), "-m", "venv", "--without-pip", "--symlinks", str(home))
     python = home / "bin" / "python3"
-    install(wheels, python)
     version = output(str(python), "-c", "import sys; print('python%d.%d' % sys.version_info[:2])")
+    library = home / "lib" / version / "site-packages"
+    if target.is_other:
+        install_elsewhere(wheels, python, library, target.pip_options)
+        remove(library / "bin")  # commands, which are beside the interpreter else
+    else:
+        install(wheels, python)
     for path in (home / "bin").iterdir():
         if not path.name.startswith("python"):
             path.unlink()
@@ -91,9 +99,9 @@ def make_environment(root: Path, wheels: Path) -> None:
         path.unlink()
     for name in ("include", "lib64", "share"):
         remove(home / name)
-    library = home / "lib" / version / "site-packages"
     remove(library / ".gitignore")
-    run("strip", "--strip-unneeded", *map(str, sorted(library.rglob("*.so*"))))
+    if target.strip is not None:
+        run(target.strip, "--strip-unneeded", *map(str, sorted(library.rglob("*.so*"))))
     _compile(python, root)
     link(root / "usr/bin/filestore", Path("/", HOME, "bin/filestore"))
 
@@ -105,11 +113,10 @@ def _compile(python: Path, root: Path) -> None:
     run(str(python), "-m", "compileall", *options, str(library))
 
 
-def make_documents(root: Path) -> None:
-    """Manual pages, completions, and what there is to read."""
-    python = str(root / HOME / "bin/python3")
+def make_documents(root: Path, python: Path) -> None:
+    """Manual pages and completions, by an interpreter that has the product, and what there is to read."""
     pages = root / "usr/share/man/man1"
-    output(python, "-I", "-m", "deploy.manual", str(pages))
+    output(str(python), "-I", "-m", "deploy.manual", str(pages))
     for page in pages.iterdir():
         compress(page)
     command = str(root / HOME / "bin/filestore")
@@ -118,7 +125,7 @@ def make_documents(root: Path) -> None:
         ("zsh", "usr/share/zsh/vendor-completions/_filestore"),
         ("fish", "usr/share/fish/vendor_completions.d/filestore.fish"),
     ):
-        write(root / place, output(python, command, "completion", shell) + "\n")
+        write(root / place, output(str(python), command, "completion", shell) + "\n")
     documents = root / "usr/share/doc/filestore"
     for name in DOCUMENTS:
         write(documents / Path(name).name, (ROOT / name).read_text(encoding="utf-8"))
@@ -150,12 +157,12 @@ def copy_settings(root: Path) -> None:
     write(root / "usr/share/lintian/overrides/filestore", overrides)
 
 
-def write_control(root: Path) -> None:
+def write_control(root: Path, target: Target) -> None:
     """What dpkg knows of the package, and what it runs."""
     debian = ROOT / "deploy/debian"
     fields = {
         "version": package_version(),
-        "architecture": output("dpkg", "--print-architecture"),
+        "architecture": target.architecture,
         "python": (root / HOME / "bin/python3").readlink().name,
         "libc": platform.libc_ver()[1],
         "size": str(sum(path.stat().st_size for path in files_in(root)) // 1024),
@@ -182,14 +189,13 @@ def package_version() -> str:
     return f"{product_version().replace('rc', '~rc')}+deb{release or platform.freedesktop_os_release()['ID']}"
 
 
-def pack(root: Path) -> Path:
+def pack(root: Path, target: Target) -> Path:
     """Pack it, with root as the owner of everything and one time for all; where it is."""
     for path in [root, *root.rglob("*")]:
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     DIST.mkdir(exist_ok=True)
-    architecture = output("dpkg", "--print-architecture")
-    made = DIST / f"filestore_{package_version()}_{architecture}.deb"
+    made = DIST / f"filestore_{package_version()}_{target.architecture}.deb"
     run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(root), str(made))
     return made
 

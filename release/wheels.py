@@ -18,11 +18,11 @@ PINS: Final = ROOT / "constraints-runtime.txt"
 PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 
 
-def gather(folder: Path, python: Path) -> None:
-    """Fill the folder with wheels for that interpreter."""
+def gather(folder: Path, python: Path, platforms: tuple[str, ...] = ()) -> None:
+    """Fill the folder with wheels for that interpreter, or its like on another platform (options of pip)."""
     folder.mkdir(parents=True, exist_ok=True)
     pinned = ("--require-hashes", "--only-binary", ":all:", "-r", str(PINS), "-d", str(folder))
-    run(*PIP, "--python", str(python), "download", *pinned)
+    run(*PIP, "--python", str(python), "download", *pinned, *platforms)
     for project in (ROOT / "client", ROOT):
         run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project))
 
@@ -32,6 +32,13 @@ def install(folder: Path, python: Path) -> None:
     run(
         *PIP, "--python", str(python), "install", "--no-index", "-f", str(folder), "--no-compile", "filestore"
     )
+
+
+def install_elsewhere(folder: Path, python: Path, library: Path, platforms: tuple[str, ...]) -> None:
+    """The same for another platform, whose interpreter does not run here: to where that imports from."""
+    place = ("--target", str(library), "--only-binary", ":all:", *platforms)
+    local = ("--no-index", "-f", str(folder), "--no-compile")
+    run(*PIP, "--python", str(python), "install", *place, *local, "filestore")
 
 
 def product_version() -> str:

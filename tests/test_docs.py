@@ -23,6 +23,7 @@ from ca.errors import CATALOGUE
 from deploy.base import failures
 from deploy.dev.processes import PORTS_VARIABLE, free_ports, wait_until
 from tests.cluster.harness import Cluster, require_curl
+from tests.machines.runbook import RUNBOOK, exports, sections
 from tests.test_tidy import committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,6 +84,15 @@ def test_every_block_belongs_to_a_group() -> None:
         "hand",
         "hand background",
     }
+
+
+def test_every_block_of_the_runbook_is_typed_by_a_drill_on_machines() -> None:
+    assert sum(map(len, sections().values())) + 1 == RUNBOOK.read_text(encoding="utf-8").count("```sh")
+    assert exports().count("export ") == exports().count("\n") == 3
+    drills = (ROOT / "tests" / "machines" / "test_runbook.py").read_text(encoding="utf-8")
+    for title, blocks in sections().items():
+        for place in ("", *(block.place for block in blocks)):
+            assert f'"{place or title}"' in drills, (title, place)
 
 
 def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:

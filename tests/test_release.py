@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from release.target import MACHINES, target_of
 from tests.test_tidy import ROOT
 
 PIN = re.compile(r"^([a-z0-9][\w.-]*)==(\S+)", re.MULTILINE)
@@ -85,3 +86,18 @@ def test_file_of_a_unit_names_options_of_its_command(role: str) -> None:
     known = {option.opts[0] for option in command.params}
     assert shown
     assert {f"--{name}" for name in shown} <= known
+
+
+def test_package_for_another_architecture_takes_its_wheels_and_no_others() -> None:
+    if shutil.which("dpkg") is None:
+        pytest.skip("no Debian")
+    own = target_of("")
+    assert target_of(own.architecture) == own
+    assert own.pip_options == ()
+    for architecture, machine in MACHINES.items():
+        if architecture != own.architecture:
+            options = target_of(architecture).pip_options
+            assert f"--platform=manylinux2014_{machine}" in options
+            assert all(option.endswith(f"_{machine}") for option in options)
+    with pytest.raises(SystemExit, match="ARCH is one of amd64, arm64"):
+        target_of("m68k")

@@ -12,6 +12,7 @@ import click
 from coordinator.http.web_options import WebOptions
 from coordinator.model.clock import now_ms
 from coordinator.model.timestamps import rfc3339
+from deploy.base.ownership import handed_over
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -54,9 +55,18 @@ class Digest(click.ParamType[str]):
 
 
 def data_option(whose: str) -> Callable[[Any], Any]:
-    """`--data`: a directory of a member that is there already; `whose` is its help."""
+    """`--data`: a directory of a member that is there already; `whose` is its help.
+
+    What root makes there belongs to the owner of the directory when the command has ended.
+    """
     existing = click.Path(exists=True, file_okay=False, path_type=Path)
-    return click.option("--data", type=existing, required=True, help=whose)
+    return click.option("--data", type=existing, required=True, callback=handed_over, help=whose)
+
+
+def new_data_option(whose: str) -> Callable[[Any], Any]:
+    """`--data`: a directory that becomes a member's, and is made where it is missing."""
+    place = click.Path(path_type=Path)
+    return click.option("--data", type=place, required=True, callback=handed_over, help=whose)
 
 
 http_option = click.option(

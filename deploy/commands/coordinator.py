@@ -11,7 +11,7 @@ from coordinator.http.web_options import WebOptions
 from deploy.base.addresses import METAVAR, member_of, record_at
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option, web_options
+from deploy.base.options import data_option, http_option, new_data_option, web_options
 from deploy.commands.coordinator_data import (
     bundle,
     rebuild,
@@ -33,7 +33,7 @@ def coordinator() -> None:
 
 @coordinator.command()
 @click.option("--id", "coordinator_id", required=True, help="The name of this coordinator.")
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="Its directory.")
+@new_data_option("Its directory.")
 @click.option("--cluster", default="filestore", show_default=True, help="The name of the cluster.")
 @click.option(
     "--member",

@@ -12,7 +12,7 @@ from ca.errors import InvalidRequest
 from deploy.base.addresses import METAVAR, record_at
 from deploy.base.connection import Connection, connection_options
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option
+from deploy.base.options import data_option, new_data_option
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
 from filestore_client import AsyncClient
 
@@ -115,7 +115,7 @@ def snapshot(data: Path, output: Path) -> None:
     required=True,
     help="A bundle of the same cluster.",
 )
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="The new directory.")
+@new_data_option("The new directory.")
 @click.option("--id", "coordinator_id", required=True, help="A name that no coordinator ever had.")
 @click.option("--address", required=True, metavar=METAVAR, help="Where it listens.")
 @names_options

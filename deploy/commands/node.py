@@ -12,7 +12,7 @@ from deploy.base.addresses import plain_address
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option, web_options
+from deploy.base.options import data_option, http_option, new_data_option, web_options
 from deploy.commands.node_group import (
     drain,
     forget_instance,
@@ -36,7 +36,7 @@ def node() -> None:
 
 @node.command()
 @click.option("--id", "node_id", required=True, help="The name of this node.")
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="Its directory.")
+@new_data_option("Its directory.")
 @click.option(
     "--coordinator",
     "coordinator_url",

@@ -11,10 +11,16 @@ from deploy.base.addresses import plain_address
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option
+from deploy.base.ownership import handed_over
 from filestore_client import AsyncClient
 
 _to = click.option(
-    "--to", "target", type=click.Path(path_type=Path), required=True, help="Its new directory."
+    "--to",
+    "target",
+    type=click.Path(path_type=Path),
+    required=True,
+    callback=handed_over,
+    help="Its new directory.",
 )
 
 

@@ -17,7 +17,8 @@ from node.base.config import NodeConfig, NodeFiles
 
 _MARK: Final = "moving"  # in a directory that is being filled: where from
 _OLD: Final = "node.json.moved"
-_LEFT_BEHIND: Final = frozenset({"node.json", _OLD, "node.lock", "workers.lock", "run"})
+_LOST_FOUND: Final = "lost+found"  # of a file system, whose top a directory may be
+_LEFT_BEHIND: Final = frozenset({"node.json", _OLD, "node.lock", "workers.lock", "run", _LOST_FOUND})
 _WAIT_S: Final = 1.0  # for the workers of a node that has just ended
 
 
@@ -78,12 +79,15 @@ def _begin(data: Path, target: Path) -> None:
     make_directory(target)
     if (target / "node.json").exists():
         raise Conflict(f"{target} holds a node already.")
-    if any(target.iterdir()) and not (target / _MARK).exists():
+    if set(os.listdir(target)) - {_LOST_FOUND} and not (target / _MARK).exists():
         raise Conflict(f"{target} is not empty.")
     _mark(data, target)
 
 
 def _mark(data: Path, target: Path) -> None:
+    if os.geteuid() == 0:  # it goes on as the same user, whoever says so
+        owner = data.stat()
+        os.chown(target, owner.st_uid, owner.st_gid)
     mark, source = target / _MARK, str(data.resolve())
     if mark.exists() and mark.read_text("utf-8") != source:
         raise Conflict(f"{target} was begun from {mark.read_text('utf-8')}.")

@@ -1,6 +1,7 @@
 """The wall clock of processes that a test starts, moved: of all of them, or of one that runs."""
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,12 @@ def library(directory: Path) -> Path:
     return compiled(directory, _TABLE, _SHIM)
 
 
+def table_of(version: int, shifts: Mapping[int, int]) -> bytes:
+    """What the file is to begin with, for seconds by process."""
+    numbers = [number for moved in shifts.items() for number in moved]
+    return struct.pack(f"={len(numbers) + 2}q", version, *numbers, 0)
+
+
 def set_clock(monkeypatch: pytest.MonkeyPatch, shim: Path, shift_s: int) -> None:
     """Of the processes that are started from now on."""
     monkeypatch.setenv("CLOCK_SHIFT", str(shift_s))
@@ -80,7 +87,7 @@ class Clocks(Preloaded):
         """From now on the clock of this process, and of those that it started, is that far ahead."""
         self._shifts = {each: shift for each, shift in self._shifts.items() if Path(f"/proc/{each}").exists()}
         self._shifts[pid] = shift_s
-        numbers = [number for moved in self._shifts.items() for number in moved]
         self._version += 1
-        self.mapped[8 : 8 * (len(numbers) + 2)] = struct.pack(f"={len(numbers) + 1}q", *numbers, 0)
-        self.mapped[:8] = struct.pack("=q", self._version)  # what it vouches for is there
+        table = table_of(self._version, self._shifts)
+        self.mapped[8 : len(table)] = table[8:]
+        self.mapped[:8] = table[:8]  # what it vouches for is there

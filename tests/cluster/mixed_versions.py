@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -37,10 +37,12 @@ BROKEN: Final = (OSError, http.client.HTTPException)
 class MixedCluster(Cluster):
     """Made by the release before this one, every member of which runs it at first."""
 
-    def __init__(self, directory: Path, previous: PreviousRelease) -> None:
+    def __init__(
+        self, directory: Path, previous: PreviousRelease, *, node_options: Sequence[str] = ()
+    ) -> None:
         self.previous = previous
         _make_by(previous.program, directory)
-        super().__init__(directory)
+        super().__init__(directory, node_options=node_options)
         for member in self.coordinators:  # all of the state is compared within seconds
             config = CoordinatorFiles(self.data(member)).config
             settings = json.loads(config.read_bytes()) | {"digest_s": DIGEST_S}
@@ -48,9 +50,13 @@ class MixedCluster(Cluster):
         for member in self.members:
             self._development.programs[member.id] = (str(previous.program),)
 
-    def roll(self, *members: Member, to_previous: bool = False) -> None:
-        """End them as an operator does, and start them in another version; when this returns, they serve."""
-        self.terminate(*members)
+    def roll(self, *members: Member, to_previous: bool = False, kill: bool = False) -> None:
+        """End them as an operator does, or as a power cut, and start them in another version.
+
+        When this returns, they serve.
+        """
+        end = self.kill if kill else self.terminate
+        end(*members)
         for member in members:
             self.start_as(member, to_previous=to_previous)
         self.wait_healthy(START_S)

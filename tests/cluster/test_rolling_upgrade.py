@@ -137,6 +137,27 @@ def test_cluster_is_rolled_there_and_back_and_there_again_under_load(
         takes_a_name(cluster, tmp_path, *next(iter(load.stored.items())))
 
 
+@pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
+def test_nodes_of_two_workers_are_rolled_under_load(
+    previous: PreviousRelease, tmp_path: Path, *, kill: bool
+) -> None:
+    """Machine by machine, each as an operator ends it, or by SIGKILL in the middle of its roll."""
+    with MixedCluster(tmp_path / "cluster", previous, node_options=("--workers", "2")) as cluster:
+        load = Load(cluster)
+        with load.running():
+            time.sleep(SETTLED_S)
+            assert cluster.filestore("job", "run", "snapshot", "--wait").returncode == 0
+            for machine in machines(cluster):
+                wait_until_safe(cluster)
+                cluster.roll(*machine, kill=kill)
+                print(f"with {machine[1].id}:", load.told(), flush=True)
+            wait_until(lambda: cluster.rules() == {RULES}, what="the rules are raised", timeout_s=RAISED_S)
+            time.sleep(SETTLED_S)
+        assert not cluster.differing()
+        assert not load.faults, "\n".join(load.faults)
+        load.check_contents()
+
+
 def takes_a_name(cluster: MixedCluster, directory: Path, file_uuid: str, sha256: str) -> None:
     """Once the rules are raised; others reach it by that name."""
     node, target = cluster.nodes[2], directory / "by-name"

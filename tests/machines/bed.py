@@ -22,6 +22,7 @@ from deploy.dev.processes import wait_until
 
 BRIDGE = "filestore0"
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+SHARE = "/mnt/snapshots"  # on machines that have one, it is the same for all
 DISK_BYTES = 3 << 30  # sparse
 BOOT_TIMEOUT_S = 120.0
 COMMAND_TIMEOUT_S = 300.0
@@ -81,13 +82,22 @@ class Namespaces:
 class Machine:
     """One of them. It runs after `boot`."""
 
-    def __init__(self, name: str, address: str, directory: Path, base: Path, namespaces: Namespaces) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        directory: Path,
+        base: Path,
+        namespaces: Namespaces,
+        share: Path | None = None,
+    ) -> None:
         self.name = name
         self.address = address
         self._namespaces = namespaces
         self._log = directory / "console.log"
         self._disk = directory / "disk.img"
         self._data = directory / "data"
+        self._share = share
         self.root = directory / "root"
         self._nspawn: subprocess.Popen[bytes] | None = None
         self._leader = 0
@@ -96,15 +106,21 @@ class Machine:
             made.mkdir(parents=True)
         layers = f"lowerdir={base},upperdir={above},workdir={work}"
         namespaces.run("mount", "-t", "overlay", "overlay", "-o", layers, str(self.root))
-        with self._disk.open("wb") as disk:
-            disk.truncate(DISK_BYTES)
-        namespaces.run("mkfs.ext4", "-q", "-m", "0", str(self._disk))
+        self._make_disk()
         self._mount()
         self.write("/etc/hostname", f"{name}\n")
+        self.set_address(address)
+
+    def set_address(self, address: str) -> None:
+        """From its next start on, or once its network is set up anew."""
+        self.address = address
         self.write("/etc/systemd/network/10-host0.network", NETWORK.format(address=address))
 
     def boot(self) -> None:
         """Switch it on, and wait until systemd has started everything."""
+        wait_until(
+            self._is_unplugged, what=f"the end of {self.name}'s last network", timeout_s=BOOT_TIMEOUT_S
+        )
         options = (
             "--quiet",
             "--boot",
@@ -113,8 +129,10 @@ class Machine:
             "--link-journal=no",
             "--resolv-conf=off",
         )
-        bound = f"--bind={self._data}:/var/lib/filestore"
-        place = (f"--machine={self.name}", f"--directory={self.root}", f"--network-bridge={BRIDGE}", bound)
+        bound = [f"--bind={self._data}:/var/lib/filestore"]
+        if self._share is not None:
+            bound.append(f"--bind={self._share}:{SHARE}")
+        place = (f"--machine={self.name}", f"--directory={self.root}", f"--network-bridge={BRIDGE}", *bound)
         group = ("sh", "-c", ENTER_GROUP, f"filestore-{self.name}")
         with self._log.open("ab") as log:
             self._nspawn = subprocess.Popen(
@@ -138,6 +156,13 @@ class Machine:
     def end(self) -> None:
         """Switch it off, whatever it does."""
         self._kill()
+
+    def take_disk(self, other: "Machine") -> None:
+        """This one has the disk of the other from now on, in place of its own. Both are off."""
+        for machine in (self, other):
+            self._namespaces.run("umount", str(machine._data))
+        other._disk.replace(self._disk)
+        self._mount()
 
     def run(self, script: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """What the script prints, as root in a shell of the machine. Raises Failed with what went wrong."""
@@ -186,8 +211,18 @@ class Machine:
         """Copy a file of ours to a directory of the machine."""
         self._namespaces.run("cp", str(source), str(self.root / directory.removeprefix("/")))
 
+    def _make_disk(self) -> None:
+        with self._disk.open("wb") as disk:
+            disk.truncate(DISK_BYTES)
+        self._namespaces.run("mkfs.ext4", "-q", "-m", "0", str(self._disk))
+
     def _mount(self) -> None:
         self._namespaces.run("mount", "-o", "loop", str(self._disk), str(self._data))
+
+    def _is_unplugged(self) -> bool:
+        """The kernel takes the link of a machine away some time after its last process."""
+        shown = self._namespaces.inside("ip", "link", "show", f"vb-{self.name}")
+        return subprocess.run(shown, capture_output=True, check=False).returncode != 0
 
     def _has_leader(self) -> bool:
         assert self._nspawn is not None
@@ -215,15 +250,20 @@ class Machine:
 
 
 @contextmanager
-def bed(directory: Path, base: Path) -> Iterator[list[Machine]]:
-    """Three machines that have booted. Skips the test where there can be none."""
+def bed(
+    directory: Path, base: Path, addresses: Sequence[str] = ADDRESSES, *, has_share: bool = False
+) -> Iterator[list[Machine]]:
+    """Machines that have booted, three or with these addresses. Skips the test where there can be none."""
     if os.geteuid() != 0:
         pytest.skip("machines need root")
     with ExitStack() as stack:
         namespaces = Namespaces(stack)
+        share = directory / "share" if has_share else None
+        if share is not None:
+            share.mkdir(parents=True)
         machines = []
-        for number, address in enumerate(ADDRESSES, 1):
-            machine = Machine(f"m{number}", address, directory / f"m{number}", base, namespaces)
+        for number, address in enumerate(addresses, 1):
+            machine = Machine(f"m{number}", address, directory / f"m{number}", base, namespaces, share)
             stack.callback(machine.end)
             machines.append(machine)
         for machine in machines:

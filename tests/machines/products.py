@@ -8,10 +8,10 @@ from tests.test_tidy import ROOT
 BUILD_TIMEOUT_S = 600.0
 
 
-def made(target: str) -> Path:
-    """What `make TARGET` says that it has written."""
+def made(*target: str) -> Path:
+    """What `make TARGET` (a target, and variables) says that it has written."""
     done = subprocess.run(
-        ["make", "--silent", target],
+        ["make", "--silent", *target],
         cwd=ROOT,
         capture_output=True,
         text=True,

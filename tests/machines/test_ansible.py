@@ -114,7 +114,7 @@ def test_role_makes_a_cluster_that_it_does_not_change_again_but_upgrades(
         assert machine.run("dpkg --verify filestore") == ""
     assert operator.play(package) == {"m1": 0, "m2": 0, "m3": 0}
     before = [shown(machine, "filestore-node", "MainPID") for machine in managed]
-    assert operator.play(newer(package, tmp_path)) == {"m1": 2, "m2": 2, "m3": 2}  # copied, installed
+    assert operator.play(newer(package, tmp_path)) == {"m1": 3, "m2": 2, "m3": 2}  # and a snapshot
     for machine, pid in zip(managed, before, strict=True):
         assert shown(machine, "filestore-node", "MainPID") != pid
         assert machine.run("dpkg-query -W -f '${Version}' filestore").endswith("+newer")

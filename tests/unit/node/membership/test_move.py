@@ -47,6 +47,15 @@ def test_moved_node_is_whole_and_the_old_directory_is_none_any_more(tmp_path: Pa
         move(files.data, target)
 
 
+def test_disk_with_a_file_system_of_its_own_is_moved_from_and_to(tmp_path: Path) -> None:
+    files, target = node_at(tmp_path / "old"), tmp_path / "new"
+    for top in (files.data, target):
+        (top / "lost+found").mkdir(parents=True)
+    (files.data / "lost+found" / "#7").touch()
+    assert move(files.data, target) == CONFIG
+    assert not list((target / "lost+found").iterdir())
+
+
 def test_move_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     """Before and after the moment in which the old directory ends."""
     files, target = node_at(tmp_path / "old"), tmp_path / "new"
