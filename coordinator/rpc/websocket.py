@@ -71,7 +71,7 @@ class Outbox:
         while self._frames and self._socket is not None and not self._stopped.is_set():
             try:
                 self._held = _begun(self._socket.send_bytes(wire.encode_parcel(self._take())))
-            except Exception as error:  # noqa: BLE001 - nothing is handled: it is raised where the socket is owned
+            except Exception as error:  # noqa: BLE001 - it is raised where the socket is owned
                 self._error = error
             if self._held is not None or self._error is not None:
                 self._stopped.set()
