@@ -5,6 +5,7 @@ And back, as long as the rules are not raised; afterwards the older release is r
 
 import hashlib
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from coordinator.machine.execution.rules import RULES
 from deploy.dev.cluster import Member
 from deploy.dev.processes import is_ready, stop_children, wait_until
 from tests.cluster.mixed_versions import Load, MixedCluster
+from tests.cluster.packed import holders_of, packed_on, packs_of
 from tests.cluster.previous_release import PreviousRelease, previous_release
 from tests.cluster.test_coordinators import Guest, done
 
@@ -114,10 +116,19 @@ def roll_there_and_back_and_there(cluster: MixedCluster, load: Load, directory: 
     code, why = named(cluster, last[1])
     assert (code, "upgrade one" in why) == (6, True), why
     assert cluster.rules() == {RULES - 1}  # the last node has not told that it knows the new ones
+    assert not any(packs_of(cluster, node) for node in cluster.nodes)  # an older one would not find them
     cluster.start_as(last[1])
     wait_until(lambda: cluster.rules() == {RULES}, what="the rules are raised", timeout_s=RAISED_S)
     cluster.wait_healthy()
     exchange(cluster, directory)
+    wait_until(lambda: is_packed(cluster), what="small files in packs", timeout_s=RAISED_S)
+
+
+def is_packed(cluster: MixedCluster) -> bool:
+    """Whether small content that comes now is packed; what came before is no file less."""
+    content = os.urandom(1000)
+    cluster.store_everywhere(content)
+    return holders_of(cluster, hashlib.sha256(content).hexdigest()) == cluster.nodes
 
 
 def test_cluster_is_rolled_there_and_back_and_there_again_under_load(
@@ -175,6 +186,10 @@ def takes_a_name(cluster: MixedCluster, directory: Path, file_uuid: str, sha256:
 
 def refuses_the_previous_release(cluster: MixedCluster) -> None:
     coordinator, node = cluster.coordinators[1], cluster.nodes[1]
+    content = os.urandom(1000)
+    cluster.store_everywhere(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    assert sha256 in packed_on(cluster, node)
     cluster.terminate(coordinator)
     cluster.start_as(coordinator, to_previous=True)
     wait_until(lambda: not cluster.runs(coordinator), what="it is refused", timeout_s=REFUSED_S)
@@ -194,6 +209,7 @@ def refuses_the_previous_release(cluster: MixedCluster) -> None:
     cluster.terminate(node)
     cluster.start_as(node)
     cluster.wait_healthy()
+    assert sha256 in packed_on(cluster, node)  # the older one has not touched the packs, and reported no loss
 
 
 def test_snapshots_of_the_state_go_from_one_version_to_the_other_and_back(
