@@ -1,12 +1,13 @@
 """Blobs in the data directory of a node, be they files or packed, and what a disk or a test does to one."""
 
+import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from node.base.identifiers import is_sha256
 from node.storage.blob_files import SIDECAR
-from tests.packed_blobs import lose_packed, opened_index, packed_content, packed_names, packed_present
+from tests.packed_blobs import age_packed_all, lose_packed, packed_content, packed_sizes
 
 
 def file_of(data: Path, name: str) -> Path:
@@ -29,11 +30,22 @@ def is_on(data: Path, name: str) -> bool:
     return is_file or packed_content(data, name) is not None
 
 
+def is_sound_on(data: Path, name: str) -> bool:
+    """Whether the bytes of a blob are what its name says."""
+    found = packed_content(data, name)
+    try:
+        if found is not None:
+            return hashlib.sha256(found.read()).hexdigest() == name
+        with file_of(data, name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == name
+    except OSError:
+        return False
+
+
 def sizes_on(data: Path) -> dict[str, int]:
     """The size of each blob, by its name."""
     files = [path for path in (data / "blobs").rglob("*") if is_sha256(path.name)]
-    found = {path.name: path.stat().st_size for path in files}
-    return found | {name: packed_present(data, name).size_bytes for name in packed_names(data)}
+    return {path.name: path.stat().st_size for path in files} | packed_sizes(data)
 
 
 def change_byte_on(data: Path, name: str, offset: int) -> None:
@@ -70,7 +82,4 @@ def age_all_on(data: Path, at_s: float, *, newer_than_s: float = 0.0) -> None:
         with suppress(FileNotFoundError):
             if path.stat().st_mtime > newer_than_s:
                 os.utime(path, (at_s, at_s))
-    if packed_names(data):
-        with opened_index(data) as db:
-            row = (int(at_s * 1e9), int(newer_than_s * 1e9))
-            db.execute("UPDATE blobs SET affirmed_at_ns = ? WHERE affirmed_at_ns > ?", row)
+    age_packed_all(data, at_s, newer_than_s=newer_than_s)

@@ -36,9 +36,10 @@ class PackedContent:
 
 
 @contextmanager
-def opened_index(data: Path) -> Iterator[sqlite3.Connection]:
+def opened_index(data: Path, *, writable: bool = True) -> Iterator[sqlite3.Connection]:
     """The index; what is changed is committed."""
-    with closing(sqlite3.connect(data / "packs" / "index.sqlite", timeout=BUSY_S)) as db, db:
+    address = f"file:{data / 'packs' / 'index.sqlite'}?mode={'rw' if writable else 'ro'}"
+    with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as db, db:
         yield db
 
 
@@ -46,8 +47,16 @@ def packed_names(data: Path) -> list[str]:
     """The names of all packed blobs, ascending."""
     if not (data / "packs" / "index.sqlite").exists():
         return []
-    with opened_index(data) as db:
+    with opened_index(data, writable=False) as db:
         return [row[0].hex() for row in db.execute("SELECT DISTINCT sha256 FROM blobs ORDER BY sha256")]
+
+
+def packed_sizes(data: Path) -> dict[str, int]:
+    """The size of each packed blob, by its name."""
+    if not (data / "packs" / "index.sqlite").exists():
+        return {}
+    with opened_index(data, writable=False) as db:
+        return {sha256.hex(): length for sha256, length in db.execute("SELECT sha256, length FROM blobs")}
 
 
 def packed_content(data: Path, name: str) -> PackedContent | None:
@@ -55,7 +64,7 @@ def packed_content(data: Path, name: str) -> PackedContent | None:
     if not (data / "packs" / "index.sqlite").exists():
         return None
     asked = "SELECT pack, offset, length FROM blobs WHERE sha256 = ? ORDER BY affirmed_at_ns DESC"
-    with opened_index(data) as db:
+    with opened_index(data, writable=False) as db:
         row = db.execute(asked, (bytes.fromhex(name),)).fetchone()
     if row is None:
         return None
@@ -89,6 +98,15 @@ def age_packed(data: Path, name: str, at_s: float) -> None:
     asked = "UPDATE blobs SET affirmed_at_ns = ? WHERE sha256 = ?"
     with opened_index(data) as db:
         assert db.execute(asked, (int(at_s * 1e9), bytes.fromhex(name))).rowcount
+
+
+def age_packed_all(data: Path, at_s: float, *, newer_than_s: float) -> None:
+    """The same of all that came, or were told of, after that."""
+    if packed_names(data):
+        row = (int(at_s * 1e9), int(newer_than_s * 1e9))
+        with opened_index(data) as db:
+            for table, column in (("blobs", "affirmed_at_ns"), ("unclaimed", "at_ns")):
+                db.execute(f"UPDATE {table} SET {column} = ? WHERE {column} > ?", row)
 
 
 def exchange_packed(data: Path, first: str, second: str) -> None:

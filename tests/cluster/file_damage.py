@@ -77,6 +77,11 @@ def sidecars(data: Path) -> list[Path]:
     return sorted((data / "blobs").rglob("*.sums"))
 
 
+def packs(data: Path) -> list[Path]:
+    """Small replicas."""
+    return sorted((data / "packs").glob("*.pack"))
+
+
 # What is read while a node runs, and what only when it starts.
 AT_WORK: Mapping[str, Callable[[Path], list[Path]]] = {
     "blob": blobs,
@@ -87,6 +92,7 @@ AT_WORK: Mapping[str, Callable[[Path], list[Path]]] = {
 }
 AT_START: Mapping[str, Callable[[Path], list[Path]]] = {
     **AT_WORK,
+    "pack": packs,
     "partial content": below("partials", "content"),
     "partial state": below("partials", "state"),
     "scrub.json": named("scrub.json"),

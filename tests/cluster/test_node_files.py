@@ -16,12 +16,14 @@ import pytest
 
 from deploy.dev.cluster import Member
 from deploy.dev.processes import is_ready, wait_until
+from tests.blobs_on_disk import is_sound_on
 from tests.cluster.file_damage import AT_START, AT_WORK, DAMAGES, IDENTITY
 from tests.cluster.harness import Cluster
 from tests.cluster.upload_steps import Steps
 
 FILES = 3
 SIZE_BYTES = 9_000_000  # three segments, the last of them short
+PACKED_BYTES = 3_000
 UPLOAD_BYTES = 6_000_000
 SENT_BYTES = 5_000_000  # of an upload, when it is damaged
 HEALING_S = 90.0
@@ -56,7 +58,7 @@ class World:
     def __init__(self, cluster: Cluster, aside: Path, dice: random.Random) -> None:
         self.cluster, self.aside, self.dice = cluster, aside, dice
         self.cases: Cases = Cases()
-        self.contents = [dice.randbytes(SIZE_BYTES) for _ in range(FILES)]
+        self.contents = [dice.randbytes(size) for size in (SIZE_BYTES, PACKED_BYTES) for _ in range(FILES)]
         self.files = [cluster.store_everywhere(content) for content in self.contents]
 
     def check_files(self) -> None:
@@ -72,21 +74,13 @@ class World:
 
         def is_whole() -> bool:
             self.check_files()  # what is damaged is found by who reads it
-            paths = [
-                self.cluster.replica(node, hashlib.sha256(content).hexdigest())
+            return all(
+                is_sound_on(self.cluster.data(node), hashlib.sha256(content).hexdigest())
                 for node in self.cluster.nodes
                 for content in self.contents
-            ]
-            return all(path.exists() and _digest(path) == path.name for path in paths)
+            )
 
         wait_until(is_whole, what="whole replicas everywhere", timeout_s=HEALING_S)
-
-
-def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except FileNotFoundError:
-        return ""
 
 
 @pytest.fixture(scope="module")

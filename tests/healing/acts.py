@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ from ca.errors import FilestoreError
 from deploy.dev.cluster import Member
 from tests.cluster.harness import Answer
 from tests.healing.stage import AWAY_MAX, NODES_MAX, QUOTA_BYTES, Stage
+from tests.packed_blobs import age_packed_all
 
 Act = Callable[[Stage], str]
 
@@ -159,6 +161,8 @@ def let_time_pass(stage: Stage, node: Member) -> None:
             with suppress(FileNotFoundError, PermissionError):  # it went, or nothing can be done to it now
                 if path.lstat().st_mtime > at_s + AGE_S / 2:  # a change of its time is an arrival
                     os.utime(path, (at_s, at_s), follow_symlinks=False)
+    with suppress(sqlite3.OperationalError):  # its process hangs, or the disk is full
+        age_packed_all(stage.cluster.data(node), at_s, newer_than_s=at_s + AGE_S / 2)
 
 
 def run_job(stage: Stage) -> str:

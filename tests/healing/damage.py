@@ -12,16 +12,17 @@ change it.
 import ctypes
 import errno
 import functools
-import hashlib
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 from deploy.dev.cluster import Member
 from node.storage.segments import SEGMENT_BYTES, segment_count
-from tests.blobs_on_disk import change_byte
+from tests.blobs_on_disk import change_byte, is_sound_on
 from tests.healing.stage import Stage
+from tests.packed_blobs import lose_packed, packed_content
 from tests.unit.custody_node import cut
 
 SOUND_MIN = 2
@@ -30,6 +31,7 @@ _COPY = "damaged-copy"  # beside a node's areas: on the same disk, and none of i
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # renameat2(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _How = Callable[[Path, Path], None]  # to a replica, by the data directory of its node and its path
+_HowPacked = Callable[[Path, str], None]  # by its name
 _NAMED = (
     "SELECT r.node_id FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
     " WHERE r.sha256 = ? AND r.doomed_at IS NULL AND b.reference_count > 0"
@@ -38,17 +40,36 @@ _NAMED = (
 
 def flip(stage: Stage) -> str:
     """One bit of a replica changes."""
-    return _damage(stage, _replacing(lambda path: change_byte(path, _place(stage, path))))
+    return _damage(
+        stage,
+        _replacing(lambda path: change_byte(path, _place(stage, path))),
+        lambda data, name: _overwrite(stage, data, name, 1),
+    )
 
 
 def truncate(stage: Stage) -> str:
     """A replica loses its end."""
-    return _damage(stage, _replacing(lambda path: cut(path, _place(stage, path))))
+    return _damage(
+        stage,
+        _replacing(lambda path: cut(path, _place(stage, path))),
+        lambda data, name: _overwrite(stage, data, name, 1 << 20),
+    )
 
 
 def unlink(stage: Stage) -> str:
     """A replica is gone."""
-    return _damage(stage, lambda _, path: path.unlink())
+    return _damage(stage, lambda _, path: path.unlink(), lose_packed)
+
+
+def _overwrite(stage: Stage, data: Path, name: str, count: int) -> None:
+    """So many bytes of a packed replica are others, or all up to its end."""
+    found = packed_content(data, name)
+    if found is not None and found.size_bytes:
+        content = bytearray(found.read())
+        start = stage.dice.randrange(len(content))
+        for at in range(start, min(start + count, len(content))):
+            content[at] ^= 1
+        found.write(content)
 
 
 def link(stage: Stage) -> str:
@@ -87,15 +108,6 @@ def scatter(stage: Stage) -> str:
     return ""
 
 
-def is_sound(path: Path) -> bool:
-    """Whether the bytes are what the name says."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == path.name
-    except OSError:
-        return False
-
-
 def _require_spared(error: OSError) -> None:
     """Raises the error unless the replica was just dropped, or its disk has no room for a copy."""
     if error.errno not in (errno.ENOENT, errno.ENOSPC):
@@ -123,16 +135,23 @@ def _replacing(how: Callable[[Path], None]) -> _How:
     return replace
 
 
-def _damage(stage: Stage, how: _How) -> str:
+def _damage(stage: Stage, how: _How, how_packed: _HowPacked | None = None) -> str:
+    """One replica; what nobody can do to a packed one is done to a file."""
     files = stage.ledger.stored()
     for _ in range(TRIES if files else 0):
         sha256 = stage.dice.choice(files).content.sha256
         victim = _victim(stage, sha256)
         if victim is not None:
+            data = stage.cluster.data(victim)
             try:
-                how(stage.cluster.data(victim), stage.blob(victim, sha256))
+                if how_packed is not None and packed_content(data, sha256) is not None:
+                    how_packed(data, sha256)
+                else:
+                    how(data, stage.blob(victim, sha256))
             except OSError as error:
                 _require_spared(error)
+                continue
+            except (sqlite3.OperationalError, AssertionError):  # the node hangs or is full; it was dropped
                 continue
             stage.damaged += 1
             return f"{victim.id} {sha256[:8]}"
@@ -148,5 +167,5 @@ def _victim(stage: Stage, sha256: str) -> Member | None:
 def _sound(stage: Stage, sha256: str) -> list[Member]:
     """The nodes whose replica is sound, and that the log names."""
     named = {node_id for (node_id,) in stage.logged(_NAMED, sha256)}
-    holders = [node for node in stage.nodes if is_sound(stage.blob(node, sha256))]
+    holders = [node for node in stage.nodes if is_sound_on(stage.cluster.data(node), sha256)]
     return [node for node in holders if node.id in named]

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from deploy.dev.cluster import Member
+from tests.blobs_on_disk import is_sound_on
 from tests.cluster.test_doctor import doctor
-from tests.healing.damage import is_sound
 from tests.healing.ledger import SIZE_BYTES_MAX, File
 from tests.healing.stage import REPLICAS, Stage
+from tests.packed_blobs import packed_sizes
 
 READERS: Final = 4
 SHOWN_MAX: Final = 20
@@ -93,18 +94,19 @@ def _disks(stage: Stage) -> Iterator[str]:
     )
     for node in stage.nodes:
         named: dict[str, int] = dict(stage.logged(sql, node.id))
-        lying = _lying(stage, node)
-        names = {name for name in lying if _SHA256.fullmatch(name)}
+        lying, packed = _lying(stage, node), packed_sizes(stage.cluster.data(node))
+        files = {name for name in lying if _SHA256.fullmatch(name)}
+        names = files | packed.keys()
         yield from (f"{node.id} lacks {name}" for name in sorted(set(named) - names))
         yield from (f"{node.id} has {name}, and should not" for name in sorted(names - set(named)))
         for name in sorted(names & set(named)):
-            if not is_sound(stage.blob(node, name)):
+            if not is_sound_on(stage.cluster.data(node), name):
                 yield f"{node.id} has other bytes as {name}"
-        if lacking := {f"{name}.sums" for name in names} - set(lying):
+        if lacking := {f"{name}.sums" for name in files} - set(lying):
             yield f"{node.id} lacks {sorted(lacking)}"
         if stray := {name for name in lying if not _SHA256.fullmatch(name.removesuffix(".sums"))}:
             yield f"{node.id} has files that belong to no blob: {sorted(stray)}"
-        used_bytes = sum(lying[name] for name in names)
+        used_bytes = sum((packed | lying)[name] for name in names)
         if used_bytes != sum(named.values()):
             yield f"{node.id} uses {used_bytes} bytes for blobs, the log says {sum(named.values())}"
 
