@@ -48,7 +48,7 @@ def until_refused(cluster: Cluster, file_uuid: str, content: bytes) -> None:
             (cluster.data(node) / "quarantine" / name_of(content)).unlink(missing_ok=True)
         answers = [cluster.get(f"/files/{file_uuid}", node=node) for node in cluster.nodes]
         assert all(answer.body == content for answer in answers if answer.status != 503)
-        return all((answer.status, answer.json["code"]) == (503, "unavailable") for answer in answers)
+        return all(answer.status == 503 and answer.json["code"] == "unavailable" for answer in answers)
 
     wait_until(is_refused, what="refusals", timeout_s=60)
 

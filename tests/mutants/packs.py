@@ -93,7 +93,7 @@ PACKS = (
         _STORE_FILE,
         "            self._disk.fsync(self._directory)\n            self.index.drop(number)\n",
         "            self.index.drop(number)\n",
-        CUT,
+        f"{CUT}[20-index left]",
     ),
     _of(
         "pack dropped with what was not copied",
