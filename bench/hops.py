@@ -196,7 +196,7 @@ def yardsticks(cluster: DevelopmentCluster, directory: Path) -> dict[str, float]
     found = {"4 KiB appended, fdatasync": 1e6 / yardstick.fdatasync_appends_per_s(directory)}
     data = cluster.data(cluster.layout.of_role("coordinator")[0])
     ours, theirs = socket.socketpair()
-    echo = multiprocessing.get_context("fork").Process(target=_echo, args=(theirs, data / "credential.pem"))
+    echo = multiprocessing.get_context("spawn").Process(target=_echo, args=(theirs, data / "credential.pem"))
     echo.start()
     theirs.close()
     context = client_context(cluster.ca.read_text())

@@ -382,8 +382,6 @@ class Driver:
             self.making.begin()
 
     async def _persist(self, ready: Ready) -> None:
-        if ready.send_now:
-            await asyncio.sleep(0)  # the loop hands what was sent to the kernel at the end of a turn
         at_s = self._writing_since_s = time.monotonic()
         if ready.entries and self._member.led_term:
             self._fitness.pace.sent(ready.entries[-1].index, at_s=at_s)

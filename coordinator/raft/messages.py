@@ -4,7 +4,6 @@ All structs are immutable. `Message` crosses the wire: `msgspec.msgpack.Decoder(
 and whatever is beyond the bounds named here, so the core sees only well-formed messages.
 """
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated
 
@@ -155,20 +154,19 @@ class ReadState(Struct, frozen=True, gc=False):
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """What the driver has to do, in the order that the package's docstring gives."""
 
-    send_now: list[Message] = field(default_factory=list)
+    send_now: list[Message] = []
     hard_state: HardState | None = None
     truncate_from: int | None = None
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry] = []
     snapshot: SnapshotMeta | None = None
     must_sync: bool = False
-    send_after_sync: list[Message] = field(default_factory=list)
-    committed: list[Entry] = field(default_factory=list)
-    read_states: list[ReadState] = field(default_factory=list)
-    reads_refused: list[bytes] = field(default_factory=list)
+    send_after_sync: list[Message] = []
+    committed: list[Entry] = []
+    read_states: list[ReadState] = []
+    reads_refused: list[bytes] = []
     offer: SnapshotOffer | None = None
     take_snapshot: bool = False
 

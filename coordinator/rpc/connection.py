@@ -107,6 +107,8 @@ class PeerLink:
             timeout_ms = math.ceil(timeout_s * 1000)
             encoded = wire.encode_call(call)
             self._outbox.put(wire.CallFrame(number, timeout_ms, encoded, REQUEST_ID.get()))
+            if len(self._calls) == 1:
+                self._outbox.flush()  # nothing else is under way that it could travel with
             self._deadlines.set(number, timeout_s)
             if self._silent_since_s is None:
                 self._silent_since_s = time.monotonic()

@@ -144,24 +144,27 @@ class PeerPort:
         try:
             async for data in _messages(socket):
                 peer = self._peer(request, takes_expired=True)
+                is_current = peer.is_current(self._clock_ms())
                 for frame in wire.decode(data):
                     if not isinstance(frame, wire.CallFrame):
                         raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
                     await under_way.place()
-                    under_way.begin(self._answer(peer, frame, outbox), frame)
+                    under_way.begin(self._answer(peer, frame, under_way, is_current=is_current), frame)
         except FilestoreError as error:
             _log.warning("connection of %s ended: %s", request.remote, _reason(error))
         finally:
             await under_way.end()
 
-    async def _answer(self, peer: Peer, frame: wire.CallFrame, outbox: Outbox) -> None:
+    async def _answer(
+        self, peer: Peer, frame: wire.CallFrame, under_way: "_UnderWay", *, is_current: bool
+    ) -> None:
         REQUEST_ID.set(frame.request_id)  # of this task alone
         call, value = None, b""
         status, details = wire.RETRY, _OVERDUE  # as it is told of one that is given up
         started_s = time.monotonic()
         try:
             call = wire.decode_call(frame.call)
-            if not peer.is_current(self._clock_ms()) and not isinstance(call, RenewCall):
+            if not is_current and not isinstance(call, RenewCall):
                 raise Unavailable(
                     "The certificate of this node is not valid now; it has to be renewed first."
                 )
@@ -185,10 +188,10 @@ class PeerPort:
             self._calls.answered(peer, call, status, time.monotonic() - started_s)
         details = details[: wire.DETAILS_CHARS_MAX]
         try:
-            _put(outbox, wire.AnswerFrame(frame.number, status, details, value))
+            under_way.answer(wire.AnswerFrame(frame.number, status, details, value))
         except wire.FrameTooLarge:
             _log.error("an answer to %s is too large", peer.identity.uri)
-            _put(outbox, wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
+            under_way.answer(wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
 
     async def _admit_instance(self, peer: Peer, request: web.Request) -> None:
         """Raises Conflict when this is not who speaks for that coordinator now.
@@ -243,6 +246,14 @@ class _UnderWay:
         self._deadlines.set(task, frame.timeout_ms / 1000)
         task.add_done_callback(self._ended)
 
+    def answer(self, frame: wire.AnswerFrame) -> None:
+        """Send it, with the others of this moment. Raises wire.FrameTooLarge."""
+        # The caller's deadline covers an answer that finds no place.
+        with contextlib.suppress(OutboxFull):
+            self._outbox.put(frame)
+            if len(self._numbers) == 1:
+                self._outbox.flush()  # there are no others
+
     async def end(self) -> None:
         """Give up all of them, without a word."""
         self._deadlines.close()
@@ -258,13 +269,7 @@ class _UnderWay:
 
     def _give_up(self, task: asyncio.Task[None]) -> None:
         if task.cancel():  # or it is done, and its answer on the way
-            _put(self._outbox, wire.AnswerFrame(self._numbers[task], wire.RETRY, _OVERDUE, b""))
-
-
-def _put(outbox: Outbox, frame: wire.AnswerFrame) -> None:
-    # The caller's deadline covers an answer that finds no place.
-    with contextlib.suppress(OutboxFull):
-        outbox.put(frame)
+            self.answer(wire.AnswerFrame(self._numbers[task], wire.RETRY, _OVERDUE, b""))
 
 
 def _require_raft(peer: Peer) -> None:

@@ -34,6 +34,7 @@ RUN_BY: Final = {
     "receiver": "remote",
     "sender": "uploads",
     "threads": "uploads",
+    "traced": "hops",
 }
 # What the environment sets, and constants of modules, which are set before the benchmark begins.
 _YARDSTICK: Final = {"bench.yardstick.APPENDS": 20, "bench.yardstick.BULK_BYTES": 4 * MIB}
@@ -64,6 +65,7 @@ NUMBERS: Final[Mapping[str, Mapping[str, object]]] = {
     },
     "flat": {"FLAT_COMMANDS": 500},
     "heal": {"HEAL_MIB": 4, "HEAL_RUNS": 1, "HEAL_FILES": "1,4", "bench.heal.QUIET_S": 1.0},
+    "hops": {"HOPS_REQUESTS": 5, "bench.hops.WARM_UP": 1, "bench.hops.PINGS": 20, **_YARDSTICK},
     "metadata": {"RUNS": 1, "SECONDS": 0.2, "LOADERS": 1, "bench.metadata.FILES": 100, **_YARDSTICK},
     "remote": {"REMOTE_MIB": 4, "bench.remote.RUNS": 1},
     "replicated": {"UPLOADS_RUNS": 1, "UPLOADS_BYTES": 8 * MIB, "bench.replicated.REST_S": 0.1},

@@ -139,7 +139,7 @@ CONNECTIONS = (
     Mutant.of(
         "expired certificate goes on calling",
         "rpc/server",
-        "if not peer.is_current(self._clock_ms()) and not isinstance(call, RenewCall):",
+        "if not is_current and not isinstance(call, RenewCall):",
         "if False:",
         "tests/unit/coordinator/rpc/test_late_renewal.py"
         "::test_expired_node_gets_nothing_else_until_it_dials_with_a_new_certificate",
@@ -389,4 +389,39 @@ LEADERS = (
     ),
 )
 
-MEMBERS = CONNECTIONS + LIARS + LEADERS
+_OUTBOX = "tests/unit/coordinator/rpc/test_websocket.py::test_"
+_GROUP = "tests/unit/coordinator/member/test_driver_group.py::test_"
+
+TURNS = (
+    Mutant.of(
+        "answered before the write that was not waited for is done",
+        "member/driver",
+        "            await writing\n",
+        "            pass\n",
+        "tests/unit/coordinator/member/test_slow_disk.py"
+        "::test_change_is_acknowledged_after_its_sync_however_that_is_waited_for",
+    ),
+    Mutant.of(
+        "read of a follower waits with the rest",
+        "member/applying",
+        "if self._member.led_term or self._member.has_waiting_reads:",
+        "if self._member.led_term:",
+        f"{_GROUP}follower_applies_later_what_nobody_waits_for_and_at_once_what_a_read_does",
+    ),
+    Mutant.of(
+        "message that the socket takes late is dropped",
+        "rpc/websocket",
+        "                        await _resumed(*held)\n",
+        "                        held[0].close()\n",
+        f"{_OUTBOX}message_that_the_socket_took_late_is_sent_once_and_before_those_that_follow",
+    ),
+    Mutant.of(
+        "frames overtake a message that the socket has not taken",
+        "rpc/websocket",
+        "while self._frames and self._socket is not None and not self._stopped.is_set():",
+        "while self._frames and self._socket is not None:",
+        f"{_OUTBOX}message_that_the_socket_took_late_is_sent_once_and_before_those_that_follow",
+    ),
+)
+
+MEMBERS = CONNECTIONS + LIARS + LEADERS + TURNS

@@ -9,7 +9,7 @@ import pytest
 
 from ca.errors import Unavailable
 from coordinator.member import disk_pace
-from coordinator.member.driver import SILENT_AFTER_S, Driver
+from coordinator.member.driver import SILENT_AFTER_S, WAITED_FOR_S, Driver
 from coordinator.raft.core import NotLeader
 from tests.unit.coordinator.member.test_driver_group import DEADLINE_S, Group, admit, leading, three_voters
 
@@ -61,6 +61,21 @@ async def test_nobody_waits_for_more_than_the_sync_under_way_of_a_slow_leader(gr
         assert first.is_leader
         assert (other_s < READ_S_MAX, read_s < SLOW_S + SPARE_S) == (True, True)
         assert write_s < 2 * SLOW_S + SPARE_S
+
+
+@pytest.mark.parametrize("sync_s", [WAITED_FOR_S / 2, WAITED_FOR_S * 100])
+async def test_change_is_acknowledged_after_its_sync_however_that_is_waited_for(
+    group: Group, sync_s: float
+) -> None:
+    seat = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), seat.run() as driver:
+        await leading(driver)
+        await driver.propose(admit("alice"))
+        seat.disk.sync_s = sync_s
+        for number in range(3):
+            began_at_s = time.monotonic()
+            await driver.propose(admit(f"user-{number}"))
+            assert time.monotonic() - began_at_s >= sync_s
 
 
 async def test_leader_that_is_clearly_slower_hands_over_and_does_not_get_the_lead_back(

@@ -1,8 +1,12 @@
 """The outbox of a connection between members, and the end of the tasks that serve it."""
 
 import asyncio
+import contextlib
+import select
+import socket
 
 import pytest
+import uvloop
 
 from coordinator.rpc import websocket, wire
 from coordinator.rpc.websocket import OUTBOX_FRAMES_MAX, Outbox, OutboxFull, end
@@ -78,6 +82,24 @@ async def test_peer_that_takes_nothing_ends_the_sending(monkeypatch: pytest.Monk
         outbox.put(answer(2, 10))
         with pytest.raises(TimeoutError):
             await asyncio.shield(sending)
+
+
+def test_what_is_written_is_with_the_kernel_before_the_loop_turns() -> None:
+    """The driver relies on it of uvloop: appends have left when the loop waits for its own disk."""
+
+    async def write(listener: socket.socket) -> None:
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        accepted, _ = listener.accept()
+        with accepted:
+            writer.write(b"x")
+            readable, _, _ = select.select([accepted], [], [], 5)  # the loop stands still
+            assert readable
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        uvloop.run(write(listener))
 
 
 class Slow(Sink):
