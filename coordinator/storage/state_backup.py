@@ -1,7 +1,7 @@
 """Copies of a live database: consistent, throttled, durable. Blocking, for a thread.
 
 By SQLite's backup API; or, of a state that lies whole in the file and is pinned there, as a plain file, which
-takes a fifth of the time: so long the WAL grows (`coordinator.storage.pinned_state`).
+takes less than half of the time: so long the WAL grows (`coordinator.storage.pinned_state`).
 """
 
 import os
