@@ -301,8 +301,9 @@ def _plain(name: str, unit: str, value: float, target: float, runs: int) -> Row:
 
 
 def _count(what: str, clients: int) -> int:
-    """Reads are quick, and the time of a few of them is any."""
-    return COUNT * (4 if what == "get" else 1) // (1 if clients > 1 else 2)
+    """Reads are quick, and the time of a few of them is any; and the small state has only so many files."""
+    count = {"get": 4 * COUNT, "delete": COUNT // 4}.get(what, COUNT)
+    return count if clients > 1 else count // 2
 
 
 def _clients(clients: int) -> str:

@@ -23,6 +23,7 @@ from node.base.config import NodeFiles
 
 PAGE_ROWS = 100
 VICTIMS_ROWS = 20  # that one page gives to be deleted
+PAGES_MAX = 1000
 
 
 class ScaleOrder(Order, frozen=True, kw_only=True):
@@ -103,7 +104,9 @@ class ScaleLoad:
     async def _choose(self, count: int) -> None:
         """Files that are there, of which no other process chooses any."""
         order, found = self._order, dict[str, None]()
-        while len(found) < count:
+        for _ in range(PAGES_MAX):
+            if len(found) >= count:
+                break
             query = ListProjectFiles(
                 caller=self._load.caller,
                 limit=VICTIMS_ROWS,
@@ -114,6 +117,7 @@ class ScaleLoad:
             for file in page.files:
                 if int(file.file_uuid[-6:], 16) % NODES == self._load.number % NODES:
                     found[file.file_uuid] = None
+        assert len(found) >= count, "the state has too few files for so many to be deleted"
         self._victims = list(found)
         self._chance.shuffle(self._victims)
 

@@ -170,6 +170,9 @@ def test_settled_state_is_copied_as_its_file_lies_while_changes_and_checkpoints_
     assert (made.meta.index, made.content) == (before, expected)
     making = examine(source._directory / "making")
     assert (making.flaw, making.content, making.sha256) == ("", expected, made.sha256)
+    with closing(sqlite3.connect(source._directory / "making")) as copied:
+        assert copied.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert {path.name for path in source._directory.iterdir()} == {"making"}
     assert state.store.settle() is not None
     state.store.check()
 
