@@ -338,7 +338,7 @@ class BlobFiles:
             else:
                 self.disk.fsync(descriptor)
         except BaseException:
-            unlink(name, parent=self.uploads_directory)
+            self.leftovers.remove(name)
             raise
         finally:
             os.close(descriptor)
@@ -352,7 +352,12 @@ class BlobFiles:
         if not self._probing.acquire(timeout=PROBE_WAIT_S):
             raise TimeoutError(errno.ETIMEDOUT, "the disk has not taken the bytes before")
         try:
-            unlink(self.write_incoming(b"probe"), parent=self.uploads_directory)
+            name = self.write_incoming(b"probe")
+            try:
+                unlink(name, parent=self.uploads_directory)
+            except OSError:
+                self.leftovers.remove(name)  # now or later
+                raise
         finally:
             self._probing.release()
 
