@@ -168,7 +168,7 @@ async def test_doomed_replica_that_is_not_there_any_more_may_come_anew_at_once(k
     content = keeper.content()
     name = keeper.store(content, nodes=("n1", "n2"))
     keeper.doom(name)
-    keeper.path(name).unlink()
+    keeper.lose(name)
     assert not await keeper.custody.retain(name)
     assert keeper.put(content) == name
     assert not isinstance(
