@@ -184,7 +184,7 @@ def runs(pid: int) -> bool:
         ({"id": "C 4"}, "id"),
         ({"id": 4}, "id"),
         ({"address": None}, "address"),
-        ({"address": "example.org"}, "address"),
+        ({"address": "example..org"}, "address"),
         ({"address": "127.0.0.256"}, "address"),
         ({"peer_port": None}, "peer_port"),
         ({"peer_port": 0}, "peer_port"),
