@@ -24,10 +24,12 @@ from typing import Final
 import xxhash
 
 from node.diskio.durable import CRC_BYTES, Octets, with_crc, without_crc
+from node.diskio.fs import MEDIUM_ERRORS
 
 VERSION: Final = 1
 MARKER_BYTES: Final = 8
 PAYLOAD_BYTES_MAX: Final = 1 << 20
+PAGE_BYTES: Final = 4096  # a medium gives less than this of nothing
 SCAN_BYTES: Final = 1 << 20  # read at once where records are looked for
 _MAGIC: Final = b"FSTPACK\0"
 _END_MAGIC: Final = b"FSTPKEND"
@@ -158,13 +160,13 @@ def read_end(descriptor: int, marker: bytes) -> list[PackRecord] | None:
     If it had no marker a client could store content that ends like a pack, and others would not be found.
     """
     size_bytes = os.fstat(descriptor).st_size
-    body = without_crc(os.pread(descriptor, END_BYTES, max(size_bytes - END_BYTES, 0)))
+    body = without_crc(read_around(descriptor, END_BYTES, max(size_bytes - END_BYTES, 0)))
     if body is None or len(body) != _END.size or not body.startswith(_END_MAGIC + marker):
         return None
     *_, start, count, digest = _END.unpack(body)
     if start + count * _ENTRY.size + END_BYTES != size_bytes:
         return None
-    index = os.pread(descriptor, count * _ENTRY.size, start)
+    index = read_around(descriptor, count * _ENTRY.size, start)
     if len(index) != count * _ENTRY.size or digest_of(index) != digest:
         return None
     return [
@@ -173,14 +175,33 @@ def read_end(descriptor: int, marker: bytes) -> list[PackRecord] | None:
     ]
 
 
+def read_around(descriptor: int, size_bytes: int, start: int) -> bytes:
+    """As pread, with zeros for the pages that the medium does not give. Raises OSError for anything else."""
+    try:
+        return os.pread(descriptor, size_bytes, start)
+    except OSError as error:
+        if error.errno not in MEDIUM_ERRORS:
+            raise
+    stop, content = min(start + size_bytes, os.fstat(descriptor).st_size), bytearray()
+    while (at := start + len(content)) < stop:
+        page = min(PAGE_BYTES - at % PAGE_BYTES, stop - at)
+        try:
+            content += os.pread(descriptor, page, at) or bytes(page)
+        except OSError as error:
+            if error.errno not in MEDIUM_ERRORS:
+                raise
+            content += bytes(page)
+    return bytes(content)
+
+
 def scan(descriptor: int, header: PackHeader, start: int) -> Iterator[PackRecord]:
     """Every record from `start` on whose head is whole, whatever became of what lies between them.
 
-    The payload is not looked at. Raises OSError.
+    The payload is not looked at, and what the medium does not give is stepped over. Raises OSError.
     """
     at = start
     while True:
-        found = decode_head(os.pread(descriptor, HEAD_BYTES, at), at, header.marker)
+        found = decode_head(read_around(descriptor, HEAD_BYTES, at), at, header.marker)
         if found is not None:
             yield found
             at = found.stop
@@ -199,10 +220,10 @@ def payload_of(descriptor: int, record: PackRecord) -> bytes | None:
 def _next_marker(descriptor: int, marker: bytes, at: int) -> int:
     """Where a whole head begins behind `at`; -1 for nowhere."""
     at += 1
-    while chunk := os.pread(descriptor, SCAN_BYTES, at):
+    while chunk := read_around(descriptor, SCAN_BYTES, at):
         found = chunk.find(marker)
         while found >= 0:
-            head = os.pread(descriptor, HEAD_BYTES, at + found)
+            head = read_around(descriptor, HEAD_BYTES, at + found)
             if decode_head(head, at + found, marker) is not None:
                 return at + found
             found = chunk.find(marker, found + 1)

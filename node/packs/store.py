@@ -16,32 +16,28 @@ import errno
 import fcntl
 import logging
 import os
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
-from node.diskio.fs import MEDIUM_ERRORS, read_whole, unlink
+from node.diskio.fs import MEDIUM_ERRORS, unlink
+from node.packs.catching_up import CatchingUp, batches
 from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackFacts, PackIndex, Removal
-from node.packs.pack_file import PackReader, PackWriter, is_in_use, numbers_in, open_pack, pack_name
+from node.packs.pack_file import PackReader, PackWriter, is_in_use, open_pack, pack_name
 from node.packs.record import (
     HEAD_BYTES,
-    HEADER_BYTES,
     PackInvalid,
     PackRecord,
     PackRecordKind,
     Place,
-    decode_removed,
     encode,
     encode_removed,
     payload_of,
-    read_end,
-    scan,
 )
 
 BLOB_BYTES_MAX: Final = 64 << 10
@@ -54,8 +50,6 @@ USERS: Final = "users.lock"
 _STEP_BYTES: Final = 1 << 20  # that are copied under one sync
 _STEP_BLOBS: Final = 256
 PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
-_ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
-T = TypeVar("T", PackedBlob, PackRecord)
 
 _log = logging.getLogger(__name__)
 
@@ -228,7 +222,7 @@ class PackStore:
         """
         if self._is_appended_to(number):
             return None
-        batch = next(_batches(self.index.in_pack(number, start=start, limit=_STEP_BLOBS), _STEP_BYTES), None)
+        batch = next(batches(self.index.in_pack(number, start=start, limit=_STEP_BLOBS), _STEP_BYTES), None)
         if batch is None:
             return None
         contents = [(found, content) for found in batch if (content := self._content(found)) is not None]
@@ -381,60 +375,6 @@ class PackStore:
                 os.close(descriptor)
         self._users = self._directory = -1
 
-    def _catch_up(self, *, is_alone: bool) -> None:
-        """Read into the index what it lacks of packs that nobody appends to; forget packs that are gone."""
-        if is_alone:
-            self._remove_unbegun()
-        known = {each.number: each for each in self.index.packs()}
-        present = numbers_in(self._directory)
-        for number in known.keys() - set(present):
-            if known[number].live_blobs:
-                _log.error("a pack is gone", extra={"pack": number, "blobs": known[number].live_blobs})
-            self.index.drop(number)
-        left: list[tuple[int, int]] = []  # packs, and where to begin in them
-        for number in present:
-            facts = known.get(number)
-            if (facts is None or not facts.is_sealed) and self._is_left(number):
-                left.append((number, max(HEADER_BYTES, facts.indexed_bytes if facts else 0)))
-        for number, start in left:
-            self._index_blobs(number, start)
-        for number, start in left:  # wherever the blobs are that they are of
-            self._index_removals(number, start)
-            self.index.seal(number)
-
-    def _remove_unbegun(self) -> None:
-        """Packs whose header a crash has kept from being written. Nobody may be about to write one now."""
-        for name in map(pack_name, numbers_in(self._directory)):
-            facts = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
-            is_short = stat.S_ISREG(facts.st_mode) and facts.st_size <= HEADER_BYTES
-            if is_short and not any(read_whole(name, parent=self._directory, bytes_max=HEADER_BYTES)):
-                unlink(name, parent=self._directory)
-
-    def _is_left(self, number: int) -> bool:
-        """Whether nobody appends to a pack."""
-        try:
-            reader = open_pack(number, self._directory)
-        except PackInvalid as error:
-            _log.error("a pack cannot be read", extra={"pack": number, "reason": str(error)})
-            return False
-        return not is_in_use(reader)
-
-    def _index_blobs(self, number: int, start: int) -> None:
-        records, at_ns = _records_of(self._reader(number), start), time.time_ns()
-        for batch in _batches(records, _ROWS_BYTES):
-            blobs = [each for each in batch if each.kind == PackRecordKind.BLOB]
-            self.index.add(number, blobs, stop=start, at_ns=at_ns)  # until its removals are read too
-
-    def _index_removals(self, number: int, start: int) -> None:
-        reader = self._reader(number)
-        found = [each for each in _records_of(reader, start) if each.kind == PackRecordKind.REMOVED]
-        removals = list[Removal]()
-        for record in found:
-            target = decode_removed(payload_of(reader.descriptor, record) or b"")
-            if target is not None:
-                removals.append(Removal(record.sha256, Place(number, record.offset), target))
-        self.index.add(number, (), removals, stop=reader.size_bytes)
-
     def _is_alone(self) -> bool:
         """Whether no other process uses the packs, nor will before the lock for opening is given back."""
         try:
@@ -460,32 +400,8 @@ class PackStore:
     def _caught_up(self, path: Path, *, is_alone: bool) -> PackIndex:
         self.index = PackIndex(path)
         try:
-            self._catch_up(is_alone=is_alone)
+            CatchingUp(self._directory, self.index, self._reader).run(is_alone=is_alone)
         except BaseException:
             self.index.close()
             raise
         return self.index
-
-
-def _records_of(reader: PackReader, start: int) -> Iterator[PackRecord]:
-    """What lies in a pack from `start` on: by its index, else what is whole of it. Raises OSError."""
-    indexed = read_end(reader.descriptor, reader.header.marker)
-    if indexed is not None:
-        yield from (record for record in indexed if record.offset >= start)
-        return
-    for record in scan(reader.descriptor, reader.header, start):
-        if payload_of(reader.descriptor, record) is not None:
-            yield record
-
-
-def _batches(items: Iterable[T], bytes_max: int) -> Iterator[list[T]]:
-    """Of at least one item, and hardly more payload than `bytes_max`."""
-    batch, batch_bytes = list[T](), 0
-    for item in items:
-        if batch and batch_bytes + item.length > bytes_max:
-            yield batch
-            batch, batch_bytes = [], 0
-        batch.append(item)
-        batch_bytes += item.length + HEAD_BYTES
-    if batch:
-        yield batch

@@ -19,6 +19,7 @@ SEALED = f"{_STORE}pack_that_takes_no_more_carries_its_index"
 FAILED = f"{_STORE}sync_that_fails_fails_all_of_its_blobs_and_no_other"
 
 _FILE, _STORE_FILE = "node/packs/pack_file.py", "node/packs/store.py"
+_CATCHING_UP = "node/packs/catching_up.py"
 _RECORD_FILE, _INDEX_FILE = "node/packs/record.py", "node/packs/index.py"
 _SYNC = """\
         self._disk.fdatasync(self._descriptor)
@@ -132,14 +133,14 @@ PACKS = (
     ),
     _of(
         "catch-up begins too late",
-        _STORE_FILE,
+        _CATCHING_UP,
         "max(HEADER_BYTES, facts.indexed_bytes if facts else 0)",
         "max(HEADER_BYTES, facts.indexed_bytes + 1 if facts else 0)",
         CUT_LEFT,
     ),
     _of(
         "blobs of a pack indexed without its removals",
-        _STORE_FILE,
+        _CATCHING_UP,
         "stop=start, at_ns=at_ns)  # until",
         "stop=batch[-1].stop, at_ns=at_ns)  # until",
         UNREAD,

@@ -1,0 +1,143 @@
+"""What an index lacks of packs that nobody appends to is read into it, by whoever opens them.
+
+What the medium does not give is stepped over, so that a bad sector costs the blobs in it, and no more: a
+removal that cannot be read is looked for again by the next who opens the packs. All calls block.
+"""
+
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+from node.diskio.fs import MEDIUM_ERRORS, read_whole, unlink
+from node.packs.index import PackedBlob, PackIndex, Removal
+from node.packs.pack_file import PackReader, is_in_use, numbers_in, open_pack, pack_name
+from node.packs.record import (
+    HEAD_BYTES,
+    HEADER_BYTES,
+    PackInvalid,
+    PackRecord,
+    PackRecordKind,
+    Place,
+    decode_removed,
+    payload_of,
+    read_end,
+    scan,
+)
+
+_ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
+_T = TypeVar("_T", PackedBlob, PackRecord)
+
+_log = logging.getLogger(__name__)
+
+
+class CatchingUp:
+    """One opening of the packs in `directory`, a descriptor. `reader` gives each pack, open."""
+
+    def __init__(self, directory: int, index: PackIndex, reader: Callable[[int], PackReader]) -> None:
+        self._directory, self._index, self._reader = directory, index, reader
+
+    def run(self, *, is_alone: bool) -> None:
+        """Read what the index lacks; forget packs that are gone.
+
+        `is_alone`: no other process uses the packs. Raises OSError.
+        """
+        if is_alone:
+            self._remove_unbegun()
+        known = {each.number: each for each in self._index.packs()}
+        present = numbers_in(self._directory)
+        for number in known.keys() - set(present):
+            if known[number].live_blobs:
+                _log.error("a pack is gone", extra={"pack": number, "blobs": known[number].live_blobs})
+            self._index.drop(number)
+        left: list[tuple[int, int]] = []  # packs, and where to begin in them
+        for number in present:
+            facts = known.get(number)
+            if (facts is None or not facts.is_sealed) and self._is_left(number):
+                left.append((number, max(HEADER_BYTES, facts.indexed_bytes if facts else 0)))
+        for number, start in left:
+            self._index_blobs(number, start)
+        for number, start in left:  # wherever the blobs are that they are of
+            if self._index_removals(number, start):
+                self._index.seal(number)
+
+    def _remove_unbegun(self) -> None:
+        """Packs whose header a crash has kept from being written. Nobody may be about to write one now."""
+        for name in map(pack_name, numbers_in(self._directory)):
+            facts = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+            is_short = stat.S_ISREG(facts.st_mode) and facts.st_size <= HEADER_BYTES
+            if is_short and not any(read_whole(name, parent=self._directory, bytes_max=HEADER_BYTES)):
+                unlink(name, parent=self._directory)
+
+    def _is_left(self, number: int) -> bool:
+        """Whether nobody appends to a pack."""
+        try:
+            reader = open_pack(number, self._directory)
+        except (PackInvalid, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
+                raise
+            _log.error("a pack cannot be read", extra={"pack": number, "reason": str(error)})
+            return False
+        return not is_in_use(reader)
+
+    def _index_blobs(self, number: int, start: int) -> None:
+        records, at_ns = _records_of(self._reader(number), start), time.time_ns()
+        for batch in batches(records, _ROWS_BYTES):
+            blobs = [each for each in batch if each.kind == PackRecordKind.BLOB]
+            self._index.add(number, blobs, stop=start, at_ns=at_ns)  # until its removals are read too
+
+    def _index_removals(self, number: int, start: int) -> bool:
+        """Whether all could be read; else the next who opens the packs reads them again."""
+        reader, unread = self._reader(number), 0
+        found = [each for each in _records_of(reader, start) if each.kind == PackRecordKind.REMOVED]
+        removals = list[Removal]()
+        for record in found:
+            try:
+                target = decode_removed(payload_of(reader.descriptor, record) or b"")
+            except OSError as error:
+                if error.errno not in MEDIUM_ERRORS:
+                    raise
+                unread += 1
+                continue
+            if target is not None:
+                removals.append(Removal(record.sha256, Place(number, record.offset), target))
+        if unread:
+            _log.error("removals in a pack cannot be read", extra={"pack": number, "removals": unread})
+        self._index.add(number, (), removals, stop=start if unread else reader.size_bytes)
+        return not unread
+
+
+def _records_of(reader: PackReader, start: int) -> Iterator[PackRecord]:
+    """What lies in a pack from `start` on: by its index, else what is whole of it. Raises OSError."""
+    indexed = read_end(reader.descriptor, reader.header.marker)
+    if indexed is not None:
+        yield from (record for record in indexed if record.offset >= start)
+        return
+    for record in scan(reader.descriptor, reader.header, start):
+        if _is_whole(reader, record):
+            yield record
+
+
+def _is_whole(reader: PackReader, record: PackRecord) -> bool:
+    """Whether a record was written whole; one that the medium does not give is damaged, not torn."""
+    try:
+        return payload_of(reader.descriptor, record) is not None
+    except OSError as error:
+        if error.errno in MEDIUM_ERRORS:
+            return True
+        raise
+
+
+def batches(items: Iterable[_T], bytes_max: int) -> Iterator[list[_T]]:
+    """Of at least one item, and hardly more payload than `bytes_max`."""
+    batch, batch_bytes = list[_T](), 0
+    for item in items:
+        if batch and batch_bytes + item.length > bytes_max:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(item)
+        batch_bytes += item.length + HEAD_BYTES
+    if batch:
+        yield batch

@@ -1,0 +1,81 @@
+"""A sector that the medium does not give, anywhere in a pack, while its index is lost."""
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from node.packs.pack_file import pack_name
+from node.packs.record import HEAD_BYTES, PAGE_BYTES
+from node.packs.store import PackStore, RecordDamaged
+
+SIZE_BYTES = 9000  # three pages, or four
+PACK_BYTES = 24_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "packs"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[PackStore]:
+    with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("what", ["header", "head", "payload", "end"])
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_bad_sector_costs_what_lies_in_it_and_no_start(
+    store: PackStore, path: Path, monkeypatch: pytest.MonkeyPatch, what: str, is_sealed: bool
+) -> None:
+    contents = {
+        number: (hashlib.sha256(body := bytes([number]) * 9000).digest(), body) for number in range(9)
+    }
+    store.put(list(contents.values()))
+    found = store.find(contents[4][0])
+    assert found is not None
+    pack = path / pack_name(found.place.pack)
+    size_bytes = pack.stat().st_size
+    store.close()
+    if not is_sealed:
+        os.truncate(pack, size_bytes)  # as of a process that was killed
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+    at = {
+        "header": 0,
+        "head": found.place.offset,
+        "payload": found.place.offset + HEAD_BYTES + PAGE_BYTES,
+        "end": size_bytes,
+    }[what]
+    bad, pread, inode = range(at // PAGE_BYTES, at // PAGE_BYTES + 1), os.pread, pack.stat().st_ino
+
+    def failing(descriptor: int, count: int, offset: int) -> bytes:
+        pages = range(offset // PAGE_BYTES, (offset + count - 1) // PAGE_BYTES + 1)
+        if set(pages) & set(bad) and os.fstat(descriptor).st_ino == inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, count, offset)
+
+    with monkeypatch.context() as sector:
+        sector.setattr(os, "pread", failing)
+        with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as again:
+            read = {number for number, (sha256, _) in contents.items() if reads(again, sha256)}
+    assert (
+        len(read) == {"header": 0, "head": 7, "payload": 8, "end": 9 - (not is_sealed)}[what]
+        or len(read) >= 7
+    )
+    with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as again:
+        for number in read:
+            assert again.read(contents[number][0]) == contents[number][1]
+
+
+def reads(store: PackStore, sha256: bytes) -> bool:
+    """Whether a blob is read; one that is damaged is not."""
+    try:
+        return store.read(sha256) is not None
+    except RecordDamaged:
+        return False
