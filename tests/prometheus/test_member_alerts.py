@@ -69,7 +69,8 @@ def test_what_was_mended_is_not_heard_of_from_a_coordinator_that_is_cut_off(
         cluster.store_everywhere(os.urandom(50))
     assert not fires(scraping, "FilestoreCustodyStopped")
     cluster.terminate(node)
-    (cluster.data(node) / "blobs").rename(tmp_path / "lost")
+    for area in ("blobs", "packs"):
+        (cluster.data(node) / area).rename(tmp_path / area)
     cluster.restart(node)
     wait_until(lambda: fires(scraping, "FilestoreCustodyStopped"), what="the alert", timeout_s=SCRAPED_S)
 
@@ -118,7 +119,7 @@ def test_directory_that_cannot_be_listed_is_heard_of_until_it_can(
     scraping: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     """The disk takes bytes, and all that is read of it is sound."""
-    node, content = cluster.nodes[0], os.urandom(50)
+    node, content = cluster.nodes[0], os.urandom(100_000)  # a file, and not in a pack
     cluster.store_everywhere(content)
     directory = cluster.replica(node, hashlib.sha256(content).hexdigest()).parent
     scraped(scraping, f"filestore_poison_items{of(node)} == 0")
