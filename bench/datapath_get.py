@@ -155,7 +155,7 @@ def cases(clients: Clients) -> list[Case]:
 
 
 class Servers:
-    """A node, and nginx beside it with links to the node's own files."""
+    """A node, and nginx beside it with links to the node's own files, and copies of what is packed."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         counts = {FILE_BYTES: 1, 4 << 10: SMALL_FILES, 64 << 10: SMALL_FILES}
@@ -164,7 +164,7 @@ class Servers:
         root.mkdir()
         for size_bytes, files in node.stored.items():
             for at, (_, sha256) in enumerate(files):
-                (root / f"{size_bytes}-{at}").symlink_to(node.blob_path(sha256))
+                node.put_in_place(sha256, root / f"{size_bytes}-{at}")
         nginx = stack.enter_context(Nginx(directory / "nginx", root))
         self.node = Server(
             name="node",

@@ -4,11 +4,12 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from deploy.dev.cluster import DevelopmentCluster
 from deploy.dev.processes import LOOPBACK, free_ports
+from node.packs.store import PackStore
 
 
 def remove_blobs(blobs: Path) -> None:
@@ -53,6 +54,17 @@ class OneNode:
     def blob_path(self, sha256: str) -> Path:
         """Where the node keeps it."""
         return self.blobs / sha256[:2] / sha256[2:4] / sha256
+
+    def put_in_place(self, sha256: str, path: Path) -> None:
+        """Have a file at `path` that is the node's own, or a copy of what lies in a pack of it."""
+        if self.blob_path(sha256).exists():
+            path.symlink_to(self.blob_path(sha256))
+            return
+        with closing(PackStore(self.blobs.with_name("packs"))) as packs:
+            content = packs.read(bytes.fromhex(sha256))
+        if content is None:
+            raise RuntimeError(f"the node does not have {sha256}")
+        path.write_bytes(content)
 
     async def create(self, size_bytes: int) -> str:
         """A file without content yet; its file_uuid."""
