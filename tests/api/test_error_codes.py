@@ -111,10 +111,11 @@ def checksum_mismatch(cluster: Cluster) -> Answer:
 
 def internal(cluster: Cluster) -> Answer:
     """Where the bytes of an upload belong, there is a directory, on every node."""
-    made = create(cluster, "/vms", size_bytes=1)
+    content = bytes(100_000)  # less would never get there
+    made = create(cluster, "/vms", size_bytes=len(content))
     for node in cluster.nodes:
         (cluster.data(node) / "uploads" / made["file_uuid"] / "data").mkdir(parents=True)
-    return cluster.request("PUT", made["upload_url"], content=b"x")
+    return cluster.request("PUT", made["upload_url"], content=content)
 
 
 def unavailable(cluster: Cluster) -> Answer:
