@@ -9,7 +9,7 @@ node that holds the upload. Beside it what one disk does at best with one thread
 and what was published of OpenStack Swift, on other machines, by its project lead: all on one machine
 (`swift-bench --saio` with the Hummingbird object server, gist.github.com/notmyname/18fcf28d), and empty
 objects on a cluster of unknown size (ssbench, 128 at once, gist.github.com/notmyname/2bb85acf). Syncs are
-counted by strace over SAMPLED files of one client; that slows them, so it comes last and is not timed.
+counted by strace over SAMPLED files of each client; that slows them, so it comes last and is not timed.
 """
 
 import asyncio
@@ -41,6 +41,7 @@ from bench import yardstick
 from bench.api import Connection
 from bench.loaders import cpu_s
 from ca.tls import client_context
+from coordinator.runtime.wording import counted
 from deploy.dev.cluster import DevelopmentCluster
 from deploy.dev.processes import LOOPBACK
 
@@ -140,8 +141,10 @@ class Clients:
         return "\r\n".join([*lines, f"Content-Length: {length}", "", ""]).encode()
 
 
-def syncs_per_file(cluster: DevelopmentCluster, clients: Clients, role: str) -> float | None:
-    """fsync and fdatasync of all processes of a role, for each of SAMPLED files; None without strace."""
+def syncs_per_file(
+    cluster: DevelopmentCluster, clients: Clients, role: str, *, at_once: int = 1
+) -> float | None:
+    """Syncs of a role's processes for each file, SAMPLED of each client; None without strace."""
     if shutil.which("strace") is None:
         return None
     tracers = []
@@ -150,13 +153,13 @@ def syncs_per_file(cluster: DevelopmentCluster, clients: Clients, role: str) -> 
         command = ["strace", "-f", "-c", "-e", "trace=fsync,fdatasync", "-p", pid]
         tracers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
     time.sleep(ATTACH_S)
-    uvloop.run(clients.store(SAMPLED, 1))
+    uvloop.run(clients.store(SAMPLED * at_once, at_once))
     calls = 0
     for tracer in tracers:
         with contextlib.suppress(ProcessLookupError):
             tracer.send_signal(signal.SIGINT)
         calls += sum(int(count) for count, _ in _CALLS.findall(tracer.communicate()[1]))
-    return calls / SAMPLED if calls else None
+    return calls / (SAMPLED * at_once) if calls else None
 
 
 def measure(directory: Path) -> dict[str, float]:
@@ -189,8 +192,9 @@ def measure(directory: Path) -> dict[str, float]:
         alone = uvloop.run(clients.store(SAMPLED, 1))
         found["file: p50 ms, 1 client"] = statistics.median(alone.whole_s) * 1000
         for role in ("node", "coordinator"):
-            if (syncs := syncs_per_file(cluster, clients, role)) is not None:
-                found[f"syncs of the {role}s per file, 1 client"] = syncs
+            for at_once in (1, CLIENTS):
+                if (syncs := syncs_per_file(cluster, clients, role, at_once=at_once)) is not None:
+                    found[f"syncs of the {role}s per file, {counted(at_once, 'client', 'clients')}"] = syncs
     finally:
         cluster.stop()
     return found
