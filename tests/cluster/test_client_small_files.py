@@ -19,6 +19,8 @@ from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster
 from tests.cluster.lost_answers import LossyProxy
 
+pytestmark = pytest.mark.long  # run by `make long`
+
 CONTENT = os.urandom(5000)
 SENT_TWICE = ["POST", "PATCH", "GET"]
 

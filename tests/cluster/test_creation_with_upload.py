@@ -20,6 +20,8 @@ from node.uploads.progress import SMALL_BYTES
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_steps import TUS
 
+pytestmark = pytest.mark.long  # run by `make long`
+
 CONTENT = os.urandom(30_000)
 LARGE = os.urandom(SMALL_BYTES + 1000)
 TRIES = 12  # of which as good as never all go to one of two nodes, or of two workers
