@@ -128,7 +128,9 @@ async def _made_at_once(
         return None
     if services.node_id not in place.placement or services.disk.hangs():
         return None
-    with services.locks.writer(command.caller.subject, command.file_uuid):
+    # There is no lock by which the client would be broken off, to ask elsewhere, while the disk hangs.
+    place_of = services.locks.writer(command.caller.subject, command.file_uuid)
+    with place_of, services.disk.waited_for(request.transport):
         try:
             content = await small_body(request, services, length_bytes or 0, told.checksums)
         except CutOff as cut_off:

@@ -1,14 +1,17 @@
 """Small content by one whole request: packed, on as many disks as any other, whatever fails meanwhile."""
 
 import asyncio
+import base64
 import hashlib
 import http.client
 import io
 import os
 import ssl
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -23,13 +26,15 @@ from deploy.dev.cluster import Member
 from deploy.dev.processes import LOOPBACK, wait_until
 from node.base.config import NodeFiles
 from node.uploads.small_copies import encode_small_blobs
-from tests.cluster.gray import LOAD_S
+from tests.cluster.gray import ANSWER_S_MAX, DISK_S, LOAD_S, SYNC_HANGS
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.packed import holders_of, packed_on
-from tests.cluster.upload_steps import Steps, stopped
+from tests.cluster.upload_steps import TUS, Steps, stopped
 
 SIZE_BYTES = 4096
 AT_ONCE = 24
+NAME = base64.b64encode(b"lab").decode()
+BROKEN_OFF = (ConnectionError, http.client.HTTPException, ssl.SSLError)
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +199,29 @@ def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(sma
     finally:
         small.restart(*steps.others)
         small.wait_healthy()
+
+
+@pytest.mark.parametrize("is_creation", [True, False])
+def test_disk_that_hangs_keeps_nobody_waiting_for_ever(
+    small: Cluster, tmp_path: Path, is_creation: bool
+) -> None:
+    """The client is broken off, or told, and can ask another node."""
+    steps = Steps(small, os.urandom(SIZE_BYTES))
+    fields = {"Upload-Length": str(SIZE_BYTES), "Upload-Metadata": f"filename {NAME}, project_id {NAME}"}
+    began_s = time.monotonic()
+    with SYNC_HANGS.makes(small, steps.holder, tmp_path / "strace.log"), suppress(*BROKEN_OFF):
+        answer = small.request(
+            "POST" if is_creation else "PUT",
+            "/project-files" if is_creation else steps.path,
+            node=steps.holder,
+            content=steps.content,
+            headers=TUS | fields if is_creation else {},
+            timeout_s=ANSWER_S_MAX,
+        )
+        assert answer.status in (200, 201, 503), answer.body
+    assert time.monotonic() - began_s < DISK_S + PATIENCE_S + LOAD_S
+    small.wait_healthy()
+    assert put(steps).status == 200
 
 
 def test_peer_port_takes_no_blob_under_another_s_name(small: Cluster) -> None:
