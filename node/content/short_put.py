@@ -55,7 +55,6 @@ async def put_short(
     *,
     expected_sha256: str,
     checksums: Sequence[Checksum],
-    patch_offset: int = -1,
 ) -> ContentRecord:
     """Take the body in, and complete the upload with it. `expected_sha256`: of the content, "" for any.
 
@@ -80,7 +79,6 @@ async def put_short(
             session.record,
             content,
             sha256=sha256,
-            patch_offset=patch_offset,
         )
     except _FINAL:
         raise

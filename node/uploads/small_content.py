@@ -36,7 +36,6 @@ async def complete_small(
     content: bytes,
     *,
     sha256: str,
-    patch_offset: int = -1,
 ) -> ContentRecord:
     """Everything between the last byte and `available`, of content that has that SHA-256.
 
@@ -56,7 +55,7 @@ async def complete_small(
         as_of=stored.as_of,
         node_id=services.node_id,
         epoch=record.epoch,
-        patch_offset=patch_offset,
+        patch_offset=-1,  # no PATCH comes this way
     )
     recorded = await record_completion(services, command)
     services.metrics.uploads_completed.inc()
