@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from aiohttp import hdrs, web
 
 from ca import errors
-from coordinator.http.connection import Connections
+from coordinator.http.connection import Connections, tell_of_the_end
 from coordinator.http.cors import joined
 from coordinator.http.fastpath import DIRECT
 from coordinator.http.json_body import decode_json
@@ -219,6 +219,7 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
 
 async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
     request[PREPARED] = True
+    tell_of_the_end(request, response)
     added = headers_of_every_answer(request)
     if hdrs.VARY in added and hdrs.VARY in response.headers:
         added[hdrs.VARY] = joined(response.headers[hdrs.VARY], added[hdrs.VARY])

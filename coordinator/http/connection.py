@@ -209,6 +209,19 @@ def _has_spoilt_the_parser(request: web.Request) -> bool:
     return not is_new and (hdrs.TRANSFER_ENCODING in request.headers or hdrs.UPGRADE in request.headers)
 
 
+def tell_of_the_end(request: web.Request, response: web.StreamResponse) -> None:
+    """Have the head of an answer, which is about to be sent, tell that the connection closes behind it.
+
+    A client that is not told so keeps the connection for its next request. A body in chunks of which nothing
+    has come yet will go past the parser.
+    """
+    connection = request.protocol
+    assert isinstance(connection, _Connection)
+    if connection.is_draining or (not connection.is_at_body and _has_spoilt_the_parser(request)):
+        response.force_close()
+        response.headers[hdrs.CONNECTION] = "close"
+
+
 def _require_plain_framing(request: web.Request) -> None:
     """Refuse a body whose framing is not plain: a Content-Length, or `chunked` alone in HTTP/1.1.
 
@@ -282,8 +295,8 @@ class _Connection(DirectConnection):
         if data and self._headers_timer is None and self.is_waiting:
             self._headers_timer = self.loop.call_later(self.patience.headers_s, self._headers_too_slow)
         self.headers_begun = self.headers_begun or (bool(data) and self._headers_timer is not None)
-        requests, has_body = self.parse(data)
-        self.boundary.fed(data, requests=requests, has_body=has_body)
+        requests, body_bytes = self.parse(data)
+        self.boundary.fed(data, requests=requests, body_bytes=body_bytes)
         if requests:
             self._last_body = self.last_body
             self._stop_headers_timer()
@@ -323,6 +336,11 @@ class _Connection(DirectConnection):
         self._answered_count += 1
         if self.has_ended and self._answered_count == self.request_count:
             self.close()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the listener is going to close this connection behind its answer."""
+        return self._connections.draining
 
     @property
     def is_at_body(self) -> bool:

@@ -51,35 +51,52 @@ DIRECT: Final[web.AppKey[Responder]] = web.AppKey("direct")  # the one that is a
 class Boundary:
     """Whether a parser stands between two requests, as far as its input and output show it.
 
-    They show it while only heads without bodies go in, each of which ends with what arrived. After anything
-    else this connection is not known to be at a boundary any more: a half request may be waiting inside.
+    They show it while one request at a time goes in, which tells how long its body is and ends with what
+    arrived. After anything else this connection is not known to be at a boundary any more: a half request
+    may be waiting inside.
     """
 
-    __slots__ = ("_head", "_is_known", "is_at_body")
+    __slots__ = ("_head", "_is_known", "_left_bytes", "is_at_body")
 
     def __init__(self) -> None:
         self._head = b""
         self._is_known = True
+        self._left_bytes = 0  # of the last request's body
         self.is_at_body = False  # whether what arrives next is the start of the last request's body
 
     @property
     def is_reached(self) -> bool:
         """Whether what arrives next is the start of a request."""
-        return self._is_known and not self._head
+        return self._is_known and not self._head and not self._left_bytes
 
-    def fed(self, data: bytes, *, requests: int, has_body: bool) -> None:
-        """`data` went into the parser, and `requests` came out; `has_body` is about the last of them."""
+    def fed(self, data: bytes, *, requests: int, body_bytes: int | None) -> None:
+        """`data` went into the parser, and `requests` came out.
+
+        `body_bytes` is how long the body of the last of them is, None where its head does not tell.
+        """
         self.is_at_body = self.is_at_body and not data and requests == 0
         if not self._is_known:
+            return
+        if self._left_bytes:
+            self._left_bytes -= len(data)
+            self._is_known = requests == 0 and self._left_bytes >= 0
             return
         head = self._head + data
         if requests == 0 and len(head) <= HEAD_BYTES_MAX:
             self._head = head
             return
         self._head = b""
-        ends_there = head.find(_END_OF_HEAD) == len(head) - len(_END_OF_HEAD)
-        self.is_at_body = requests == 1 and has_body and ends_there
-        self._is_known = requests == 1 and not has_body and ends_there
+        head_bytes = _head_bytes(head) if requests == 1 else 0
+        self.is_at_body = head_bytes == len(head) and body_bytes != 0
+        self._left_bytes = head_bytes + (body_bytes or 0) - len(head)
+        self._is_known = bool(head_bytes) and body_bytes is not None and self._left_bytes >= 0
+
+
+def _head_bytes(data: bytes) -> int:
+    """How long the head is that `data` begins with, 0 where others could read that in another way."""
+    size_bytes = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+    is_plain = size_bytes >= len(_END_OF_HEAD) and data[:1] not in (b"\r", b"\n")
+    return size_bytes if is_plain and data.find(b"\n\n", 0, size_bytes) < 0 else 0
 
 
 class DirectConnection(ServerConnection):

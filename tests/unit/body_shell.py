@@ -78,6 +78,7 @@ class Shell:
         routes += [web.put("/refuse", self.refuse), web.put("/leave", self.leave)]
         routes += [web.put("/settle", self.settle), web.get("/large", self.large)]
         routes += [web.put("/large", self.change_largely), web.put("/json", self.json)]
+        routes += [web.put("/link", self.link)]
         app = new_application(routes, component="test")
         self.listener = await serve(
             app, host="127.0.0.1", port=0, ssl_context=self.listening, patience=self.patience
@@ -119,6 +120,19 @@ class Shell:
             raise
         self.served += 1
         return json_response({"sha256": digest.hexdigest()})
+
+    async def link(self, request: web.Request) -> web.StreamResponse:
+        """Answers before the body comes, and goes on until that ends, as a link of a chain does."""
+        self.begun.set()
+        await self.go_on.wait()
+        response = web.StreamResponse()
+        response.content_length = 4
+        await response.prepare(request)
+        async with aclosing(body_batches(request, from_peer=self.from_peer)) as body:
+            async for batch in body:
+                self.copied_bytes += sum(len(piece) for piece in batch if isinstance(piece, bytes))
+        await response.write(b"done")
+        return response
 
     async def settle(self, request: web.Request) -> web.Response:
         """Asks somebody else when it is cut off."""
@@ -171,6 +185,13 @@ class Shell:
         )
         self.writers.append(writer)
         return reader, writer
+
+
+async def head_of(reader: asyncio.StreamReader) -> dict[str, str]:
+    """The fields of an answer's head, in small letters."""
+    async with asyncio.timeout(20):
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
+    return dict(line.split(": ", 1) for line in lines[1:] if line)
 
 
 async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -6,9 +6,9 @@ The package says what each private name is for. No rule of ours is here, only wh
 import asyncio
 from typing import Any, Final
 
-from aiohttp import HttpVersion11, StreamReader, web
+from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_parser import HttpRequestParser
+from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
 
 from coordinator.http.internals.library_changed import library_changed
 
@@ -83,16 +83,22 @@ class ServerConnection(web.RequestHandler):
         """How many requests came out of the parser."""
         return self._request_count
 
-    def parse(self, data: bytes) -> tuple[int, bool]:
+    def parse(self, data: bytes) -> tuple[int, int | None]:
         """Let aiohttp parse and serve these bytes; how many requests came out of them.
 
-        The second value says whether the last of the requests has a body that is not whole, or asks to
-        upgrade.
+        The second value is how many bytes the body of the last of the requests has, as its head tells: None
+        where that does not, or asks to upgrade.
         """
         before = self._request_count
         super().data_received(data)
-        messages = self._messages
-        return self._request_count - before, self._upgraded or bool(messages and not messages[-1][1].is_eof())
+        count = self._request_count - before
+        return count, self._body_bytes() if count else None
+
+    def _body_bytes(self) -> int | None:
+        message = self._messages[-1][0] if self._messages else None
+        if self._upgraded or not isinstance(message, RawRequestMessage) or message.upgrade or message.chunked:
+            return None
+        return int(message.headers.get(hdrs.CONTENT_LENGTH, "0"))
 
     @property
     def last_body(self) -> StreamReader | None:

@@ -53,7 +53,7 @@ class Connection(ServerConnection):
             linger_s=1.0,
         )
         made.put_nowait(self)
-        self.parsed: list[tuple[int, bool]] = []
+        self.parsed: list[tuple[int, int | None]] = []
         self.began = 0
         self.between_turns: list[bool] = []  # at the end of each request
         self.idle_left = 0  # how often it is to idle longer
@@ -174,15 +174,17 @@ async def test_it_is_told_what_the_task_of_a_connection_does() -> None:
 @pytest.mark.parametrize(
     ("pieces", "told"),
     [
-        ([GET[:-2], GET[-2:]], [(0, False), (1, False)]),
-        ([GET + GET], [(2, False)]),
-        ([PUT], [(1, True)]),
-        ([PUT + b"12345"], [(1, False)]),
-        ([GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"], [(1, True)]),
+        ([GET[:-2], GET[-2:]], [(0, None), (1, 0)]),
+        ([GET + GET], [(2, 0)]),
+        ([PUT, b"12", b"345"], [(1, 5), (0, None), (0, None)]),
+        ([PUT + b"12345"], [(1, 5)]),
+        ([GET[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"], [(1, None)]),
+        ([GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"], [(1, None)]),
+        ([b"\0\0\r\n\r\n"], [(1, None)]),
     ],
 )
 async def test_it_is_told_what_comes_out_of_the_parser(
-    pieces: list[bytes], told: list[tuple[int, bool]]
+    pieces: list[bytes], told: list[tuple[int, int | None]]
 ) -> None:
     async with connected(Held()) as client:
         for piece in pieces:

@@ -8,6 +8,7 @@ from node.content.fastpath_head import HEAD_BYTES_MAX, Fields, parse_head
 UUID = b"01930000-0000-7000-8000-00000000000a"
 LINE = b"GET /api/v1/files/" + UUID + b" HTTP/1.1\r\n"
 HOST = b"Host: x\r\n"
+HEAD = LINE + HOST + b"\r\n"
 BEARER = b"Authorization: Bearer a.b.c\r\n"
 FILLER = b"User-Agent: " + b"x" * (HEAD_BYTES_MAX - len(LINE + HOST + BEARER) - 16) + b"\r\n"
 
@@ -103,28 +104,60 @@ def test_whatever_could_mean_something_else_is_left_to_the_parser(head: bytes) -
 def test_boundary_is_kept_by_whole_heads_without_bodies() -> None:
     boundary = Boundary()
     assert boundary.is_reached
-    boundary.fed(LINE + HOST + b"\r\n", requests=1, has_body=False)
+    boundary.fed(HEAD, requests=1, body_bytes=0)
     assert boundary.is_reached
-    boundary.fed(LINE, requests=0, has_body=False)
+    boundary.fed(LINE, requests=0, body_bytes=None)
     assert not boundary.is_reached
-    boundary.fed(HOST + b"\r", requests=0, has_body=False)
-    boundary.fed(b"\n", requests=1, has_body=False)
+    boundary.fed(HOST + b"\r", requests=0, body_bytes=None)
+    boundary.fed(b"\n", requests=1, body_bytes=0)
     assert boundary.is_reached
 
 
 @pytest.mark.parametrize(
-    ("data", "requests", "has_body"),
+    "pieces",
     [
-        (LINE + HOST + b"\r\n" + LINE, 1, False),  # the next one has begun
-        ((LINE + HOST + b"\r\n") * 2, 2, False),
-        (b"\r\n\r\n" + LINE + HOST + b"\r\n", 1, False),
-        (LINE + HOST + b"\r\n", 1, True),
-        (LINE.replace(b"\r", b"") + HOST.replace(b"\r", b"") + b"\n", 1, False),
-        (b"x" * (1 << 17), 0, False),
+        [HEAD + b"12345"],
+        [HEAD, b"12345"],
+        [HEAD + b"12", b"345"],
+        [HEAD[:9], HEAD[9:] + b"1", b"234", b"5"],
     ],
 )
-def test_boundary_once_lost_is_not_found_again(data: bytes, requests: int, has_body: bool) -> None:
+def test_boundary_is_reached_at_the_end_of_a_body_whose_length_is_told(pieces: list[bytes]) -> None:
+    boundary, whole = Boundary(), b""
+    for piece in pieces:
+        assert boundary.is_reached == (not whole)
+        is_new = HEAD not in whole and HEAD in whole + piece
+        whole += piece
+        boundary.fed(piece, requests=int(is_new), body_bytes=5 if is_new else None)
+        assert boundary.is_at_body == whole.endswith(HEAD)
+    assert boundary.is_reached
+    boundary.fed(HEAD, requests=1, body_bytes=0)
+    assert boundary.is_reached
+
+
+@pytest.mark.parametrize(
+    ("pieces", "requests", "body_bytes"),
+    [
+        ([HEAD + LINE], 1, 0),  # the next one has begun
+        ([HEAD * 2], 2, 0),
+        ([b"\r\n" + HEAD], 1, 0),
+        ([b"\r\n\r\n" + HEAD], 1, 0),
+        ([b"\r\n\r\n" + HEAD], 1, 1000),
+        ([HEAD], 1, None),
+        ([HEAD + b"123456"], 1, 5),
+        ([HEAD, b"123456"], 1, 5),
+        ([HEAD.replace(b"\r", b"")], 1, 0),
+        ([HEAD.replace(b"\r", b"") + b"\r\n\r\n"], 1, 4),
+        ([b"x" * (1 << 17)], 0, None),
+    ],
+)
+def test_boundary_once_lost_is_not_found_again(
+    pieces: list[bytes], requests: int, body_bytes: int | None
+) -> None:
     boundary = Boundary()
-    boundary.fed(data, requests=requests, has_body=has_body)
-    boundary.fed(LINE + HOST + b"\r\n", requests=1, has_body=False)
-    assert not boundary.is_reached
+    for piece in pieces:
+        boundary.fed(piece, requests=requests, body_bytes=body_bytes)
+        requests, body_bytes = 0, None
+    for _ in range(2):
+        boundary.fed(HEAD, requests=1, body_bytes=0)
+        assert not boundary.is_reached
