@@ -43,11 +43,13 @@ class PeerFailed(Exception):
         is_full: bool = False,
         is_absent: bool = False,
         is_silent: bool = False,
+        is_hung_up: bool = False,
     ) -> None:
-        """A call to a peer failed; three flags tell apart what the caller may do about it.
+        """A call to a peer failed; four flags tell apart what the caller may do about it.
 
         `is_full`: it answers, and has no room. `is_absent`: it answers, and does not have what was asked for.
-        `is_silent`: nothing came for as long as was waited.
+        `is_silent`: nothing came for as long as was waited. `is_hung_up`: the connection ended before the
+        answer began, as one does that was kept from earlier requests while the peer closed it.
         """
         super().__init__(f"node {node_id}: {reason}")
         self.node_id = node_id
@@ -55,6 +57,7 @@ class PeerFailed(Exception):
         self.is_full = is_full
         self.is_absent = is_absent
         self.is_silent = is_silent
+        self.is_hung_up = is_hung_up
 
 
 class PeerClient:
@@ -211,7 +214,14 @@ async def open_request(
             )
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         # ValueError: a path or a header of a client that HTTP cannot carry.
-        raise PeerFailed(name, _reason(error), is_silent=isinstance(error, TimeoutError)) from error
+        is_silent = isinstance(error, TimeoutError)
+        raise PeerFailed(name, _reason(error), is_silent=is_silent, is_hung_up=_is_hung_up(error)) from error
+
+
+def _is_hung_up(error: Exception) -> bool:
+    if isinstance(error, aiohttp.ClientConnectorError | TimeoutError):  # it never was, or is still there
+        return False
+    return isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
 
 
 def _with_request_id(headers: Mapping[str, str] | None) -> CIMultiDict[str]:

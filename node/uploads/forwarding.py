@@ -13,7 +13,7 @@ views cannot play ball.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -42,6 +42,7 @@ from node.uploads.takeover import is_reachable
 
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
+KEPT_BYTES_MAX = 64 << 10  # of a body, to be sent once more
 REFUSAL_BYTES_MAX = 64 << 10  # of the body that says why; ours have less than 1 KiB
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
 _WATCH_S = 1.0  # between two looks at a holder that has not answered yet
@@ -122,8 +123,9 @@ async def ask_holder(
     """What the holder answers to this request, whose body has to keep to `pace`, by default that of a client.
 
     `method`, `path`: those to ask with there, where they are others; `fields`: headers that it has besides.
-    `answer_timeout_s`: how long the answer may take after the last byte, where that is longer. Raises
-    Unavailable when the holder cannot be reached, ClientGone.
+    `answer_timeout_s`: how long the answer may take after the last byte, where that is longer. A holder that
+    hangs up before it answers is asked once more, as long as nothing of the body is lost: it may have closed
+    a connection that was kept for this. Raises Unavailable when the holder cannot be reached, ClientGone.
     """
     if holder.mark in request.headers:
         raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
@@ -138,17 +140,25 @@ async def ask_holder(
     if waits_to_go_on(request):  # the holder refuses it, or lets it go on: then the first piece is asked for
         headers[hdrs.EXPECT] = "100-continue"
     body = _Body(request, pace)
+
+    def ask() -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return holder.request(
+            method or request.method,
+            path or request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
+            headers=headers,
+            body=body.chunks() if request.body_exists else None,
+            answer_timeout_s=max(answer_timeout_s, _answer_timeout_s(request)),
+        )
+
     try:
-        async with (
-            _while_reachable(holder),
-            holder.request(
-                method or request.method,
-                path or request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
-                headers=headers,
-                body=body.chunks() if request.body_exists else None,
-                answer_timeout_s=max(answer_timeout_s, _answer_timeout_s(request)),
-            ) as answer,
-        ):
+        async with _while_reachable(holder), AsyncExitStack() as asked:
+            try:
+                answer = await asked.enter_async_context(ask())
+            except PeerFailed as failure:
+                if not (failure.is_hung_up and await body.can_be_sent_again()):
+                    raise
+                _log.info("asking once more", extra={"peer": holder.name, "reason": failure.reason})
+                answer = await asked.enter_async_context(ask())
             body.answer = answer
             yield answer
     except PeerFailed as failure:
@@ -189,19 +199,40 @@ class _Body:
     def __init__(self, request: web.Request, pace: BodyPace | None) -> None:
         self._request = request
         self._pace = pace
+        self._kept: list[bytes] | None = []  # all that was taken of it; None once that is too much
+        self._is_at_rest = asyncio.Event()  # nobody takes any
+        self._is_at_rest.set()
         self.answer: aiohttp.ClientResponse | None = None
         self.error: Exception | None = None
 
+    async def can_be_sent_again(self) -> bool:
+        """Whether `chunks` would begin with its first byte, once whoever sent it has let go of it."""
+        await self._is_at_rest.wait()
+        return self.error is None and self._kept is not None
+
     async def chunks(self) -> AsyncIterator[bytes]:
-        yield b""  # the head goes at once: whoever sends the body may wait for the head of the answer
+        self._is_at_rest.clear()
         try:
-            async for chunk in body_chunks(self._request, self._pace):
+            yield b""  # the head goes at once: whoever sends the body may wait for the head of the answer
+            for chunk in self._kept or ():
                 yield chunk
+            async with aclosing(body_chunks(self._request, self._pace)) as coming:
+                async for chunk in coming:
+                    self._keep(chunk)
+                    yield chunk
         except (FilestoreError, ConnectionError) as error:
             self.error = error
             if self.answer is not None:
                 self.answer.close()
             raise
+        finally:
+            self._is_at_rest.set()
+
+    def _keep(self, chunk: bytes) -> None:
+        if self._kept is not None:
+            self._kept.append(chunk)
+            if self.answer is not None or sum(map(len, self._kept)) > KEPT_BYTES_MAX:
+                self._kept = None
 
 
 @asynccontextmanager

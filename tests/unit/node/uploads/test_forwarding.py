@@ -155,3 +155,92 @@ async def test_answer_behind_which_the_connection_ends_says_so() -> None:
             async with passed.session.put(passed.url, data=CONTENT) as answer:
                 assert answer.headers.get("Connection") == ("close" if passed.ends else None)
                 await answer.read()
+
+
+class HangsUp:
+    """A holder that answers the first request on a connection, and hangs up behind the head of the next.
+
+    `whenever`: behind that of each, and so many bytes of its body.
+    """
+
+    def __init__(self) -> None:
+        self.whenever: int | None = None
+        self.bodies: list[bytes] = []
+        self.heads = 0
+
+    async def __aenter__(self) -> "HangsUp":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._session = aiohttp.ClientSession(skip_auto_headers={"Content-Type"})
+        app = new_application([web.route("*", "/link", self._pass)], component="test")
+        self._passing = await serve(app, host="127.0.0.1", port=0, ssl_context=None)
+        self.url = f"http://127.0.0.1:{self._passing.port}/link"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._passing.close(1.0)
+        await self._session.close()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for is_kept in (False, True):
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            self.heads += 1
+            if is_kept or self.whenever is not None:
+                await reader.readexactly(self.whenever or 0)
+                writer.transport.abort()
+                return
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            self.bodies.append(await reader.readexactly(length))
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    @asynccontextmanager
+    async def _request(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        origin = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        answer = await open_request(self._session, "node 1", method, origin, path, **options)
+        try:
+            yield answer
+        finally:
+            answer.release()
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        return await pass_on(request, HolderAddress("Node 1", PASSED_WITHIN, self._request))
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT", "POST"])
+@pytest.mark.parametrize("size_bytes", [1, forwarding.KEPT_BYTES_MAX // 2])
+async def test_holder_that_closes_a_kept_connection_is_asked_on_a_new_one(
+    method: str, size_bytes: int
+) -> None:
+    content = CONTENT[:size_bytes]
+    async with HangsUp() as holder, aiohttp.ClientSession() as client, asyncio.timeout(20):
+        for _ in range(3):
+            async with client.request(method, holder.url, data=content) as answer:
+                assert answer.status == 204
+        assert holder.bodies == [content] * 3
+        assert holder.heads == 5
+
+
+async def test_holder_that_hangs_up_again_is_not_asked_for_ever() -> None:
+    async with HangsUp() as holder, aiohttp.ClientSession() as client, asyncio.timeout(20):
+        holder.whenever = 0
+        async with client.patch(holder.url, data=CONTENT[:1000]) as answer:
+            assert answer.status == 503
+        assert holder.heads == 2
+        assert not holder.bodies
+
+
+async def test_body_of_which_something_is_lost_is_not_sent_again() -> None:
+    async with HangsUp() as holder, aiohttp.ClientSession() as client, asyncio.timeout(20):
+        holder.whenever = 2 * forwarding.KEPT_BYTES_MAX
+        coming = asyncio.Event()
+
+        async def body() -> AsyncIterator[bytes]:
+            yield CONTENT[: forwarding.KEPT_BYTES_MAX]
+            yield CONTENT[: forwarding.KEPT_BYTES_MAX]
+            await coming.wait()
+
+        async with client.patch(holder.url, data=body()) as answer:
+            assert answer.status == 503
+        coming.set()
+        assert holder.heads == 1
