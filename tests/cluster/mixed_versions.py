@@ -134,7 +134,7 @@ class Load:
         self.token = cluster.admin_token
         self.over = threading.Event()
         self.faults: list[str] = []
-        self.requests = self.retries = 0
+        self.requests = self.retries = self.refused = 0
         self.longest_s, self.longest = 0.0, ""
         self.stored: dict[str, str] = {}  # sha256 by file_uuid
         self._lock = threading.Lock()
@@ -155,7 +155,8 @@ class Load:
 
     def told(self) -> str:
         return (
-            f"{self.requests} requests, {self.retries} tried again, {len(self.faults)} failed then;"
+            f"{self.requests} requests, {self.refused} met a node that was down and asked the next,"
+            f" {self.retries} tried again, {len(self.faults)} failed then;"
             f" {len(self.stored)} files; the longest wait {self.longest_s:.2f} s ({self.longest})"
         )
 
@@ -185,15 +186,20 @@ class Load:
     def ask(
         self, dice: random.Random, method: str, path: str, good: tuple[int, ...], **options: Any
     ) -> Answer:
-        """An answer with one of these codes, at the second attempt at the latest, which asks another node."""
-        first, second = dice.sample(self.cluster.nodes, 2)
+        """An answer with one of these codes, at the second attempt at the latest, which asks another node.
+
+        A node that takes no connection is no attempt: a client that knows several asks the next at once, as
+        it does where a name has several addresses.
+        """
+        nodes = dice.sample(self.cluster.nodes, len(self.cluster.nodes))
         began_s = time.monotonic()
-        answer, why = self._attempt(first, method, path, options)
+        first, answer, why = self._attempt(nodes, method, path, options)
         is_tried_again = answer is None or answer.status in TRY_AGAIN
         if is_tried_again:
             told_s = float(answer.headers.get("retry-after", PAUSE_S)) if answer else PAUSE_S
             time.sleep(max(told_s, PAUSE_S))
-            answer, again = self._attempt(second, method, path, options)
+            others = [node for node in nodes if node is not first]
+            second, answer, again = self._attempt(others, method, path, options)
             why = f"{first.id}: {why}; {second.id}: {again}"
         took_s = time.monotonic() - began_s
         with self._lock:
@@ -207,17 +213,23 @@ class Load:
         raise AssertionError(f"{method} {path} failed: {why}")
 
     def _attempt(
-        self, node: Member, method: str, path: str, options: dict[str, Any]
-    ) -> tuple[Answer | None, str]:
-        try:
-            answer = self.cluster.request(
-                method, path, node=node, token=self.token, timeout_s=REQUEST_S, **options
-            )
-        except BROKEN as error:
-            return None, repr(error)
-        return answer, f"{answer.status} {answer.body[:200]!r}" if answer.status >= 400 else str(
-            answer.status
-        )
+        self, nodes: Sequence[Member], method: str, path: str, options: dict[str, Any]
+    ) -> tuple[Member, Answer | None, str]:
+        """Of the first of these nodes that takes a connection: which that is, its answer, and why not."""
+        for node in nodes:
+            try:
+                answer = self.cluster.request(
+                    method, path, node=node, token=self.token, timeout_s=REQUEST_S, **options
+                )
+            except ConnectionRefusedError:
+                with self._lock:
+                    self.refused += 1
+                continue
+            except BROKEN as error:
+                return node, None, repr(error)
+            why = f"{answer.status} {answer.body[:200]!r}" if answer.status >= 400 else str(answer.status)
+            return node, answer, why
+        return nodes[-1], None, "none of them takes a connection"
 
     def _created(self, dice: random.Random, size: int) -> str:
         fields = {"filename": f"{dice.random()}.gns3p", "project_id": "lab", "size_bytes": size}
