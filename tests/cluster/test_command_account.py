@@ -290,6 +290,7 @@ def test_whoami_says_who_and_until_when(cluster: Cluster, home: Home, tmp_path: 
     assert re.search(r"\nYour token ends 2\d{3}-\d\d-\d\d \d\d:\d\d\.\n$", home.run("status").stdout.decode())
 
 
+@pytest.mark.long
 def test_expired_token_is_told_with_since_when_and_what_to_do(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "token"
     token = cluster.user_token("late", ttl_seconds=1)

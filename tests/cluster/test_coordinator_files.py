@@ -248,6 +248,7 @@ def chosen(kinds: Mapping[str, object], number: int) -> list[tuple[str, str]]:
     return [(kind, names[(number + position) % len(names)]) for position, kind in enumerate(kinds)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "where"), list(enumerate(PLACES)))
 def test_coordinator_starts_on_small_files_that_are_damaged(world: World, number: int, where: str) -> None:
     """But for the two copies of one file at once."""

@@ -110,6 +110,7 @@ def test_same_content_uploaded_again_replaces_every_damaged_replica(mended: Clus
             assert cluster.get(f"/files/{known}", node=node).body == content
 
 
+@pytest.mark.long
 def test_finished_content_that_rots_before_its_commit_has_to_come_again(mended: Cluster) -> None:
     cluster, content = mended, os.urandom(100_000)
     url = cluster.create(size_bytes=len(content))["upload_url"]

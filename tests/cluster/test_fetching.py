@@ -143,6 +143,7 @@ def is_begun(
     return True
 
 
+@pytest.mark.long
 def test_fetch_goes_on_where_a_killed_node_stopped(cluster: Cluster, big_sha256: str) -> None:
     target, *sources = cluster.nodes
     while pull_until(cluster, target, big_sha256, sources, lambda: cluster.kill(target)):

@@ -2,6 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from ca.csr import new_csr
 from ca.identity import Identity, Role
 from ca.jointoken import JoinToken
@@ -18,6 +20,7 @@ def request_of(name: str) -> dict[str, object]:
     return {"api_port": 19999, "csr": csr, "id": name, "ip_address": "127.0.0.1"}
 
 
+@pytest.mark.long
 def test_one_token_admits_one_of_ten_and_the_same_one_again(own_cluster: Cluster) -> None:
     token = JoinToken.parse(own_cluster.join_token()).bearer
     requests = [request_of(f"joiner-{number}") for number in range(JOINERS)]

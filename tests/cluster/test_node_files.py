@@ -157,6 +157,7 @@ def test_upload_whose_file_is_damaged_at_work_ends_with_the_right_content(
     world.check_files()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "damage"), cases(AT_START, *WITHOUT_PULL))
 def test_node_that_starts_on_a_damaged_file_is_right_or_says_why_not(
     world: World, kind: str, damage: str

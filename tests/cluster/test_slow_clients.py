@@ -4,6 +4,8 @@ import os
 import socket
 import ssl
 
+import pytest
+
 from bench.loaders import resident_bytes
 from tests.cluster.harness import Cluster
 
@@ -25,6 +27,7 @@ def slow_client(cluster: Cluster, path: str) -> ssl.SSLSocket:
     return client
 
 
+@pytest.mark.long
 def test_client_that_stops_reading_holds_less_than_2_mib_of_a_node(own_cluster: Cluster) -> None:
     cluster = own_cluster  # the shared one has its peak of memory looked at
     path = f"/api/v1/files/{cluster.store(os.urandom(SIZE_BYTES))}"

@@ -201,6 +201,7 @@ def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(sma
         small.wait_healthy()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_creation", [True, False])
 def test_disk_that_hangs_keeps_nobody_waiting_for_ever(
     small: Cluster, tmp_path: Path, is_creation: bool

@@ -54,6 +54,7 @@ def test_nodes_tell_how_many_replicas_they_have(cluster: Cluster) -> None:
     wait_until(all_more, what="the replicas in the status", timeout_s=30)
 
 
+@pytest.mark.long
 def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) -> None:
     leader = own_cluster.leader()
     first, second = (member for member in own_cluster.coordinators if member != leader)

@@ -26,6 +26,7 @@ def change_quota(cluster: Cluster, bucket_id: str, quota_bytes: int) -> None:
     assert changed.status == 200, changed.body
 
 
+@pytest.mark.long
 def test_upload_goes_on_at_another_node_and_the_old_holder_comes_back_as_a_member(four: Cluster) -> None:
     steps = Steps(four, os.urandom(SIZE))
     assert steps.patch(0, 8 * MIB).status == 204

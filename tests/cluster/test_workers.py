@@ -404,6 +404,7 @@ def test_workers_end_with_the_first_and_the_node_starts_again(crowd: Cluster) ->
     assert crowd.get(f"/files/{file_uuid}").body == b"abcdefghij"
 
 
+@pytest.mark.long
 def test_node_that_is_told_to_end_lets_requests_at_all_workers_end(crowd: Cluster) -> None:
     node = crowd.nodes[0]
     uuids = [created_for(crowd, node, owner, WORKERS, 10) for owner in (0, 1, 2)]
