@@ -134,7 +134,7 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
     request is kept whose bytes do not match its checksum. A final upload takes none. Needs write on the file.
     """
     with versioned():
-        return await write(request, tus.patch, tus.require_takes_bytes)
+        return await write(request, tus.patch, tus.require_takes_bytes, needs_file=tus.needs_file)
 
 
 async def tus_delete(request: web.Request) -> web.StreamResponse:

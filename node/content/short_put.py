@@ -55,11 +55,13 @@ async def put_short(
     *,
     expected_sha256: str,
     checksums: Sequence[Checksum],
+    patch_offset: int = -1,
 ) -> ContentRecord:
     """Take the body in, and complete the upload with it. `expected_sha256`: of the content, "" for any.
 
-    Raises CutOff for a body that ends early, if bytes of it came; ChecksumMismatch, InvalidRequest and what
-    the quota has no room for, of which nothing is kept; else as `complete_upload`.
+    `patch_offset`: 0 for a PATCH, which brings all of the content then. Raises CutOff for a body that ends
+    early, if bytes of it came; ChecksumMismatch, InvalidRequest and what the quota has no room for, of which
+    nothing is kept; else as `complete_upload`.
     """
     holder, declared_bytes = session.holder, session.record.size_bytes
     if declared_bytes is None and length_bytes:
@@ -79,6 +81,7 @@ async def put_short(
             session.record,
             content,
             sha256=sha256,
+            patch_offset=patch_offset,
         )
     except _FINAL:
         raise

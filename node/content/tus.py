@@ -27,6 +27,7 @@ from node.api.bodies.files import UploadInitialisation
 from node.api.tus_creation import answer_to
 from node.content.context import ContentContext
 from node.content.replay import is_repeated
+from node.content.short_put import CutOff, again, may_be_short, put_short
 from node.content.upload_session import UploadSession
 from node.http.conditions import field_of, http_date
 from node.http.digests import Checksum, piece_checksums, whole_digest
@@ -128,20 +129,50 @@ async def patch(session: UploadSession) -> web.StreamResponse:
     return web.Response(status=204, headers=_progress(record, record.offset_bytes))
 
 
+def needs_file(request: web.Request, services: ContentContext, record: UploadRecord) -> bool:
+    """Whether a PATCH wants the upload's file at once: one that brings all of small content does not."""
+    return not (services.blobs.packed.takes_new() and _brings_all(request, record))
+
+
+def _brings_all(request: web.Request, record: UploadRecord) -> bool:
+    """Whether the body of a PATCH is all of the content, which is small, and nothing of it came before."""
+    headers, length_bytes = request.headers, request.content_length
+    if record.kind == PARTIAL or (field_of(headers, "Upload-Offset") or "").strip(" \t") != "0":
+        return False
+    declared = (field_of(headers, "Upload-Length") or "").strip(" \t")
+    is_declared = record.size_bytes is not None or declared == str(length_bytes)
+    return is_declared and may_be_short(record, length_bytes)
+
+
 async def take(session: UploadSession, fields: PatchFields) -> UploadRecord:
     """Take the bytes of the request in; the upload then, which has ended if they completed the content.
 
     Raises as `patch` does.
     """
-    length_bytes = session.request.content_length
-    await session.holder.stand_at(fields.offset)
+    length_bytes, batches = session.request.content_length, None
     size_bytes = _size_of(session.record, fields.length_bytes)
+    if not session.holder.is_open:
+        if _brings_all(session.request, session.record):
+            assert length_bytes is not None, "brings all"
+            try:
+                await put_short(
+                    session,
+                    length_bytes,
+                    expected_sha256=fields.whole_sha256,
+                    checksums=fields.checksums,
+                    patch_offset=fields.offset,
+                )
+                return ended(session.record)
+            except CutOff as cut_off:
+                batches = again(cut_off)
+        await session.holder.open()
+    await session.holder.stand_at(fields.offset)
     _check_room(size_bytes, fields.offset, length_bytes)
     if session.record.size_bytes is None and size_bytes is not None:
         await session.holder.declare(size_bytes)
     if length_bytes is not None:
         await session.holder.reserve(fields.offset + length_bytes)
-    await session.receive(checksums=fields.checksums, whole_sha256=fields.whole_sha256)
+    await session.receive(checksums=fields.checksums, whole_sha256=fields.whole_sha256, batches=batches)
     offset = session.file.offset
     if session.holder.is_complete and session.record.kind == PARTIAL:
         await session.holder.settle()

@@ -36,10 +36,12 @@ async def complete_small(
     content: bytes,
     *,
     sha256: str,
+    patch_offset: int = -1,
 ) -> ContentRecord:
     """Everything between the last byte and `available`, of content that has that SHA-256.
 
-    Raises Unavailable when too few copies could be made, or as the log refuses; FilestoreError for this disk.
+    `patch_offset`: where the bytes of this request began, if it is a PATCH. Raises Unavailable when too few
+    copies could be made, or as the log refuses; FilestoreError for this disk.
     """
     stored = await store_small(
         services, record.kind, record.placement, content, sha256=sha256, as_of=record.as_of
@@ -55,7 +57,7 @@ async def complete_small(
         as_of=stored.as_of,
         node_id=services.node_id,
         epoch=record.epoch,
-        patch_offset=-1,  # no PATCH comes this way
+        patch_offset=patch_offset,
     )
     recorded = await record_completion(services, command)
     services.metrics.uploads_completed.inc()

@@ -1,4 +1,4 @@
-"""Small content by one whole request: packed, on as many disks as any other, whatever fails meanwhile."""
+"""Small content by one request, a PUT or a PATCH: packed, on as many disks as any other, whatever fails."""
 
 import asyncio
 import base64
@@ -34,6 +34,7 @@ from tests.cluster.upload_steps import TUS, Steps, stopped
 SIZE_BYTES = 4096
 AT_ONCE = 24
 NAME = base64.b64encode(b"lab").decode()
+METHODS = pytest.mark.parametrize("method", ["PUT", "PATCH"])
 BROKEN_OFF = (ConnectionError, http.client.HTTPException, ssl.SSLError)
 
 
@@ -52,6 +53,18 @@ def put(steps: Steps, node: Member | None = None, **headers: str) -> Answer:
     )
 
 
+def send(steps: Steps, method: str, node: Member | None = None, **headers: str) -> Answer:
+    """The same by either method."""
+    if method == "PUT":
+        return put(steps, node, **headers)
+    length = str(len(steps.content))
+    return steps.patch(0, len(steps.content), node, **{"Upload_Length": length, **headers})
+
+
+def is_taken(answer: Answer) -> bool:
+    return answer.status in (200, 204)
+
+
 def sha256_of(steps: Steps) -> str:
     return hashlib.sha256(steps.content).hexdigest()
 
@@ -63,12 +76,14 @@ def read(steps: Steps, node: Member) -> bytes:
 
 
 @contextmanager
-def part_sent(steps: Steps, sent_bytes: int) -> Iterator[None]:
-    """A PUT of which so much was sent, and whose client is silent then."""
+def part_sent(steps: Steps, method: str, sent_bytes: int) -> Iterator[None]:
+    """A request with all of it of which so much was sent, and whose client is silent then."""
     connection = http.client.HTTPSConnection(
         LOOPBACK, steps.holder.api_port, timeout=30, context=steps.cluster.context
     )
-    connection.putrequest("PUT", steps.path)
+    connection.putrequest(method, steps.path)
+    for name, value in (TUS | {"Upload-Offset": "0"}).items():  # of which a PUT takes no notice
+        connection.putheader(name, value)
     connection.putheader("Authorization", f"Bearer {steps.cluster.admin_token}")
     connection.putheader("Content-Length", str(len(steps.content)))
     connection.endheaders()
@@ -81,19 +96,22 @@ def part_sent(steps: Steps, sent_bytes: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("size_bytes", [0, 1, SIZE_BYTES, 64 << 10])
 @pytest.mark.parametrize("is_declared", [True, False])
+@METHODS
 def test_small_content_is_packed_on_every_node_and_read_from_each(
-    small: Cluster, size_bytes: int, is_declared: bool
+    small: Cluster, size_bytes: int, is_declared: bool, method: str
 ) -> None:
     steps = Steps(small, os.urandom(size_bytes), **({} if is_declared else {"size_bytes": None}))
-    answer = put(steps, steps.others[0])
-    assert answer.status == 200, answer.body
-    assert answer.json["blob_sha256"] == sha256_of(steps)
+    answer = send(steps, method, steps.others[0])
+    assert is_taken(answer), answer.body
+    assert method == "PATCH" or answer.json["blob_sha256"] == sha256_of(steps)
     assert holders_of(small, sha256_of(steps)) == small.nodes
     assert not any((small.data(node) / "uploads" / steps.file_uuid).exists() for node in small.nodes)
     assert [read(steps, node) for node in small.nodes] == [steps.content] * 3
-    assert put(steps).json == answer.json  # whoever lost the answer asks again
+    again = send(steps, method)  # whoever lost the answer asks again
+    assert (again.status, again.body) == (answer.status, answer.body)
+    assert steps.offset() == size_bytes
     steps.content = os.urandom(size_bytes + 1)
-    assert put(steps).status in (409, 413)
+    assert send(steps, method).status in (409, 413)
 
 
 def test_larger_content_is_a_file(small: Cluster) -> None:
@@ -112,38 +130,47 @@ def test_many_at_once_are_all_there(small: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "code"),
+    ("method", "headers", "code"),
     [
-        ({"Content_MD5": "AAAAAAAAAAAAAAAAAAAAAA=="}, "checksum_mismatch"),
-        ({"Repr_Digest": f"sha-256=:{'A' * 43}=:"}, "checksum_mismatch"),
-        ({"If_Match": '"0"'}, "precondition_failed"),
+        ("PUT", {"Content_MD5": "AAAAAAAAAAAAAAAAAAAAAA=="}, "checksum_mismatch"),
+        ("PUT", {"Repr_Digest": f"sha-256=:{'A' * 43}=:"}, "checksum_mismatch"),
+        ("PUT", {"If_Match": '"0"'}, "precondition_failed"),
+        ("PATCH", {"Upload_Checksum": f"sha256 {'A' * 43}="}, "checksum_mismatch"),
+        ("PATCH", {"Repr_Digest": f"sha-256=:{'A' * 43}=:"}, "checksum_mismatch"),
+        ("PATCH", {"If_Match": '"0"'}, "precondition_failed"),
+        ("PATCH", {"Content_Type": "text/plain"}, "unsupported_media_type"),
+        ("PATCH", {"Upload_Length": str(SIZE_BYTES + 1)}, "conflict"),
     ],
 )
-def test_refused_content_leaves_nothing(small: Cluster, headers: dict[str, Any], code: str) -> None:
+def test_refused_content_leaves_nothing(
+    small: Cluster, method: str, headers: dict[str, Any], code: str
+) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES))
     before = [packed_on(small, node) for node in small.nodes]
-    answer = put(steps, **headers)
+    answer = send(steps, method, **headers)
     assert answer.json["code"] == code, answer.body
     assert steps.offset() == 0
     assert [packed_on(small, node) for node in small.nodes] == before
-    assert put(steps).status == 200
+    assert is_taken(send(steps, method))
 
 
-def test_content_that_its_creator_declared_otherwise_is_refused(small: Cluster) -> None:
+@METHODS
+def test_content_that_its_creator_declared_otherwise_is_refused(small: Cluster, method: str) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES), blob_sha256="0" * 64)
-    assert put(steps).json["code"] == "checksum_mismatch"
+    assert send(steps, method).json["code"] == "checksum_mismatch"
     assert holders_of(small, sha256_of(steps)) == []
 
 
-def test_body_that_breaks_off_goes_on_where_it_ended(small: Cluster) -> None:
+@METHODS
+def test_body_that_breaks_off_goes_on_where_it_ended(small: Cluster, method: str) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES))
-    with part_sent(steps, 1000):
+    with part_sent(steps, method, 1000):
         wait_until(lambda: steps.offset() == 1000, what="the bytes that came", timeout_s=30)
     assert steps.patch(1000, SIZE_BYTES).status == 204
     assert read(steps, steps.others[1]) == steps.content
     assert sha256_of(steps) in packed_on(small, steps.holder)
     again = Steps(small, os.urandom(SIZE_BYTES))
-    with part_sent(again, 1000):
+    with part_sent(again, method, 1000):
         wait_until(lambda: again.offset() == 1000, what="the bytes that came", timeout_s=30)
     assert put(again).status == 200  # all of it anew
     assert read(again, again.others[0]) == again.content
@@ -167,22 +194,27 @@ def test_node_that_hangs_keeps_nobody_waiting_long_and_gets_its_copy_later(small
     )
 
 
-def test_too_few_nodes_keep_the_bytes_for_later(small: Cluster) -> None:
+@METHODS
+def test_too_few_nodes_keep_the_bytes_for_later(small: Cluster, method: str) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES))
     small.kill(*steps.others)
     try:
-        answer = put(steps)
+        answer = send(steps, method)
         assert answer.status == 503, answer.body
     finally:
         small.restart(*steps.others)
         small.wait_healthy()
-    assert put(steps).status == 200
+    assert steps.offset_once_told(steps.holder) in (0, SIZE_BYTES)
+    assert is_taken(send(steps, method))
     assert read(steps, steps.others[0]) == steps.content
 
 
-def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(small: Cluster) -> None:
+@METHODS
+def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(
+    small: Cluster, method: str
+) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES))
-    assert put(steps).status == 200
+    assert is_taken(send(steps, method))
     small.kill(steps.holder)
     try:
         assert read(steps, steps.others[0]) == steps.content
@@ -202,24 +234,25 @@ def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(sma
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_creation", [True, False])
-def test_disk_that_hangs_keeps_nobody_waiting_for_ever(
-    small: Cluster, tmp_path: Path, is_creation: bool
-) -> None:
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+def test_disk_that_hangs_keeps_nobody_waiting_for_ever(small: Cluster, tmp_path: Path, method: str) -> None:
     """The client is broken off, or told, and can ask another node."""
     steps = Steps(small, os.urandom(SIZE_BYTES))
-    fields = {"Upload-Length": str(SIZE_BYTES), "Upload-Metadata": f"filename {NAME}, project_id {NAME}"}
+    is_creation = method == "POST"
+    fields = {"Upload-Length": str(SIZE_BYTES), "Upload-Offset": "0"}
+    if is_creation:
+        fields |= {"Upload-Metadata": f"filename {NAME}, project_id {NAME}"}
     began_s = time.monotonic()
     with SYNC_HANGS.makes(small, steps.holder, tmp_path / "strace.log"), suppress(*BROKEN_OFF):
         answer = small.request(
-            "POST" if is_creation else "PUT",
+            method,
             "/project-files" if is_creation else steps.path,
             node=steps.holder,
             content=steps.content,
-            headers=TUS | fields if is_creation else {},
+            headers={} if method == "PUT" else TUS | fields,
             timeout_s=ANSWER_S_MAX,
         )
-        assert answer.status in (200, 201, 503), answer.body
+        assert answer.status in (200, 201, 204, 503), answer.body
     assert time.monotonic() - began_s < DISK_S + PATIENCE_S + LOAD_S
     small.wait_healthy()
     assert put(steps).status == 200
