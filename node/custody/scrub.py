@@ -220,7 +220,7 @@ class Scrubber:
             if order is not None:
                 order.run.add(bytes=size_bytes)
 
-        blob = await context.disk.open(context.blobs.open, sha256)
+        blob = await context.disk.open(context.blobs.open, sha256, is_afresh=True)
         try:
             await read_whole(context.disk, blob, pace=pace, verify=_verify_on_medium)
         finally:

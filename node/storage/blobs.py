@@ -50,11 +50,14 @@ class BlobStore(BlobFiles):
         super().close()
         self.packed.close()
 
-    def open(self, sha256: str) -> OpenBlob:
-        """The blob, for reading; the caller closes it. Raises as `BlobFiles.open` does."""
+    def open(self, sha256: str, *, is_afresh: bool = False) -> OpenBlob:
+        """The blob, for reading; the caller closes it. Raises as `BlobFiles.open` does.
+
+        `is_afresh`: what is read at once, as small content is, comes from the medium.
+        """
         require_sha256(sha256)
         try:
-            blob = self.packed.open(sha256)
+            blob = self.packed.open(sha256, is_afresh=is_afresh)
         except BlobDamaged as damage:
             if damage.file is None or not self.out_of_service.covers_packed(sha256, damage.file):
                 raise

@@ -29,12 +29,23 @@ class OpenPackedBlob(OpenBlob):
     """A packed blob; `fd` is that of its bytes in memory, which were found sound."""
 
     def __init__(
-        self, content: bytes, found: PackedBlob, store: PackStore, trusted: TrustedSegments, *, fd: int = -1
+        self,
+        content: bytes,
+        found: PackedBlob,
+        store: PackStore,
+        trusted: TrustedSegments,
+        *,
+        fd: int = -1,
+        is_afresh: bool = False,
     ) -> None:
-        """`fd`: of memory that has the content already. Raises OSError."""
+        """`fd`: of memory that has the content already. `is_afresh`: it was read from the medium for this.
+
+        Raises OSError.
+        """
         descriptor = fd if fd >= 0 else in_memory(content)
         super().__init__(fd=descriptor, sha256=found.sha256.hex(), sums=sums_of(found), trusted=trusted)
         self._content, self._found, self._store = content, found, store
+        self._is_afresh = is_afresh
 
     def state(self) -> object:
         """Its place: what was read from there was right, whatever becomes of that."""
@@ -59,7 +70,9 @@ class OpenPackedBlob(OpenBlob):
         return len(piece)
 
     def verify_on_medium(self, index: int, whole: WholeRead) -> bool:
-        """Reads the record from the disk, and compares it."""
+        """Reads the record from the disk, unless that was done when it was opened, and compares it."""
+        if self._is_afresh:
+            return self.verify_segment(index, whole)
         self._store.drop_pages(self._found)
         try:
             loaded = self._store.load(self._found.sha256)
@@ -110,13 +123,20 @@ class PackedBlobs:
         """Store blobs that hash to their names under one sync; durable on return. Raises OSError."""
         self.store.put([(bytes.fromhex(sha256), content) for sha256, content in blobs])
 
-    def open(self, sha256: str) -> OpenPackedBlob | None:
-        """The blob, to be closed by the caller; None when it is not packed. Raises BlobDamaged, OSError."""
+    def open(self, sha256: str, *, is_afresh: bool = False) -> OpenPackedBlob | None:
+        """The blob, to be closed by the caller; None when it is not packed. Raises BlobDamaged, OSError.
+
+        `is_afresh`: as the medium has it, whatever lies in memory.
+        """
+        for copy in self.copies(sha256) if is_afresh else ():
+            self.store.drop_pages(copy)
         try:
             loaded = self.store.load(bytes.fromhex(sha256))
         except RecordDamaged as error:
             raise damaged(error.blob) from error
-        return None if loaded is None else OpenPackedBlob(loaded[1], loaded[0], self.store, self._trusted)
+        if loaded is None:
+            return None
+        return OpenPackedBlob(loaded[1], loaded[0], self.store, self._trusted, is_afresh=is_afresh)
 
     def find(self, sha256: str) -> PackedBlob | None:
         """Where it lies, when it is packed; the newest of several. Raises OSError."""

@@ -20,7 +20,7 @@ from node.storage.inventory import look
 from node.storage.quarantine import Quarantine
 from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
 from tests.packed_blobs import packed_present, rot_packed
-from tests.page_cache import drops_pages, pages_in_memory
+from tests.page_cache import counts_reads, drops_pages, pages_in_memory, read_from_disks_bytes
 from tests.unit.custody_node import PACKS, SIZE_BYTES, Keeper
 from tests.unit.packed_store import CONTENT, NAME, name_of, put, read
 
@@ -235,6 +235,20 @@ def test_scrub_reads_a_packed_blob_past_the_page_cache(
         assert blob.verify_on_medium(0, blob.begin())
         rot_packed(tmp_path, name)
         assert not blob.verify_on_medium(0, blob.begin())
+
+
+def test_scrub_reads_a_packed_blob_once(store: BlobStore, tmp_path: Path) -> None:
+    if not counts_reads(tmp_path):
+        pytest.skip("the kernel does not count what is read from the file system of this test")
+    name = put(store, os.urandom(BLOB_BYTES_MAX))
+    for attempt in range(2):  # whatever lies in memory
+        before = read_from_disks_bytes()
+        with store.open(name, is_afresh=True) as blob:
+            assert blob.verify_on_medium(0, blob.begin())
+        assert BLOB_BYTES_MAX <= read_from_disks_bytes() - before < 1.5 * BLOB_BYTES_MAX, attempt
+    rot_packed(tmp_path, name)
+    with pytest.raises(BlobDamaged):
+        store.open(name, is_afresh=True)
 
 
 def test_look_at_a_packed_blob_reads_none_of_it(store: BlobStore, tmp_path: Path) -> None:
