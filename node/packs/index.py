@@ -75,7 +75,8 @@ class PackIndex:
     def __init__(self, path: Path) -> None:
         """Open or make them. Raises IndexDamaged, also where that was found before; OSError."""
         self._mark = path.with_name(path.name + DAMAGED)
-        if self._mark.exists():
+        self.is_damaged = False  # as far as this process knows
+        if self.look_for_mark():
             raise IndexDamaged(errno.EUCLEAN, "the index of the packs was found damaged")
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
         with self._telling(), ExitStack() as opened:
@@ -90,6 +91,11 @@ class PackIndex:
         """Give the file back."""
         self._reading.close()
         self._writing.close()
+
+    def look_for_mark(self) -> bool:
+        """Whether it was found damaged, by this process or another."""
+        self.is_damaged = self.is_damaged or self._mark.exists()
+        return self.is_damaged
 
     def find(self, sha256: bytes) -> PackedBlob | None:
         """The blob, in one of the packs that have it."""
@@ -256,6 +262,7 @@ class PackIndex:
         except sqlite3.Error as error:
             told, code = f"the index of the packs: {error}", getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                self.is_damaged = True
                 with suppress(OSError):
                     self._mark.touch()
                 raise IndexDamaged(errno.EUCLEAN, told) from error
