@@ -70,7 +70,7 @@ def main() -> None:
     arguments = parser.parse_args()
     context = client_context(arguments.credential, arguments.root) if arguments.credential else None
     load = EtcdLoad(arguments.port, arguments.value_bytes, context)
-    uvloop.run(serve_orders(load.obey))
+    uvloop.run(serve_orders(load.obey, Order))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import uuid_utils
@@ -39,6 +39,7 @@ from coordinator.rpc.view import View
 from node.base.config import NodeFiles
 
 FREE_BYTES = 1 << 40  # what the heartbeats say: no file is refused for want of room
+_Obey = Callable[[Any], Awaitable["Outcome"]]  # an order of one kind
 _Order = TypeVar("_Order", bound="Order")
 ORDER_TIMEOUT_S = 30.0  # of one command or read while measuring: nothing may fail
 
@@ -175,7 +176,7 @@ async def measure(act: Callable[[int], Awaitable[None]], order: Order, entry_byt
 
 async def serve_orders(
     obey: Callable[[_Order], Awaitable[Outcome]],
-    order_type: type[_Order] = Order,  # type: ignore[assignment]  # as it comes
+    order_type: type[_Order],
 ) -> None:
     """Answer the orders on stdin until it ends. An empty line on stdout says that this process is ready."""
     loop = asyncio.get_running_loop()
@@ -187,25 +188,25 @@ async def serve_orders(
         sys.stdout.flush()
 
 
-async def run(data: Path, token_file: Path) -> None:
+async def run(data: Path, token_file: Path, obeying: Callable[[Load], _Obey], kind: type[Any]) -> None:
     """Load the cluster that this node directory belongs to, as ordered."""
     load = Load(NodeFiles(data), token_file.read_text().strip())
     async with asyncio.TaskGroup() as group:
         owned = [group.create_task(load.metadata.run()), group.create_task(load.view.run())]
         await load.begin()
-        await serve_orders(load.obey)
+        await serve_orders(obeying(load), kind)
         for task in owned:
             task.cancel()
 
 
-def main() -> None:
-    """Parse the arguments and run."""
+def main(obeying: Callable[[Load], _Obey] = lambda load: load.obey, kind: type[Any] = Order) -> None:
+    """Parse the arguments and run: `obeying` makes of a load what obeys orders of this kind."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--token-file", type=Path, required=True)
     arguments = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(run(arguments.data, arguments.token_file))
+        uvloop.run(run(arguments.data, arguments.token_file, obeying, kind))
 
 
 if __name__ == "__main__":

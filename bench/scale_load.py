@@ -5,21 +5,15 @@
 What is read, listed from and deleted lies anywhere among all files: each of a thousand pages, none twice.
 """
 
-import argparse
-import asyncio
 import contextlib
 import random
-from pathlib import Path
 
-import uvloop
-
-from bench.load import ORDER_TIMEOUT_S, Load, Order, Outcome, measure, serve_orders
+from bench.load import ORDER_TIMEOUT_S, Load, Order, Outcome, main, measure
 from bench.scale_state import NODES, bucket_of, project_of, uuid_of
 from ca.errors import NotFound
 from coordinator.model.records import PROJECT_FILE, FilePage, ProjectFilePage, ProjectFileRecord
 from coordinator.protocol.commands import DeleteFile
 from coordinator.protocol.queries import GetProjectFile, ListBucketFiles, ListProjectFiles
-from node.base.config import NodeFiles
 
 PAGE_ROWS = 100
 VICTIMS_ROWS = 20  # that one page gives to be deleted
@@ -122,26 +116,5 @@ class ScaleLoad:
         self._chance.shuffle(self._victims)
 
 
-async def run(data: Path, token_file: Path) -> None:
-    """Load the cluster that this node directory belongs to, as ordered."""
-    load = Load(NodeFiles(data), token_file.read_text().strip())
-    async with asyncio.TaskGroup() as group:
-        owned = [group.create_task(load.metadata.run()), group.create_task(load.view.run())]
-        await load.begin()
-        await serve_orders(ScaleLoad(load).obey, ScaleOrder)
-        for task in owned:
-            task.cancel()
-
-
-def main() -> None:
-    """Parse the arguments and run."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--token-file", type=Path, required=True)
-    arguments = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(run(arguments.data, arguments.token_file))
-
-
 if __name__ == "__main__":
-    main()
+    main(lambda load: ScaleLoad(load).obey, ScaleOrder)

@@ -68,17 +68,17 @@ class FileRow(Struct, frozen=True):
     blob_sha256: str
 
 
-class NewFile(Struct, frozen=True):
+class NewFile(Struct, frozen=True, kw_only=True):
     """What a creating command says of the file itself."""
 
     file_uuid: str
-    kind: str
+    kind: str = ""
     bucket_id: str
-    filename: str
-    content_type: str
+    filename: str = ""
+    content_type: str = ""
     size_bytes: int | None
-    expected_sha256: str
-    retention_hours: int | None
+    expected_sha256: str = ""
+    retention_hours: int | None = None
 
 
 def require(
@@ -148,16 +148,7 @@ def check_new(scope: Change | Question, user: User, new: NewFile, *, given_back_
 
 def check(question: Question, query: CheckNewFile) -> None:
     """Whether the caller may create such a file now; raises what that would be refused with."""
-    new = NewFile(
-        file_uuid=query.file_uuid,
-        kind="",
-        bucket_id=query.bucket_id,
-        filename="",
-        content_type="",
-        size_bytes=query.size_bytes,
-        expected_sha256="",
-        retention_hours=None,
-    )
+    new = NewFile(file_uuid=query.file_uuid, bucket_id=query.bucket_id, size_bytes=query.size_bytes)
     check_new(question, require_user(question.users, query.caller), new)
 
 

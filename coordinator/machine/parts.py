@@ -71,11 +71,7 @@ def create(change: Change, command: CreatePartial) -> UploadRecord:
         file_uuid=command.file_uuid,
         kind=PARTIAL,
         bucket_id=command.bucket_id,
-        filename="",
-        content_type="",
         size_bytes=command.size_bytes,
-        expected_sha256="",
-        retention_hours=None,
     )
     files.check_new(change, user, new)
     files.insert(change, user, new)

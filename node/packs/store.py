@@ -27,7 +27,7 @@ from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import MEDIUM_ERRORS, unlink
 from node.packs.catching_up import CatchingUp, batches
-from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackFacts, PackIndex, Removal
+from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackIndex, Removal
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, open_pack, pack_name
 from node.packs.record import (
     HEAD_BYTES,
@@ -198,21 +198,6 @@ class PackStore:
     def after(self, sha256: bytes, limit: int) -> list[tuple[bytes, int]]:
         """The next blobs in the order of their SHA-256, with their lengths."""
         return self.index.after(sha256, limit)
-
-    def rewrite(self, pack: PackFacts) -> int:
-        """Copy what counts of a sealed pack to the one that is appended to, and remove it: bytes given back.
-
-        A record that is damaged stays what it is: the pack is kept for it, and 0 is answered. Raises OSError.
-        """
-        written_bytes, at = 0, 0
-        while True:
-            step = self.copy_some(pack.number, at)
-            if step is None:
-                break
-            at, copied_bytes = step
-            written_bytes += copied_bytes
-        given_back = self.drop_if_empty(pack.number)
-        return given_back - written_bytes if given_back else 0
 
     def copy_some(self, number: int, start: int) -> tuple[int, int] | None:
         """Copy some of what counts in a sealed pack from `start` on: where to go on, bytes that were written.

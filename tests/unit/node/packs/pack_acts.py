@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from node.packs.store import PackStore
+from tests.unit.packed_store import rewrite
 
 PACK_BYTES: Final = 24_000
 REMOVED_EVERY: Final = 3
@@ -41,5 +42,5 @@ def use_packs(root: Path, note: Callable[[str], None]) -> None:
             store.seal()
             for pack in store.index.packs():
                 if pack.is_sealed and rand.random() < 0.7:
-                    store.rewrite(pack)
+                    rewrite(store, pack)
                     note(f"rewritten {life}")

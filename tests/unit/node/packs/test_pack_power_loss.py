@@ -11,6 +11,7 @@ from node.packs.store import PackStore
 from tests.unit.disk_record import Record, Recorder
 from tests.unit.disk_replay import Cut, cuts
 from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
+from tests.unit.packed_store import rewrite
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))]
 
@@ -56,7 +57,7 @@ def test_what_was_stored_is_there_and_what_was_removed_is_not(
         with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
             check(store, stored, removed, cut)
             for pack in store.index.packs():
-                store.rewrite(pack)
+                rewrite(store, pack)
             check(store, stored, removed, cut)
         with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
             check(store, stored, removed, cut)

@@ -6,7 +6,6 @@ import os
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -29,19 +28,9 @@ from node.packs.record import (
 )
 from node.packs.store import PackStore, RecordDamaged
 from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
+from tests.unit.packed_store import rewrite
 
 MANY = 40
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "packs"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[PackStore]:
-    with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as opened:
-        yield opened
 
 
 def opened_anew(store: PackStore, path: Path, *, has_index: bool = True) -> PackStore:
@@ -71,7 +60,7 @@ def present(store: PackStore) -> set[int]:
 
 def rewrite_all(store: PackStore) -> int:
     store.seal()
-    return sum(store.rewrite(pack) for pack in store.index.packs() if pack.is_sealed)
+    return sum(rewrite(store, pack) for pack in store.index.packs() if pack.is_sealed)
 
 
 def change(path: Path, offset: int, count: int = 1) -> None:
@@ -126,7 +115,7 @@ def test_pack_that_is_appended_to_is_not_taken_away(store: PackStore) -> None:
     put(store, 1, 2)
     [pack] = store.index.packs()
     assert not pack.is_sealed
-    assert store.rewrite(pack) == 0
+    assert rewrite(store, pack) == 0
     assert present(store) == {1, 2}
 
 
@@ -140,7 +129,7 @@ def test_removal_outlives_the_pack_that_it_was_written_to(store: PackStore, path
     assert held is not None
     for pack in store.index.packs():
         if pack.number != held.place.pack:
-            assert store.rewrite(pack) != 0
+            assert rewrite(store, pack) != 0
     with closing(opened_anew(store, path, has_index=False)) as again:
         assert present(again) == {1, 3}
         rewrite_all(again)
@@ -275,7 +264,7 @@ def test_pack_that_another_process_appends_to_is_not_rewritten(path: Path) -> No
     with closing(PackStore(path)) as one, closing(PackStore(path)) as two:
         put(one, 1, 2)
         [pack] = two.index.packs()
-        assert two.rewrite(pack) == 0
+        assert rewrite(two, pack) == 0
         assert len(list(path.glob("*.pack"))) == 1
         put(one, 3)
         assert present(two) == {1, 2, 3}
@@ -402,7 +391,7 @@ def test_two_processes_find_each_other_s_blobs_and_append_to_packs_of_their_own(
             one.remove(blob(3)[0])
             for pack in two.index.packs():
                 if pack.is_sealed:
-                    assert two.rewrite(pack) > 0
+                    assert rewrite(two, pack) > 0
             assert present(one) == {2}
 
 
