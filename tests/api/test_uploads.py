@@ -13,6 +13,8 @@ from tests.api.expectations import check_refused
 from tests.cluster.harness import Answer, Cluster, require_curl
 from tests.cluster.test_uploads import TUS, Upload, begin, digest_of
 
+LARGE_BYTES = (64 << 10) + 1  # that is not taken in as a whole
+
 CONTENT = os.urandom(300_000)
 
 
@@ -112,10 +114,19 @@ def test_log_never_hears_of_all_bytes_of_content_with_another_digest(cluster: Cl
 
 
 def test_declared_digests_that_contradict_each_other_keep_what_came(cluster: Cluster) -> None:
+    content, size_bytes = os.urandom(LARGE_BYTES), LARGE_BYTES
+    upload = Upload(cluster, size_bytes=size_bytes, blob_sha256=hashlib.sha256(content).hexdigest())
+    assert upload.patch(0, content, Repr_Digest=digest_of(b"other")).status == 460
+    assert upload.offset() == size_bytes  # and by that it is complete
+    assert upload.patch(size_bytes, b"").status == upload.patch(0, content).status == 409
+    assert upload.content() == content
+
+
+def test_digests_that_contradict_each_other_keep_nothing_of_small_content(cluster: Cluster) -> None:
     upload = Upload(cluster, size_bytes=4, blob_sha256=hashlib.sha256(b"abcd").hexdigest())
     assert upload.patch(0, b"abcd", Repr_Digest=digest_of(b"other")).status == 460
-    assert upload.offset() == 4  # and by that it is complete
-    assert upload.patch(4, b"").status == upload.patch(0, b"abcd").status == 409
+    assert upload.offset() == 0
+    assert upload.patch(0, b"abcd", Repr_Digest=digest_of(b"abcd")).status == 204
     assert upload.content() == b"abcd"
 
 

@@ -60,6 +60,7 @@ def is_everywhere(cluster: Cluster, stored: Stored) -> bool:
     return all(cluster.replica(node, stored.sha256).exists() for node in cluster.nodes)
 
 
+@pytest.mark.long
 def test_one_bad_segment_in_each_replica_loses_nothing(whole: Cluster) -> None:
     cluster, content = whole, os.urandom(5 * SEGMENT_BYTES + 17)
     stored = store(cluster, content)

@@ -108,6 +108,7 @@ def test_slow_node_does_not_hold_the_end_up(cluster: Cluster, tmp_path: Path, fi
     assert (tmp_path / "x").read_bytes() == CONTENT
 
 
+@pytest.mark.long
 def test_node_that_is_killed_meanwhile_is_not_missed(own_cluster: Cluster, tmp_path: Path) -> None:
     cluster = own_cluster
     content = CONTENT * 3  # more ranges than socket buffers hold

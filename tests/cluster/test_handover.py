@@ -43,7 +43,14 @@ def refusing(steps: Steps, fault: str, log: Path) -> AbstractContextManager[None
     return injected(steps.cluster.pid(steps.holder), fault, log, data)
 
 
-@pytest.mark.parametrize("fault", ["pwrite64:error=ENOSPC", "pwrite64:error=EIO", "fdatasync:error=EIO"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "pwrite64:error=ENOSPC",
+        pytest.param("pwrite64:error=EIO", marks=pytest.mark.long),
+        pytest.param("fdatasync:error=EIO", marks=pytest.mark.long),
+    ],
+)
 def test_upload_goes_on_at_a_member_when_the_disk_of_its_holder_refuses(
     four: Cluster, tmp_path: Path, fault: str
 ) -> None:

@@ -173,6 +173,7 @@ async def test_node_gets_no_token_for_what_another_was_answered(cluster: Cluster
         )
 
 
+@pytest.mark.long
 async def test_node_makes_no_change_of_another_count_as_done(own_cluster: Cluster) -> None:
     cluster, victim = own_cluster, own_cluster.nodes[1]
     plain, revoked = cluster.user_token("plain"), cluster.user_token("revoked")

@@ -17,6 +17,7 @@ from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from node.base.config import NodeFiles
 from node.membership.renewal import renew
+from node.uploads.sweep import SWEEP_S
 from tests.cluster.harness import Cluster
 
 CHECKSUM = "Upload-Checksum"
@@ -31,7 +32,8 @@ def upload_directory(cluster: Cluster, url: str) -> Path:
     return cluster.data(holder_of(cluster, url)) / "uploads" / url.split("/")[-2]
 
 
-@pytest.mark.parametrize(("offset", "sends"), [("0", True), pytest.param("4", False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("offset", "sends"), [("0", True), ("4", False)])
 def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_request(
     mended: Cluster, offset: str, sends: bool
 ) -> None:
@@ -58,7 +60,8 @@ def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_requ
     assert answer.status == 204
     file_uuid = url.split("/")[-2]
     assert cluster.get(f"/files/{file_uuid}", node=others[0]).body == content
-    assert not upload_directory(cluster, url).exists()
+    directory = upload_directory(cluster, url)
+    wait_until(lambda: not directory.exists(), what="the sweep", timeout_s=2 * SWEEP_S)
 
 
 def test_bytes_of_an_ended_upload_are_swept_and_those_of_a_live_one_stay(mended: Cluster) -> None:

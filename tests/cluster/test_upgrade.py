@@ -3,6 +3,8 @@
 import sqlite3
 from contextlib import closing
 
+import pytest
+
 from coordinator.machine.execution.rules import RULES, in_force
 from coordinator.runtime.config import CoordinatorFiles
 from deploy.dev.cluster import Member
@@ -15,6 +17,7 @@ def rules_of(cluster: Cluster, member: Member) -> int:
         return in_force(db)
 
 
+@pytest.mark.long
 def test_newer_rules_are_in_force_once_every_coordinator_runs_again(own_cluster: Cluster) -> None:
     *early, last = own_cluster.coordinators
     own_cluster.terminate(*own_cluster.coordinators)

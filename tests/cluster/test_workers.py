@@ -137,6 +137,7 @@ def test_connections_are_dealt_out_to_all_workers(crowd: Cluster) -> None:
         connection.close()
 
 
+@pytest.mark.long
 def test_copies_of_an_upload_reach_the_worker_that_owns_it(pair: Cluster) -> None:
     holder, member = pair.nodes
     content = os.urandom(SMALL_BYTES + (2 << 20))
