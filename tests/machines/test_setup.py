@@ -13,7 +13,11 @@ from tests.machines.operator import ACCESS, UNITS, WAIT_S, shown, until_healthy
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 COORDINATOR = "/var/lib/filestore/coordinator"
-STRANGERS = "find /var/lib/filestore -mindepth 1 ! -user filestore ! -name lost+found"
+# Files that a process writes are renamed, and are gone, while `find` looks.
+STRANGERS = (
+    "find /var/lib/filestore -ignore_readdir_race -mindepth 1"
+    " ! -name lost+found ! -name '.*.tmp' ! -user filestore"
+)
 STOP = f"systemctl stop {' '.join(UNITS)}"
 
 
