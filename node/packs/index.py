@@ -89,12 +89,16 @@ class PackIndex:
 
     def close(self) -> None:
         """Give the file back."""
+        if self.is_damaged:  # the mark may not have been made when that was found
+            with suppress(OSError):
+                self._mark.touch()
         self._reading.close()
         self._writing.close()
 
     def look_for_mark(self) -> bool:
         """Whether it was found damaged, by this process or another."""
-        self.is_damaged = self.is_damaged or self._mark.exists()
+        if self._mark.exists():
+            self.is_damaged = True
         return self.is_damaged
 
     def find(self, sha256: bytes) -> PackedBlob | None:

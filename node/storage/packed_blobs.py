@@ -8,6 +8,7 @@ is not packed is not here: callers look for a file then. All calls block, but fo
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from node.diskio.durable import Disk, Octets
@@ -135,7 +136,8 @@ class PackedBlobs:
         `is_afresh`: as the medium has it, whatever lies in memory.
         """
         for copy in self.copies(sha256) if is_afresh else ():
-            self.store.drop_pages(copy)
+            with suppress(OSError):  # of a pack that is not to be read, as is found next
+                self.store.drop_pages(copy)
         try:
             loaded = self.store.load(bytes.fromhex(sha256))
         except RecordDamaged as error:

@@ -251,6 +251,22 @@ def test_scrub_reads_a_packed_blob_once(store: BlobStore, tmp_path: Path) -> Non
         store.open(name, is_afresh=True)
 
 
+def test_pack_that_cannot_be_opened_is_damage_to_whoever_reads_afresh_too(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, CONTENT)
+    store.packed.store.seal()
+
+    def fails(number: int, _directory: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(number))
+
+    store.packed.store._readers.clear()
+    monkeypatch.setattr("node.packs.store.open_pack", fails)
+    for is_afresh in (False, True):
+        with pytest.raises(BlobDamaged):
+            store.open(NAME, is_afresh=is_afresh)
+
+
 def test_look_at_a_packed_blob_reads_none_of_it(store: BlobStore, tmp_path: Path) -> None:
     """As of a file: a comparison would read all small blobs of a disk else."""
     put(store, CONTENT)
