@@ -89,6 +89,7 @@ async def put_short(
         failing(error)
         with suppress(FilestoreError):  # it is acknowledged nowhere yet
             await holder.open()
+            await holder.stand_at(0)  # what an earlier request left there goes
             await holder.keep(content)
         raise
 

@@ -154,6 +154,8 @@ async def take(session: UploadSession, fields: PatchFields) -> UploadRecord:
     if not session.holder.is_open:
         if _brings_all(session.request, session.record):
             assert length_bytes is not None, "brings all"
+            if session.record.size_bytes is None:
+                await session.holder.declare(length_bytes)
             try:
                 await put_short(
                     session,

@@ -210,6 +210,24 @@ def test_too_few_nodes_keep_the_bytes_for_later(small: Cluster, method: str) -> 
 
 
 @METHODS
+def test_what_cannot_be_completed_is_kept_whole_in_place_of_what_came_before(
+    small: Cluster, method: str
+) -> None:
+    steps = Steps(small, os.urandom(SIZE_BYTES))
+    small.kill(*steps.others)
+    try:
+        with part_sent(steps, method, 1000):
+            steps.wait_lying(steps.holder, 1000)
+        wait_until(lambda: send(steps, method).status == 503, what="a refusal", timeout_s=60)
+        assert steps.lying_bytes(steps.holder) == SIZE_BYTES
+    finally:
+        small.restart(*steps.others)
+        small.wait_healthy()
+    assert is_taken(send(steps, method)) or steps.offset() == SIZE_BYTES
+    assert read(steps, steps.others[0]) == steps.content
+
+
+@METHODS
 def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(
     small: Cluster, method: str
 ) -> None:
