@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import HttpVersion11, StreamReader, hdrs, web
@@ -213,11 +214,13 @@ def tell_of_the_end(request: web.Request, response: web.StreamResponse) -> None:
     """Have the head of an answer, which is about to be sent, tell that the connection closes behind it.
 
     A client that is not told so keeps the connection for its next request. A body in chunks of which nothing
-    has come yet will go past the parser.
+    has come yet will go past the parser: who answers before it takes such a body does so for peers.
     """
     connection = request.protocol
     assert isinstance(connection, _Connection)
-    if connection.is_draining or (not connection.is_at_body and _has_spoilt_the_parser(request)):
+    goes_past = connection.is_at_body and hdrs.UPGRADE not in request.headers
+    is_last = connection.is_draining or (not goes_past and _has_spoilt_the_parser(request))
+    if is_last and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
         response.force_close()
         response.headers[hdrs.CONNECTION] = "close"
 

@@ -99,7 +99,7 @@ def by_owner(handler: Handler) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if owner := worker_holding(request.app[PEER], upload_named(request)):
-            return await pass_on(request, owner, pace=_pace())
+            return await pass_on(request, owner, pace=_pace(), from_peer=True)
         return await handler(request)
 
     return handle

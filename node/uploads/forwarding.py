@@ -12,7 +12,7 @@ views cannot play ball.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from ca.errors import (
     RangeNotSatisfiable,
     Unavailable,
 )
-from coordinator.http.app import ClientGone, body_chunks, request_id
+from coordinator.http.app import ClientGone, body_batches, body_chunks, request_id
 from coordinator.http.rate_limits import BodyPace
 from coordinator.http.request_body import waits_to_go_on
 from coordinator.http.web_access import CLIENT_ADDRESS, client_address
@@ -43,6 +43,7 @@ from node.uploads.takeover import is_reachable
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
 KEPT_BYTES_MAX = 64 << 10  # of a body, to be sent once more
+KEPT_CONNECTION_S = 1.0  # in which one that the holder had closed shows it; who hangs up later means it
 REFUSAL_BYTES_MAX = 64 << 10  # of the body that says why; ours have less than 1 KiB
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
 _WATCH_S = 1.0  # between two looks at a holder that has not answered yet
@@ -55,6 +56,7 @@ _NOT_PASSED = frozenset(
     }
 )  # RFC 9110, section 7.6.1: these belong to one connection  # fmt: skip
 
+_REPEATED = (hdrs.METH_PATCH, hdrs.METH_PUT)  # which find what they have done; aiohttp repeats the others
 _ERRORS = {kind.code: kind for kind in CATALOGUE if kind not in (OffsetMismatch, RangeNotSatisfiable)}
 _log = logging.getLogger(__name__)
 
@@ -102,9 +104,12 @@ async def pass_on(
     pace: BodyPace | None = None,
     path: str = "",
     answer_timeout_s: float = 0.0,
+    from_peer: bool = False,
 ) -> web.StreamResponse:
     """The holder's answer to this request, streamed back. The rest is as of `ask_holder`."""
-    asking = ask_holder(request, holder, pace=pace, path=path, answer_timeout_s=answer_timeout_s)
+    asking = ask_holder(
+        request, holder, pace=pace, path=path, answer_timeout_s=answer_timeout_s, from_peer=from_peer
+    )
     async with asking as answer:
         return await _return(request, holder, answer)
 
@@ -119,13 +124,15 @@ async def ask_holder(
     fields: Mapping[str, str] = MappingProxyType({}),
     pace: BodyPace | None = None,
     answer_timeout_s: float = 0.0,
+    from_peer: bool = False,
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """What the holder answers to this request, whose body has to keep to `pace`, by default that of a client.
 
     `method`, `path`: those to ask with there, where they are others; `fields`: headers that it has besides.
-    `answer_timeout_s`: how long the answer may take after the last byte, where that is longer. A holder that
-    hangs up before it answers is asked once more, as long as nothing of the body is lost: it may have closed
-    a connection that was kept for this. Raises Unavailable when the holder cannot be reached, ClientGone.
+    `answer_timeout_s`: how long the answer may take after the last byte, where that is longer. `from_peer`:
+    as of `body_batches`. A holder that hangs up at once on bytes of an upload is asked once more, as long as
+    none of them is lost: it may have closed a connection that was kept for this. Raises Unavailable when the
+    holder cannot be reached, ClientGone.
     """
     if holder.mark in request.headers:
         raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
@@ -139,11 +146,13 @@ async def ask_holder(
     headers[CLIENT_ADDRESS] = client_address(request)
     if waits_to_go_on(request):  # the holder refuses it, or lets it go on: then the first piece is asked for
         headers[hdrs.EXPECT] = "100-continue"
-    body = _Body(request, pace)
+    body = _Body(request, pace, from_peer=from_peer)
+    method, now_s = method or request.method, asyncio.get_running_loop().time
+    until_s = now_s() + (KEPT_CONNECTION_S if method in _REPEATED else 0.0)
 
     def ask() -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         return holder.request(
-            method or request.method,
+            method,
             path or request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
             headers=headers,
             body=body.chunks() if request.body_exists else None,
@@ -155,7 +164,8 @@ async def ask_holder(
             try:
                 answer = await asked.enter_async_context(ask())
             except PeerFailed as failure:
-                if not (failure.is_hung_up and await body.can_be_sent_again()):
+                is_kept_one = failure.is_hung_up and now_s() < until_s
+                if not (is_kept_one and await body.can_be_sent_again()):
                     raise
                 _log.info("asking once more", extra={"peer": holder.name, "reason": failure.reason})
                 answer = await asked.enter_async_context(ask())
@@ -196,9 +206,10 @@ class _Body:
     `error` is what ended it early: the HTTP client swallows that. An `answer` that has begun ends with it.
     """
 
-    def __init__(self, request: web.Request, pace: BodyPace | None) -> None:
+    def __init__(self, request: web.Request, pace: BodyPace | None, *, from_peer: bool) -> None:
         self._request = request
         self._pace = pace
+        self._from_peer = from_peer
         self._kept: list[bytes] | None = []  # all that was taken of it; None once that is too much
         self._is_at_rest = asyncio.Event()  # nobody takes any
         self._is_at_rest.set()
@@ -216,7 +227,7 @@ class _Body:
             yield b""  # the head goes at once: whoever sends the body may wait for the head of the answer
             for chunk in self._kept or ():
                 yield chunk
-            async with aclosing(body_chunks(self._request, self._pace)) as coming:
+            async with aclosing(self._coming()) as coming:
                 async for chunk in coming:
                     self._keep(chunk)
                     yield chunk
@@ -227,6 +238,16 @@ class _Body:
             raise
         finally:
             self._is_at_rest.set()
+
+    async def _coming(self) -> AsyncGenerator[bytes, None]:
+        if not self._from_peer:
+            async with aclosing(body_chunks(self._request, self._pace)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        async with aclosing(body_batches(self._request, self._pace, from_peer=True)) as batches:
+            async for batch in batches:
+                yield b"".join(batch)
 
     def _keep(self, chunk: bytes) -> None:
         if self._kept is not None:

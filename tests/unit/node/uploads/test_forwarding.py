@@ -29,7 +29,9 @@ class Passed:
         self.pace: BodyPace | None = None
         self.thinks_s = 0.0
         self.ends = False
+        self.from_peer = False
         self.asked: list[Mapping[str, str]] = []
+        self.passed_on: list[int] = []  # by the connection that it came on
         self._listeners: list[Listener] = []
 
     async def __aenter__(self) -> "Passed":
@@ -79,7 +81,9 @@ class Passed:
             answer.close()
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
-        return await pass_on(request, HolderAddress("Worker 1", PASSED_WITHIN, self._request), pace=self.pace)
+        self.passed_on.append(id(request.transport))
+        to = HolderAddress("Worker 1", PASSED_WITHIN, self._request)
+        return await pass_on(request, to, pace=self.pace, from_peer=self.from_peer)
 
 
 async def test_body_may_wait_for_the_head_of_the_answer() -> None:
@@ -138,6 +142,25 @@ async def test_only_what_may_complete_an_upload_is_waited_for_as_long_as_that_ta
             assert answer.status == (200 if is_waited_for else 503)
 
 
+async def test_connection_of_a_peer_is_kept_behind_a_body_in_chunks() -> None:
+    """Of one that waited for the head of the answer. What was told in that could not be taken back."""
+    async with Passed() as passed, asyncio.timeout(10):
+        passed.from_peer = True
+        for _ in range(3):
+            answered = asyncio.Event()
+
+            async def body(answered: asyncio.Event = answered) -> AsyncIterator[bytes]:
+                yield b""
+                await answered.wait()
+                yield CONTENT
+
+            async with passed.session.put(passed.url, data=body()) as answer:
+                assert answer.headers.get("Connection") is None
+                answered.set()
+                assert await answer.read() == TOLD
+        assert len(set(passed.passed_on)) == 1
+
+
 async def test_fields_of_one_connection_are_not_passed_on() -> None:
     sent = {"Connection": "keep-alive, X-Private", "X-Private": "1", "X-Public": "2"}
     async with Passed() as passed, asyncio.timeout(10):
@@ -160,11 +183,12 @@ async def test_answer_behind_which_the_connection_ends_says_so() -> None:
 class HangsUp:
     """A holder that answers the first request on a connection, and hangs up behind the head of the next.
 
-    `whenever`: behind that of each, and so many bytes of its body.
+    `whenever`: behind that of each, and so many bytes of its body; `after_s`: so much later.
     """
 
     def __init__(self) -> None:
         self.whenever: int | None = None
+        self.after_s = 0.0
         self.bodies: list[bytes] = []
         self.heads = 0
 
@@ -188,6 +212,7 @@ class HangsUp:
             self.heads += 1
             if is_kept or self.whenever is not None:
                 await reader.readexactly(self.whenever or 0)
+                await asyncio.sleep(self.after_s)
                 writer.transport.abort()
                 return
             length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -207,7 +232,7 @@ class HangsUp:
         return await pass_on(request, HolderAddress("Node 1", PASSED_WITHIN, self._request))
 
 
-@pytest.mark.parametrize("method", ["PATCH", "PUT", "POST"])
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
 @pytest.mark.parametrize("size_bytes", [1, forwarding.KEPT_BYTES_MAX // 2])
 async def test_holder_that_closes_a_kept_connection_is_asked_on_a_new_one(
     method: str, size_bytes: int
@@ -228,6 +253,20 @@ async def test_holder_that_hangs_up_again_is_not_asked_for_ever() -> None:
             assert answer.status == 503
         assert holder.heads == 2
         assert not holder.bodies
+
+
+@pytest.mark.parametrize(
+    ("method", "after_s"),
+    [("POST", 0.0), ("PATCH", 1.5 * forwarding.KEPT_CONNECTION_S)],
+    ids=["post", "later"],
+)
+async def test_holder_that_hangs_up_on_purpose_is_not_asked_again(method: str, after_s: float) -> None:
+    """As it does to a client that is silent, when another one goes on; or who may not ask twice."""
+    async with HangsUp() as holder, aiohttp.ClientSession() as client, asyncio.timeout(20):
+        holder.whenever, holder.after_s = 0, after_s
+        async with client.request(method, holder.url, data=CONTENT[:1000]) as answer:
+            assert answer.status == 503
+        assert holder.heads == 1
 
 
 async def test_body_of_which_something_is_lost_is_not_sent_again() -> None:
