@@ -23,6 +23,8 @@ MAIN: Final = 'if __name__ == "__main__":'
 MODULES: Final = sorted(path.stem for path in BENCH.glob("*.py") if path.stem != "__init__")
 PROGRAMS: Final = [name for name in MODULES if MAIN in (BENCH / f"{name}.py").read_text("utf-8")]
 
+# Those that need Chromium, or servers of GNS3, which other suites install: here they are imported only.
+ELSEWHERE: Final = frozenset({"browser", "gns3"})
 # Processes that a benchmark starts, and that do nothing without it.
 RUN_BY: Final = {
     "bare": "uploads",
@@ -138,7 +140,7 @@ def test_process_of_a_benchmark_is_started_by_one_that_runs(name: str) -> None:
     [
         pytest.param(name, marks=[pytest.mark.long] * (name in LONG))
         for name in PROGRAMS
-        if name not in RUN_BY
+        if name not in RUN_BY and name not in ELSEWHERE
     ],
 )
 def test_benchmark_runs_with_small_numbers(name: str) -> None:
