@@ -136,16 +136,7 @@ async def ask_holder(
     """
     if holder.mark in request.headers:
         raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
-    named = request.headers.get(hdrs.CONNECTION, "").lower().split(",")
-    left_out = _NOT_PASSED.union(name.strip() for name in named)
-    kept = [(name, value) for name, value in request.headers.items() if name.lower() not in left_out]
-    headers = CIMultiDict(kept)
-    headers.update(fields)
-    headers[holder.mark] = "1"
-    headers["X-Request-Id"] = request_id(request)
-    headers[CLIENT_ADDRESS] = client_address(request)
-    if waits_to_go_on(request):  # the holder refuses it, or lets it go on: then the first piece is asked for
-        headers[hdrs.EXPECT] = "100-continue"
+    headers = _onward_headers(request, holder, fields)
     body = _Body(request, pace, from_peer=from_peer)
     method, now_s = method or request.method, asyncio.get_running_loop().time
     until_s = now_s() + (KEPT_CONNECTION_S if method in _REPEATED else 0.0)
@@ -178,6 +169,22 @@ async def ask_holder(
         raise Unavailable(
             f"{holder.name}, which holds this upload, cannot be reached.", retry_after_s=2
         ) from failure
+
+
+def _onward_headers(
+    request: web.Request, holder: HolderAddress, fields: Mapping[str, str]
+) -> CIMultiDict[str]:
+    named = request.headers.get(hdrs.CONNECTION, "").lower().split(",")
+    left_out = _NOT_PASSED.union(name.strip() for name in named)
+    kept = [(name, value) for name, value in request.headers.items() if name.lower() not in left_out]
+    headers = CIMultiDict(kept)
+    headers.update(fields)
+    headers[holder.mark] = "1"
+    headers["X-Request-Id"] = request_id(request)
+    headers[CLIENT_ADDRESS] = client_address(request)
+    if waits_to_go_on(request):  # the holder refuses it, or lets it go on: then the first piece is asked for
+        headers[hdrs.EXPECT] = "100-continue"
+    return headers
 
 
 async def refusal_of(holder: HolderAddress, answer: aiohttp.ClientResponse) -> FilestoreError:
