@@ -34,7 +34,7 @@ from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.view import View
 from coordinator.runtime import logs
 from coordinator.runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
-from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal, until_end
+from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal
 from coordinator.runtime.logs import ReadLevel
 from coordinator.runtime.metrics import Metrics
 from coordinator.runtime.service_manager import ServiceManager, keep_informed
@@ -107,8 +107,7 @@ async def run_node(
 ) -> None:
     """Run until SIGTERM or SIGINT.
 
-    Raises NotJoined, DataInUse, UnsafeSecretFile, or what made it impossible to go on, Unavailable for what
-    a new start mends. `http` is
+    Raises NotJoined, DataInUse, UnsafeSecretFile, or what made it impossible to go on. `http` is
     `127.0.0.1:PORT`: an extra plain listener for a proxy on this host. `workers`: how many processes share
     the ports for clients; this one is the first of them. SIGHUP: all use the certificates that lie on disk
     now, and the level of the log that `read_level` tells.
@@ -196,7 +195,7 @@ async def _run(
                 facts = {"node": config.id, "api_port": config.api_port, "peer_port": peer_port}
                 _log.info("node ready", extra=facts)
                 manager.ready()
-                fault = await until_end(stop, node.services.blobs.packed.fault)
+                await stop.wait()
                 manager.stopping()
                 _log.info("stopping")
                 await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
@@ -205,8 +204,6 @@ async def _run(
                 await node.services.records.leave()
             for task in owned:
                 task.cancel()
-    if fault:
-        raise Unavailable(fault)
 
 
 def _works_of_the_first(

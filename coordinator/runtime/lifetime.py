@@ -1,4 +1,4 @@
-"""How long a process lives: until it is asked to drain and end, or meets a fault that a new start mends."""
+"""How long a process lives: until SIGTERM or SIGINT asks it to drain and end."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,6 @@ from coordinator.runtime.service_manager import ServiceManager
 
 DESCRIPTORS_ENOUGH: Final = 1 << 20  # what an unlimited process is taken to have
 DESCRIPTORS_FEW: Final = 4096  # below it fewer uploads, blobs and connections are kept than were planned for
-FAULT_LOOK_S: Final = 1.0  # between two looks at what nothing but a new start mends
 COLLECT_AFTER: Final = 50_000  # objects more than before; 700 are what five commands under way hold
 
 _log = logging.getLogger(__name__)
@@ -77,20 +76,6 @@ def stop_signal() -> Iterator[asyncio.Event]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-async def until_end(stop: asyncio.Event, fault: Callable[[], str]) -> str:
-    """Wait until the process has to end: "" when it is asked to, else what `fault` has told.
-
-    `fault` is asked each second, and tells at once.
-    """
-    while not stop.is_set():
-        if told := fault():
-            return told
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAULT_LOOK_S):
-                await stop.wait()
-    return ""
 
 
 @contextlib.contextmanager

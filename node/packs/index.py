@@ -75,8 +75,7 @@ class PackIndex:
     def __init__(self, path: Path) -> None:
         """Open or make them. Raises IndexDamaged, also where that was found before; OSError."""
         self._mark = path.with_name(path.name + DAMAGED)
-        self.is_damaged = False  # as far as this process knows
-        if self.look_for_mark():
+        if self._mark.exists():
             raise IndexDamaged(errno.EUCLEAN, "the index of the packs was found damaged")
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
         with self._telling(), ExitStack() as opened:
@@ -89,17 +88,8 @@ class PackIndex:
 
     def close(self) -> None:
         """Give the file back."""
-        if self.is_damaged:  # the mark may not have been made when that was found
-            with suppress(OSError):
-                self._mark.touch()
         self._reading.close()
         self._writing.close()
-
-    def look_for_mark(self) -> bool:
-        """Whether it was found damaged, by this process or another."""
-        if self._mark.exists():
-            self.is_damaged = True
-        return self.is_damaged
 
     def find(self, sha256: bytes) -> PackedBlob | None:
         """The blob, in one of the packs that have it."""
@@ -266,7 +256,6 @@ class PackIndex:
         except sqlite3.Error as error:
             told, code = f"the index of the packs: {error}", getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                self.is_damaged = True
                 with suppress(OSError):
                     self._mark.touch()
                 raise IndexDamaged(errno.EUCLEAN, told) from error

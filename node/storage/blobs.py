@@ -210,7 +210,6 @@ class BlobStore(BlobFiles):
     def look_again(self) -> None:
         """At what could not be listed or opened, as `BlobFiles.look_again` does."""
         super().look_again()
-        self.packed.store.index.look_for_mark()  # which another process may have made
         if self.poison.names(PACKS):
             for _ in self._packed_names():
                 pass

@@ -112,12 +112,6 @@ class PackedBlobs:
         self._trusted = trusted
         self.store = PackStore(directory / "packs", disk=disk)
 
-    def fault(self) -> str:
-        """What only a new start of the node mends, "" for nothing. Blocks for nothing."""
-        if not self.store.index.is_damaged:
-            return ""
-        return "The index of the packs is damaged. It is made anew from the packs when the node starts again."
-
     def close(self) -> None:
         """Give the packs back."""
         self.store.close()

@@ -215,7 +215,8 @@ def test_faults_of_the_service_have_their_exit_codes(own_cluster: Cluster) -> No
     broken = create(cluster, "/vms", size_bytes=8)
     for each in cluster.nodes:
         (cluster.data(each) / "uploads" / broken["file_uuid"] / "data").mkdir(parents=True)
-    code, line = send(cluster, broken["upload_url"])
+    as_a_piece = ("--header", "Content-Range: bytes 0-7/8")  # which goes to a file, however small it is
+    code, line = send(cluster, broken["upload_url"], *as_a_piece)
     assert (code, line.partition(": ")[0]) == (EXIT_CODES["internal"], "internal")
     assert "under request id" in line
     audit = cluster.data(node) / "audit.log"
