@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from ca.errors import FilestoreError
 from coordinator.http.web_access import understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.rpc.tls_contexts import MemberContexts
@@ -135,11 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise_descriptor_limit()
     keep_large_buffers()
     siblings = Siblings(options.worker, options.workers, NodeFiles(options.data).run)
-    try:
-        uvloop.run(run_worker(options.data, siblings, options.http, options.web))
-    except (FilestoreError, OSError) as error:  # worker 0 starts another
-        _log.error("the worker cannot go on", extra={"reason": str(error)})
-        sys.exit(1)
+    uvloop.run(run_worker(options.data, siblings, options.http, options.web))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,21 @@ CONTENT = b"x" * 100_000
 STALL_S = 0.3
 
 
+def holder_at(port: int, session: aiohttp.ClientSession) -> HolderAddress:
+    """Asked as other nodes and workers are: a connection whose answer was read whole is kept."""
+
+    @asynccontextmanager
+    async def request(method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        origin = f"http://127.0.0.1:{port}"
+        answer = await open_request(session, "worker 1", method, origin, path, **options)
+        try:
+            yield answer
+        finally:
+            answer.release() if answer.content.at_eof() else answer.close()
+
+    return HolderAddress("Worker 1", PASSED_WITHIN, request)
+
+
 class Passed:
     """A listener that passes everything on to another, whose answer begins before the body does."""
 
@@ -71,18 +86,9 @@ class Passed:
         await response.write_eof()
         return response
 
-    @asynccontextmanager
-    async def _request(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        origin = f"http://127.0.0.1:{self._owner.port}"
-        answer = await open_request(self.session, "worker 1", method, origin, path, **options)
-        try:
-            yield answer
-        finally:
-            answer.close()
-
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         self.passed_on.append(id(request.transport))
-        to = HolderAddress("Worker 1", PASSED_WITHIN, self._request)
+        to = holder_at(self._owner.port, self.session)
         return await pass_on(request, to, pace=self.pace, from_peer=self.from_peer)
 
 
@@ -219,17 +225,8 @@ class HangsUp:
             self.bodies.append(await reader.readexactly(length))
             writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
 
-    @asynccontextmanager
-    async def _request(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        origin = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        answer = await open_request(self._session, "node 1", method, origin, path, **options)
-        try:
-            yield answer
-        finally:
-            answer.release()
-
     async def _pass(self, request: web.Request) -> web.StreamResponse:
-        return await pass_on(request, HolderAddress("Node 1", PASSED_WITHIN, self._request))
+        return await pass_on(request, holder_at(self._server.sockets[0].getsockname()[1], self._session))
 
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
