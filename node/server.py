@@ -179,6 +179,8 @@ async def _run(
             *([] if plain is None else ["--http", f"{plain[0]}:{plain[1]}"]),
             "--web",
             msgspec.json.encode(web).decode(),
+            "--instance",
+            start.instance,
         ]
         processes = WorkerProcesses(siblings.workers, options, lock=lock, registry=metrics.registry)
         async with asyncio.TaskGroup() as group:
@@ -455,7 +457,6 @@ async def _announce(config: NodeConfig, services: NodeServices, start: Start) ->
         zone=config.zone,
         weight=config.weight,
         instance=start.instance,
-        succeeds=start.succeeds,
     )
     view, logged = services.api.view, ""
     while True:
@@ -464,7 +465,10 @@ async def _announce(config: NodeConfig, services: NodeServices, start: Start) ->
         known = view.node(config.id)
         if known is None or not _is_announced(config, known) or _is_unsaid(known, start):
             try:
-                record = await services.api.metadata.propose(command, NodeRecord)
+                succeeds = start.succeeds("" if known is None else known.speaker)
+                record = await services.api.metadata.propose(
+                    msgspec.structs.replace(command, succeeds=succeeds), NodeRecord
+                )
             except FilestoreError as error:
                 if error.details != logged:
                     logged = error.details

@@ -26,7 +26,7 @@ from coordinator.runtime import logs
 from coordinator.runtime.lifetime import raise_descriptor_limit
 from coordinator.runtime.metrics import Metrics
 from node.base.config import NodeFiles
-from node.base.instance import beside
+from node.base.instance import Start
 from node.listeners import Ports
 from node.peerapi.losses import keep_reporting
 from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node
@@ -67,8 +67,13 @@ class SupervisorOrders:
             self.drain.set()
 
 
-async def run_worker(data: Path, siblings: Siblings, http: str | None, web: WebOptions) -> None:
-    """Run until worker 0 wants no more, or until SIGTERM. Raises what made it impossible to go on."""
+async def run_worker(
+    data: Path, siblings: Siblings, http: str | None, web: WebOptions, instance: str
+) -> None:
+    """Run until worker 0 wants no more, or until SIGTERM. Raises what made it impossible to go on.
+
+    `instance`: what worker 0 tells of this start; the disk may know of one that it does not tell.
+    """
     plain = None if http is None else loopback_listener(http)
     files = NodeFiles(data)
     config = files.read_config()
@@ -76,7 +81,7 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None, web: WebO
     # One that starts again beside others keeps its uploads: a pair that spoilt meanwhile is no reason to go.
     contexts = MemberContexts(files.credential(), config.identity, web=access.certificate, needs_web=False)
     orders = SupervisorOrders(contexts)
-    start = await asyncio.to_thread(beside, files.instance, config.id)
+    start = Start(instance)
     async with (
         open_node(files, config, contexts, metrics, siblings, start=start, access=access) as node,
         Ports(config, contexts, node.services, metrics) as ports,
@@ -126,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--http")
     parser.add_argument("--web", type=partial(msgspec.json.decode, type=WebOptions), default=NO_WEB_OPTIONS)
+    parser.add_argument("--instance", default="")
     parser.add_argument("--log-level", choices=logs.LEVELS, default=logs.usual_level())
     options = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal: worker 0 hears them and tells us
@@ -134,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise_descriptor_limit()
     keep_large_buffers()
     siblings = Siblings(options.worker, options.workers, NodeFiles(options.data).run)
-    uvloop.run(run_worker(options.data, siblings, options.http, options.web))
+    uvloop.run(run_worker(options.data, siblings, options.http, options.web, options.instance))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ __all__ = [
     "KnownInstances",
     "copy_of",
     "count_start",
-    "last_start",
     "parsed",
 ]
 
@@ -72,11 +71,6 @@ def count_start(path: Path, own_id: str = "") -> Instance | None:
         _log.warning("the starts of this directory are not counted", extra={"reason": error.strerror})
         return None
     return instance
-
-
-def last_start(path: Path, own_id: str = "") -> Instance | None:
-    """The start that was counted last, for another process of it. Blocks."""
-    return _read_copies(path, own_id)[0]
 
 
 def copy_of(path: Path) -> Path:

@@ -15,57 +15,61 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from coordinator.rpc.instances import count_start, last_start
+from coordinator.rpc.instances import count_start, parsed
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 NOTE_BYTES_MAX: Final = 1024
+ENDED_MAX: Final = 16  # processes in a note
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`instance` as it is told, "" if the disk does not keep it. `succeeds`: the process that has ended."""
+    """`instance` as it is told, "" if the disk does not keep it. `ended`: processes that are gone."""
 
     instance: str = ""
-    succeeds: str = ""
+    ended: tuple[str, ...] = ()
+
+    def succeeds(self, speaker: str) -> str:
+        """The process of the instance that speaks by the log, if that one has ended, else ""."""
+        process = parsed(speaker).process if speaker else ""
+        return process if process in self.ended else ""
 
 
 class _Note(Struct, frozen=True):
-    """Who holds the lock of a file that lies in this place."""
+    """Who holds the lock of a file that lies in this place, and who has held it before.
+
+    Not the last alone: a process that ended soon may never have told the log that it speaks.
+    """
 
     place: str
     process: str
+    ended: list[str] = []
 
 
 def begin(path: Path, node_id: str, lock: int) -> Start:
     """Count one more start. `lock`: the descriptor of the file that this process has locked. Blocks."""
-    place, succeeds = _place(lock), _ended(lock)
+    place, ended = _place(lock), _ended(lock)
     instance = count_start(path, node_id)
     if instance is None:
         return Start()
     try:
-        note = msgspec.json.encode(_Note(place, instance.process))
-        os.ftruncate(lock, 0)
+        note = msgspec.json.encode(_Note(place, instance.process, ended))
         os.pwrite(lock, note, 0)
+        os.ftruncate(lock, len(note))
     except OSError as error:
         _log.warning("the next start cannot know that this one has ended", extra={"reason": error.strerror})
-    return Start(str(instance), succeeds)
+    return Start(str(instance), tuple(ended))
 
 
-def beside(path: Path, node_id: str) -> Start:
-    """What another process of the same start tells. Blocks."""
-    instance = last_start(path, node_id)
-    return Start() if instance is None else Start(str(instance))
-
-
-def _ended(lock: int) -> str:
-    """The process that held the lock of this very file before, "" if nobody knows."""
+def _ended(lock: int) -> list[str]:
+    """The last processes that held the lock of this very file before, oldest first; none if nobody knows."""
     try:
         note = msgspec.json.decode(os.pread(lock, NOTE_BYTES_MAX, 0), type=_Note)
     except (OSError, msgspec.MsgspecError):
-        return ""
-    return note.process if note.place == _place(lock) else ""
+        return []
+    return [*note.ended, note.process][-ENDED_MAX:] if note.place == _place(lock) else []
 
 
 def _place(lock: int) -> str:

@@ -101,9 +101,11 @@ class DiskWatch:
         return self._is_full and not self.hangs()
 
     def hangs(self) -> bool:
-        """Whether the disk has neither taken nor refused what a look asked of it for HANG_S."""
-        since_s = self._looking_since_s
-        return since_s is not None and time.monotonic() - since_s >= HANG_S
+        """Whether the disk has neither taken nor refused for HANG_S what a look asked of it, or a probe.
+
+        A look ends at once where it finds that somebody else's probe waits.
+        """
+        return _is_long_ago(self._looking_since_s) or _is_long_ago(self._blobs.probe.waits_since_s)
 
     def fails(self) -> bool:
         """Whether the disk takes no bytes for another reason than that it is full: it may have lost some."""
@@ -169,6 +171,10 @@ class DiskWatch:
                 self._disk.break_off()
                 self._locks.break_off()
             was_hanging = does_hang
+
+
+def _is_long_ago(since_s: float | None) -> bool:
+    return since_s is not None and time.monotonic() - since_s >= HANG_S
 
 
 def _is_shortage(error: FilestoreError | OSError) -> bool:

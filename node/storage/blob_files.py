@@ -20,7 +20,6 @@ import errno
 import os
 import secrets
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -40,6 +39,7 @@ from node.diskio.fs import (
     storage_error,
     unlink,
 )
+from node.diskio.probe import DiskProbe
 from node.diskio.unusable_paths import PoisonItems
 from node.storage.incoming_blob import BlobWriter, ReplicaWriter
 from node.storage.leftovers import Leftovers
@@ -62,7 +62,6 @@ from node.storage.unclaimed import note_unclaimed
 from node.storage.verified_segments import TrustedSegments
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
-PROBE_WAIT_S = 1.0  # for another probe to end: a synced write of a few bytes
 INCOMING = "incoming-"
 # Areas of `PoisonItems`: directories; the index of the packs; blobs that cannot be opened, read, deleted, or
 # quarantined (that nobody knows, that are damaged).
@@ -107,7 +106,7 @@ class BlobFiles:
         self.uploads_directory = self.areas.keep_open("uploads")
         self.quarantine_directory = self.areas.keep_open("quarantine")
         self.unclaimed_directory = self.areas.keep_open(UNCLAIMED)
-        self._probing = threading.Lock()
+        self.probe = DiskProbe(self._write_probe)
         self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
         self.leftovers = Leftovers(self.uploads_directory, self.poison)
@@ -344,23 +343,6 @@ class BlobFiles:
             os.close(descriptor)
         return name
 
-    def probe(self) -> None:
-        """A synced write of a few bytes. Raises OSError when the disk takes none.
-
-        One at a time: a disk that hangs gets no more threads than one, however many ask.
-        """
-        if not self._probing.acquire(timeout=PROBE_WAIT_S):
-            raise TimeoutError(errno.ETIMEDOUT, "the disk has not taken the bytes before")
-        try:
-            name = self.write_incoming(b"probe")
-            try:
-                unlink(name, parent=self.uploads_directory)
-            except OSError:
-                self.leftovers.remove(name)  # now or later
-                raise
-        finally:
-            self._probing.release()
-
     def seal(self, descriptor: int) -> None:
         """Makes a file read-only and durable, its mode included. Raises OSError."""
         os.fchmod(descriptor, 0o400)
@@ -416,6 +398,14 @@ class BlobFiles:
         """The size of the file system."""
         facts = os.statvfs(self._root)
         return facts.f_blocks * facts.f_frsize
+
+    def _write_probe(self) -> None:
+        name = self.write_incoming(b"probe")
+        try:
+            unlink(name, parent=self.uploads_directory)
+        except OSError:
+            self.leftovers.remove(name)  # now or later
+            raise
 
     def _sync_leaf(self, sha256: str, upper: int, leaf: int) -> None:
         """Makes the names in `leaf` durable, and it and `upper` themselves.

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
+from node.diskio import probe
 from node.membership import disk_monitor
 from node.membership.disk_monitor import DiskWatch
 from node.uploads.takeover import is_reachable
@@ -71,6 +72,23 @@ async def test_disk_that_hangs_takes_no_bytes_until_it_goes_on(
         while not watching.heartbeat().takes_bytes:
             await asyncio.sleep(0.01)
         assert await is_reachable(other.services, "n1")
+
+
+async def test_disk_hangs_as_well_while_others_try_it(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch finds that a peer has it tried already: that one waits, and the watch is refused at once."""
+    monkeypatch.setattr(probe, "WAIT_S", 0.01)
+    node, other = nodes[0], nodes[1]
+    async with watched(node, monkeypatch) as watching:
+        while not watching.is_writable():
+            await asyncio.sleep(0.01)
+        with hanging(node, monkeypatch):
+            asked = node.services.disk.begin(node.services.blobs.probe)
+            await until(watching, hangs=True)
+            assert not await is_reachable(other.services, "n1")
+        await asyncio.wrap_future(asked)
+        await until(watching, hangs=False)
 
 
 async def test_who_waits_for_a_disk_that_hangs_is_let_go(
