@@ -42,6 +42,7 @@ _LEAVE: Final = (
     " out of service, and other nodes bring it anew."
 )
 _GONE: Final = "Is the disk mounted that belongs here? If it is, start the node: other nodes bring the blobs."
+_REWRITTEN: Final = "Start the node: it finds the blobs by the index, and rewrites the pack."
 _ANEW: Final = "Start the node: it makes the index anew from the packs."
 _STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
 
@@ -156,7 +157,7 @@ def _check_pack(
             if what := _fault(descriptor, header, record, deep=deep):
                 findings.problem(path, f"the blob {record.sha256.hex()} at {record.offset} {what}", _LEAVE)
     except PackInvalid as error:
-        findings.problem(path, str(error), _LEAVE)
+        findings.problem(path, str(error), _LEAVE if blobs is None else _REWRITTEN)
     finally:
         os.close(descriptor)
 

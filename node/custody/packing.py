@@ -1,13 +1,14 @@
 """Giving back the room of deleted small blobs: packs of which much is dead are rewritten.
 
-A pack is due when more than DEAD_SHARE of it is dead; so are packs that stayed small, once there are
+A pack is due when more than DEAD_SHARE of it is dead, or its header is damaged, so that nobody could read it
+without the index; so are packs that stayed small, once there are
 SMALL_PACKS_MAX of them: each process that ends leaves one. A rewriting goes on in steps of a megabyte, within
 the node's budget of bytes, and may be left after any of them: what was copied is in its new place then.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from node.custody.context import CustodyContext
@@ -46,7 +47,7 @@ class Packing:
         if any(not pack.is_sealed and _is_worth_it(pack) for pack in packs):
             await context.disk.run(self._store.seal)  # that of this process, if it is one of them
             packs = await context.disk.run(self._store.index.packs)
-        for pack in due_packs(packs):
+        for pack in due_packs(packs, damaged=self._store.without_header):
             if pack.live_bytes < await context.disk.run(context.blobs.room_bytes):
                 given_back += await self._rewrite(pack)
         self._show(await context.disk.run(self._store.index.packs) if given_back else packs)
@@ -74,11 +75,11 @@ class Packing:
         metrics.packed_bytes.labels("dead").set(sum(pack.dead_bytes for pack in packs))
 
 
-def due_packs(packs: Sequence[PackFacts]) -> list[PackFacts]:
-    """Those to be rewritten, the one that gives back most for what it costs first."""
+def due_packs(packs: Sequence[PackFacts], damaged: Collection[int] = ()) -> list[PackFacts]:
+    """Those to be rewritten, the one that gives back most for what it costs first; `damaged`: by number."""
     sealed = [pack for pack in packs if pack.is_sealed]
     small = [pack for pack in sealed if pack.indexed_bytes < SMALL_PACK_BYTES]
-    due = [pack for pack in sealed if _is_mostly_dead(pack)]
+    due = [pack for pack in sealed if pack.number in damaged or _is_mostly_dead(pack)]
     if len(small) >= SMALL_PACKS_MAX:
         due += [pack for pack in small if pack not in due]
     return sorted(due, key=lambda pack: pack.live_bytes / max(pack.indexed_bytes, 1))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
+from node.diskio.durable import Disk
 from node.diskio.fs import MEDIUM_ERRORS, read_whole, unlink
 from node.packs.index import PackedBlob, PackIndex, Removal
 from node.packs.pack_file import PackReader, is_in_use, numbers_in, open_pack, pack_name
@@ -27,6 +28,7 @@ from node.packs.record import (
     scan,
 )
 
+PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
 _T = TypeVar("_T", PackedBlob, PackRecord)
 
@@ -36,8 +38,11 @@ _log = logging.getLogger(__name__)
 class CatchingUp:
     """One opening of the packs in `directory`, a descriptor. `reader` gives each pack, open."""
 
-    def __init__(self, directory: int, index: PackIndex, reader: Callable[[int], PackReader]) -> None:
-        self._directory, self._index, self._reader = directory, index, reader
+    def __init__(
+        self, directory: int, index: PackIndex, reader: Callable[[int], PackReader], disk: Disk
+    ) -> None:
+        self._directory, self._index, self._reader, self._disk = directory, index, reader, disk
+        self.without_header: set[int] = set()  # packs that only the index still makes sense of
 
     def run(self, *, is_alone: bool) -> None:
         """Read what the index lacks; forget packs that are gone.
@@ -55,8 +60,11 @@ class CatchingUp:
         left: list[tuple[int, int]] = []  # packs, and where to begin in them
         for number in present:
             facts = known.get(number)
-            if (facts is None or not facts.is_sealed) and self._is_left(number):
+            is_left = self._is_left(number)
+            if is_left and (facts is None or not facts.is_sealed):
                 left.append((number, max(HEADER_BYTES, facts.indexed_bytes if facts else 0)))
+        for number, start in left:
+            self._make_durable(number, start)
         for number, start in left:
             self._index_blobs(number, start)
         for number, start in left:  # wherever the blobs are that they are of
@@ -72,15 +80,33 @@ class CatchingUp:
                 unlink(name, parent=self._directory)
 
     def _is_left(self, number: int) -> bool:
-        """Whether nobody appends to a pack."""
+        """Whether nobody appends to a pack, and it can be read."""
         try:
             reader = open_pack(number, self._directory)
+            if is_in_use(reader):
+                return False
+            reader.header()
         except (PackInvalid, OSError) as error:
             if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
                 raise
             _log.error("a pack cannot be read", extra={"pack": number, "reason": str(error)})
+            self.without_header.add(number)
             return False
-        return not is_in_use(reader)
+        return True
+
+    def _make_durable(self, number: int, start: int) -> None:
+        """What a process had written before it ended, and may not have synced: nobody counts on less.
+
+        It is read from the medium then. Of what a sync has failed for, the kernel's memory has more.
+        """
+        descriptor = self._reader(number).descriptor
+        try:
+            self._disk.fdatasync(descriptor)
+        except OSError as error:
+            if error.errno not in MEDIUM_ERRORS:
+                raise
+            _log.error("a pack cannot be made durable", extra={"pack": number, "reason": error.strerror})
+        os.posix_fadvise(descriptor, start // PAGE_BYTES * PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
 
     def _index_blobs(self, number: int, start: int) -> None:
         records, at_ns = _records_of(self._reader(number), start), time.time_ns()
@@ -111,11 +137,12 @@ class CatchingUp:
 
 def _records_of(reader: PackReader, start: int) -> Iterator[PackRecord]:
     """What lies in a pack from `start` on: by its index, else what is whole of it. Raises OSError."""
-    indexed = read_end(reader.descriptor, reader.header.marker)
+    header = reader.header()
+    indexed = read_end(reader.descriptor, header.marker)
     if indexed is not None:
         yield from (record for record in indexed if record.offset >= start)
         return
-    for record in scan(reader.descriptor, reader.header, start):
+    for record in scan(reader.descriptor, header, start):
         if _is_whole(reader, record):
             yield record
 

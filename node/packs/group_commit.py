@@ -72,6 +72,7 @@ class GroupCommit:
         try:
             storing = self._disk.begin(self._store, blobs)
         except RuntimeError:
+            self._is_storing = False
             _tell(batch, Unavailable("This node is stopping."))
         else:
             storing.add_done_callback(ended)

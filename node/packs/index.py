@@ -299,6 +299,10 @@ def _remove(db: sqlite3.Connection, removal: Removal) -> None:
 
 
 def _insert(db: sqlite3.Connection, number: int, record: PackRecord, at_ns: int) -> None:
+    """It counts, unless a record that was read before says that it does not."""
+    asked = "SELECT 1 FROM removals WHERE target = ? AND target_offset = ?"
+    if db.execute(asked, (number, record.offset)).fetchone() is not None:
+        return
     row = (record.sha256, number, record.offset, record.length, record.digest, at_ns)
     if db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?, ?)", row).rowcount:
         _count_live(db, number, record.length + HEAD_BYTES, 1)

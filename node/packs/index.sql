@@ -32,7 +32,8 @@ CREATE TABLE IF NOT EXISTS removals (
     sha256 BLOB NOT NULL,
     PRIMARY KEY (pack, offset)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS removals_by_target ON removals (target);
+DROP INDEX IF EXISTS removals_by_target;  -- of earlier releases, by the pack alone
+CREATE INDEX IF NOT EXISTS removals_by_place ON removals (target, target_offset);
 
 -- Blobs that came and that the log has not been seen to know since (node/storage/unclaimed.py).
 CREATE TABLE IF NOT EXISTS unclaimed (

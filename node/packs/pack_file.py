@@ -5,9 +5,10 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,10 +50,20 @@ def numbers_in(directory: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class PackReader:
-    """A pack that is open for reading, until nobody has this object any more."""
+    """A pack that is open for reading, until nobody has this object any more.
 
+    Who knows where its records lie does without the header.
+    """
+
+    number: int
     descriptor: int
-    header: PackHeader
+
+    def header(self) -> PackHeader:
+        """What it begins with. Raises PackInvalid for what is no pack, or not this one; OSError."""
+        header = decode_header(os.pread(self.descriptor, HEADER_BYTES, 0))
+        if header.number != self.number:
+            raise PackInvalid(f"it says that it is number {header.number}")
+        return header
 
     @property
     def size_bytes(self) -> int:
@@ -66,31 +77,19 @@ class PackReader:
 
 
 def open_pack(number: int, directory: int) -> PackReader:
-    """Raises PackInvalid for what is no pack, or not this one; FileNotFoundError, OSError."""
-    with _as_invalid():
+    """Raises PackInvalid for what is no file, or not ours to read; FileNotFoundError, OSError."""
+    try:
         descriptor = os.open(pack_name(number), READ_FLAGS, dir_fd=directory)
-    try:
-        with _as_invalid():
-            header = decode_header(os.pread(descriptor, HEADER_BYTES, 0))
-        if header.number != number:
-            raise PackInvalid(f"it says that it is number {header.number}")
-        reader = PackReader(descriptor, header)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    weakref.finalize(reader, os.close, descriptor)  # a thread may read while others forget it
-    return reader
-
-
-@contextmanager
-def _as_invalid() -> Iterator[None]:
-    """A link, a directory or the like is no pack."""
-    try:
-        yield
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise PackInvalid("it is no file")
     except OSError as error:
         if error.errno in _NO_FILE:
             raise PackInvalid(error.strerror) from error
         raise
+    reader = PackReader(number, descriptor)
+    weakref.finalize(reader, os.close, descriptor)  # a thread may read while others forget it
+    return reader
 
 
 def is_in_use(reader: PackReader) -> bool:

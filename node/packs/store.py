@@ -6,7 +6,8 @@
     DIR/packs/users.lock      shared by the processes that use the index
 
 A blob that `put` has returned for is durable, and is found by every process of the node. One that `remove`
-has taken is not found any more; where the index is lost it may be back, as a blob that nobody asked for.
+has taken is not found any more; where the index or its newest rows are lost it may be back, as a blob that
+nobody asked for.
 
 A pack that its process has left, however that ended, is never appended to again: what was behind its last
 sync is not known. All calls block. For any thread.
@@ -26,7 +27,7 @@ from typing import Final
 from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import MEDIUM_ERRORS, unlink
-from node.packs.catching_up import CatchingUp, batches
+from node.packs.catching_up import PAGE_BYTES, CatchingUp, batches
 from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackIndex, Removal
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, open_pack, pack_name
 from node.packs.record import (
@@ -42,6 +43,7 @@ from node.packs.record import (
 
 BLOB_BYTES_MAX: Final = 64 << 10
 PACK_BYTES_MAX: Final = 256 << 20
+PACK_RECORDS_MAX: Final = 100_000  # which a process has in memory until the pack is sealed
 READERS_MAX: Final = 64  # packs that are kept open for reading
 INDEX: Final = "index.sqlite"
 OPENING: Final = "opening.lock"
@@ -49,7 +51,6 @@ USERS: Final = "users.lock"
 
 _STEP_BYTES: Final = 1 << 20  # that are copied under one sync
 _STEP_BLOBS: Final = 256
-PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class PackStore:
         self._writer: PackWriter | None = None
         self._readers: dict[int, PackReader] = {}
         self._users = -1
+        self.without_header = frozenset[int]()  # packs that want to be rewritten while there is an index
         try:
             self._users = self._opened_lock(USERS)
             with self._opening():
@@ -139,14 +141,16 @@ class PackStore:
         return None if loaded is None else loaded[1]
 
     def read_damaged(self, found: PackedBlob) -> bytes:
-        """What lies in the place of a blob, whatever that is; nothing where there is no such pack.
+        """What lies in the place of a blob, whatever that is; nothing where its pack is gone.
 
-        Raises OSError when the medium does not give it: it may do so later.
+        Raises OSError when it cannot be read now: it may be later.
         """
         try:
             reader = self._reader(found.place.pack)
-        except (FileNotFoundError, PackInvalid):
+        except FileNotFoundError:
             return b""
+        except PackInvalid as error:
+            raise OSError(errno.EIO, str(error)) from error
         return os.pread(reader.descriptor, found.length, found.place.offset + HEAD_BYTES)
 
     def reaches(self, found: PackedBlob) -> bool:
@@ -289,12 +293,15 @@ class PackStore:
     def _pack_to_append_to(self) -> PackWriter:
         """The pack of this process, anew where it is full or broken. Raises OSError."""
         writer = self._writer
-        if writer is not None and (writer.is_broken or writer.durable_offset >= self._pack_bytes_max):
+        if writer is not None and (writer.is_broken or self._is_full(writer)):
             self._end_pack()
             writer = None
         if writer is None:
             writer = self._writer = PackWriter(self._directory, self._disk)
         return writer
+
+    def _is_full(self, writer: PackWriter) -> bool:
+        return writer.durable_offset >= self._pack_bytes_max or len(writer.records) >= PACK_RECORDS_MAX
 
     def _is_appended_to(self, number: int) -> bool:
         """Whether a process does, be it this one or another."""
@@ -385,7 +392,9 @@ class PackStore:
     def _caught_up(self, path: Path, *, is_alone: bool) -> PackIndex:
         self.index = PackIndex(path)
         try:
-            CatchingUp(self._directory, self.index, self._reader).run(is_alone=is_alone)
+            catching_up = CatchingUp(self._directory, self.index, self._reader, self._disk)
+            catching_up.run(is_alone=is_alone)
+            self.without_header = frozenset(catching_up.without_header)
         except BaseException:
             self.index.close()
             raise

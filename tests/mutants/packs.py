@@ -14,6 +14,9 @@ DAMAGED = f"{_STORE}damage_costs_one_blob"
 FORGED = f"{_STORE}content_that_ends_like_a_pack_hides_no_other"
 OUTLIVES = f"{_STORE}removal_outlives_the_pack_that_it_was_written_to"
 UNREAD = f"{_STORE}removal_that_could_not_be_read_is_read_by_the_next_who_opens"
+UNDONE = f"{_STORE}removal_that_is_known_is_not_undone_by_reading_a_pack_once_more"
+LEFT = f"{_PACKS}/test_pack_power_loss.py::test_what_a_process_finds_that_another_has_left_is_durable[4]"
+_HEADERS = f"{_PACKS}/test_pack_headers.py::test_"
 IN_USE = f"{_STORE}pack_that_another_process_appends_to_is_not_rewritten"
 SEALED = f"{_STORE}pack_that_takes_no_more_carries_its_index"
 FAILED = f"{_STORE}sync_that_fails_fails_all_of_its_blobs_and_no_other"
@@ -144,6 +147,34 @@ PACKS = (
         "stop=start, at_ns=at_ns)  # until",
         "stop=batch[-1].stop, at_ns=at_ns)  # until",
         UNREAD,
+    ),
+    _of(
+        "what another process has left counted before it is synced",
+        _CATCHING_UP,
+        "            self._disk.fdatasync(descriptor)\n",
+        "            pass\n",
+        LEFT,
+    ),
+    _of(
+        "blob that was removed back with the next reading of its pack",
+        _INDEX_FILE,
+        "    if db.execute(asked, (number, record.offset)).fetchone() is not None:\n        return\n",
+        "",
+        UNDONE,
+    ),
+    _of(
+        "blob of a pack that cannot be opened given up",
+        _STORE_FILE,
+        "            raise OSError(errno.EIO, str(error)) from error\n",
+        '            return b""\n',
+        f"{_HEADERS}blob_of_a_pack_that_cannot_be_opened_is_kept_for_when_it_can",
+    ),
+    _of(
+        "pack with a damaged header not rewritten",
+        _CATCHING_UP,
+        "            self.without_header.add(number)\n",
+        "",
+        f"{_HEADERS}pack_with_a_damaged_header_is_read_by_the_index_and_rewritten[0]",
     ),
     _of(
         "pack sealed without its index",

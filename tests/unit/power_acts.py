@@ -159,13 +159,17 @@ def killed(root: Path, calls: Path, act: Path, *arguments: Path) -> None:
     """A process dies after so many calls of an act, and the next one starts: what the first has not synced
     shows, and is as little durable as before.
     """
+    _die_at(root, calls, act, *arguments)
+    note("starts")
+    _started(root)
+
+
+def _die_at(root: Path, calls: Path, act: Path, *arguments: Path) -> None:
     if (child := os.fork()) == 0:
         ctypes.CDLL(None).disk_record_die_after(int(calls.name))
         ACTS[act.name](root, *arguments)
         os._exit(0)
     os.waitpid(child, 0)
-    note("starts")
-    _started(root)
 
 
 def _started(root: Path) -> None:
@@ -299,9 +303,16 @@ def use_packs(root: Path) -> None:
     pack_acts.use_packs(root, note)
 
 
+def find_packs(root: Path, calls: Path) -> None:
+    """The same for small blobs of a node, which are found by the next process."""
+    _die_at(root, calls, Path("use_packs"))
+    pack_acts.find_packs(root, note)
+
+
 _STATES = (apply, copy, make, install, decide, start, rebuild_alone, rebuild_fetched, lose_log)
 ACTS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (*_STATES, killed, append, promise, shape, place, count, use_packs)
+    each.__name__: each
+    for each in (*_STATES, killed, append, promise, shape, place, count, use_packs, find_packs)
 }
 
 

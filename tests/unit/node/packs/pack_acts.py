@@ -13,6 +13,7 @@ from tests.unit.packed_store import rewrite
 PACK_BYTES: Final = 24_000
 REMOVED_EVERY: Final = 3
 PUTS: Final = 24
+BLOBS_MAX: Final = 300  # more than there are
 
 
 def blob(number: int) -> tuple[bytes, bytes]:
@@ -44,3 +45,13 @@ def use_packs(root: Path, note: Callable[[str], None]) -> None:
                 if pack.is_sealed and rand.random() < 0.7:
                     rewrite(store, pack)
                     note(f"rewritten {life}")
+
+
+def find_packs(root: Path, note: Callable[[str], None]) -> None:
+    """Open what another process has left, tell what is found there, and rewrite it."""
+    with closing(PackStore(root / "packs", pack_bytes_max=PACK_BYTES)) as store:
+        found = [number for number in range(BLOBS_MAX) if store.read(blob(number)[0]) is not None]
+        note(f"found {' '.join(map(str, found))}")
+        for pack in store.index.packs():
+            rewrite(store, pack)
+    note("rewritten")

@@ -2,16 +2,21 @@
 
 import asyncio
 import errno
+import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from ca.errors import InsufficientStorage, Unavailable
-from node.diskio.durable import Octets
+from node.diskio.durable import Disk, Octets
 from node.diskio.executor import DiskWorkers
 from node.packs import group_commit
 from node.packs.group_commit import GroupCommit
+from node.storage.blobs import BlobStore
 
 Blobs = Sequence[tuple[str, Octets]]
 
@@ -102,5 +107,30 @@ async def test_too_many_bytes_that_wait_are_refused(
 
 async def test_disk_that_is_closed_refuses(disk: DiskWorkers) -> None:
     disk.close()
-    with pytest.raises(Unavailable, match="stopping"):
-        await GroupCommit(disk, Store()).put("a", b"x")
+    commit = GroupCommit(disk, Store())
+    for name in ("a", "b"):
+        with pytest.raises(Unavailable, match="stopping"):
+            await commit.put(name, b"x")
+
+
+async def test_blobs_that_come_at_once_share_few_syncs(disk: DiskWorkers, tmp_path: Path) -> None:
+    syncs = list[int]()
+
+    def fdatasync(descriptor: int) -> None:
+        os.fdatasync(descriptor)
+        syncs.append(descriptor)
+
+    contents = [os.urandom(1000) for _ in range(100)]
+    blobs = {hashlib.sha256(content).hexdigest(): content for content in contents}
+    with closing(BlobStore(tmp_path, disk=Disk(fdatasync=fdatasync))) as store:
+        store.packed.takes_new = lambda: True
+        commit = GroupCommit(disk, store.pack)
+        await commit.put(*blobs.popitem())
+        syncs.clear()  # of making the pack
+        await asyncio.gather(*(commit.put(*blob) for blob in blobs.items()))
+        assert 0 < len(syncs) <= 10
+        for name, content in blobs.items():
+            with store.open(name) as blob:
+                assert blob.read_cached(0, len(content)) == content
+    with closing(BlobStore(tmp_path)) as again:
+        assert all(again.packed.find(name) is not None for name in blobs)

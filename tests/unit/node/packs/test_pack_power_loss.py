@@ -1,5 +1,6 @@
 """The power fails at any moment of a pack's life: what was stored is there after it, byte for byte."""
 
+import random
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,15 +11,21 @@ import pytest
 from node.packs.store import PackStore
 from tests.unit.disk_record import Record, Recorder
 from tests.unit.disk_replay import Cut, cuts
-from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
+from tests.unit.node.packs.pack_acts import BLOBS_MAX, PACK_BYTES, blob
 from tests.unit.packed_store import rewrite
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))]
 
+SEEDS_OF_KILLS = [4, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 40))]
+
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    recorder = Recorder(tmp_path_factory.mktemp("recorder"))
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Recorder:
+    return Recorder(tmp_path_factory.mktemp("recorder"))
+
+
+@pytest.fixture(scope="module")
+def used(recorder: Recorder, tmp_path_factory: pytest.TempPathFactory) -> Record:
     return recorder.record("use_packs", tmp_path_factory.mktemp("used"))
 
 
@@ -32,6 +39,12 @@ def lives(record: Record, path: Path, seed: int, count: int) -> Iterator[tuple[C
         directory = cut.put(path / f"cut-{number}")
         yield cut, directory / "packs"
         shutil.rmtree(directory)
+
+
+def before_syncs(record: Record) -> list[int]:
+    """After how many calls, notes not counted, a sync of a pack comes next."""
+    calls = [call for call in record.calls if call.kind != "N"]
+    return [at for at, call in enumerate(calls) if call.kind == "D" and call.paths[0].endswith(".pack")]
 
 
 def check(store: PackStore, stored: set[int], removed: set[int], cut: Cut) -> None:
@@ -62,4 +75,18 @@ def test_what_was_stored_is_there_and_what_was_removed_is_not(
         with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
             check(store, stored, removed, cut)
             present = {sha256 for sha256, _ in store.after(b"", 10_000)}
-            assert present <= {blob(number)[0] for number in range(300)}
+            assert present <= {blob(number)[0] for number in range(BLOBS_MAX)}
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_KILLS)
+def test_what_a_process_finds_that_another_has_left_is_durable(
+    recorder: Recorder, used: Record, tmp_path: Path, seed: int
+) -> None:
+    """Its node tells others that it has these; the one before was killed just before their sync."""
+    at = random.Random(seed).choice(before_syncs(used))
+    (tmp_path / "root").mkdir()
+    record = recorder.record("find_packs", tmp_path / "root", str(at))
+    for cut, path in lives(record, tmp_path, seed, 20):
+        stored, removed = numbers(cut, "stored") - numbers(cut, "removing"), numbers(cut, "removed")
+        with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
+            check(store, stored | numbers(cut, "found"), removed, cut)

@@ -182,8 +182,8 @@ def test_pack_that_takes_no_more_carries_its_index(store: PackStore, path: Path)
     [pack] = store.index.packs()
     store.seal()
     reader = store._reader(pack.number)
-    records = read_end(reader.descriptor, reader.header.marker)
-    assert records == list(scan(reader.descriptor, reader.header, HEADER_BYTES))
+    records = read_end(reader.descriptor, reader.header().marker)
+    assert records == list(scan(reader.descriptor, reader.header(), HEADER_BYTES))
     assert [record.kind for record in records] == [
         PackRecordKind.BLOB,
         PackRecordKind.BLOB,
@@ -318,6 +318,37 @@ def test_removal_that_could_not_be_read_is_read_by_the_next_who_opens(
         PackStore(path, pack_bytes_max=PACK_BYTES).close()
     with closing(PackStore(path)) as again:
         assert present(again) == {1}
+
+
+def test_removal_that_is_known_is_not_undone_by_reading_a_pack_once_more(
+    store: PackStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opening begins with it anew, as long as one removal in it cannot be read."""
+    put(store, 1, 2, 3)
+    store.remove(blob(2)[0])
+    store.close()
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+
+    def fails(_descriptor: int, _record: PackRecord) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(catching_up, "payload_of", fails)
+        with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as again:
+            again.remove(blob(3)[0])  # in another pack, which can be read
+        PackStore(path, pack_bytes_max=PACK_BYTES).close()
+    with closing(PackStore(path)) as again:
+        assert present(again) == {1}
+
+
+def test_pack_is_full_with_a_number_of_records_too(store: PackStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process remembers each until it seals the pack."""
+    monkeypatch.setattr("node.packs.store.PACK_RECORDS_MAX", 5)
+    for number in range(10):
+        put(store, number)
+    assert len(store.index.packs()) == 2
+    assert present(store) == set(range(10))
 
 
 def test_pack_is_open_as_long_as_somebody_reads_it(store: PackStore, path: Path) -> None:
