@@ -121,7 +121,7 @@ prometheus: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/prometheus
 
 machines: $(INSTALLED)
-	$(BIN)/python -m pytest -m long tests/machines
+	$(BIN)/python -m pytest -m long -s tests/machines
 
 contract: $(INSTALLED)
 	$(BIN)/python -m tests.contract

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.machine.jobs import JobOutcome
 from coordinator.member.open_storage import Ledger
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import JOBS, SNAPSHOT, Amounts, amounts_of
@@ -180,17 +181,17 @@ class ClusterMetrics(Collector):
         running_names = {run.job_name for run in self._ledger.store.running_runs()}
         outcomes = self._ledger.store.job_outcomes()
         for job in JOBS:
-            completed_at_ms, has_failed = outcomes.get(job.name, (0, False))
+            outcome = outcomes.get(job.name, JobOutcome())
             running.add_metric([job.name], int(job.name in running_names))
-            failed.add_metric([job.name], int(has_failed))
-            completed.add_metric([job.name], completed_at_ms / 1000)
+            failed.add_metric([job.name], int(outcome.has_failed))
+            completed.add_metric([job.name], outcome.completed_at_ms / 1000)
         yield from (running, failed, completed)
         sent = GaugeMetricFamily(
             "filestore_offsite_snapshot_timestamp_seconds",
             "When a snapshot of the metadata was last sent to another place; 0 if none is on record.",
         )
-        if self._sends_snapshots:  # what was not sent is not completed
-            sent.add_metric([], outcomes.get(SNAPSHOT, (0, False))[0] / 1000)
+        if self._sends_snapshots:
+            sent.add_metric([], outcomes.get(SNAPSHOT, JobOutcome()).sent_at_ms / 1000)
         yield sent
         yield from self._amounts()
 

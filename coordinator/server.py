@@ -266,14 +266,16 @@ class _Member:
         self.keeper = NodeKeeper(context, down_after_s=config.down_after_s)
         self.quotas = QuotaKeeper(context)
         reconcilers = Reconcilers(context)
+        offsite = read_offsite(files)
         self.job_runs = JobRuns(
             config.id,
             self.driver,
             ledger.store,
-            {**job_works(files, read_offsite(files)), **reconcilers.works()},
+            {**job_works(files, offsite), **reconcilers.works()},
             due=reconcilers.due(),
             schedules=config.schedules,
             clock_doubt=context.clock_doubt,
+            sent=(SNAPSHOT,) if offsite else (),
         )
         self.statuses = self._new_statuses(config, context)
 

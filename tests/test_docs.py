@@ -210,7 +210,13 @@ def test_make_blocks_end_in_what_is_tested_elsewhere() -> None:
         re.sub(r"^make", "make --dry-run --always-make", text, flags=re.MULTILINE), ROOT, environment()
     )
     assert "filestore dev --data .filestore" in output
-    assert "--require-hashes -r constraints-runtime.txt" in output
+    runtime = "--require-hashes -r constraints-runtime.txt"
+    assert runtime in output
+    install = next(text for name, text in BLOCKS if name == "install" and "make" in text)
+    install = re.sub(r"^make", "make --dry-run --always-make", install, flags=re.MULTILINE)
+    output = run_shell(install, ROOT, environment())
+    assert runtime in output
+    assert "-r constraints.txt" not in output  # what developers need besides
 
 
 def ready_cluster(checkout: Path) -> dict[str, list[dict[str, str | int]]]:

@@ -1,7 +1,7 @@
 """Runs of background jobs: one at a time of each, recorded in the log so that a new leader continues it."""
 
 import sqlite3
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -116,22 +116,39 @@ def running(db: sqlite3.Connection) -> list[JobRunRecord]:
     return [_from_row(row) for row in rows]
 
 
-def outcomes(db: sqlite3.Connection) -> dict[str, tuple[int, bool]]:
-    """By job: when a run was last completed (0: never), and whether the last run that has ended failed.
+class JobOutcome(NamedTuple):
+    """How a job went: when a run was last completed, and one that sent its result elsewhere; 0 for never.
 
-    A run that was cancelled counts as neither. It looks at the runs that are still recorded: RUNS_RETAINED of
-    each job and a few more.
+    `has_failed`: of the last run that has ended.
+    """
+
+    completed_at_ms: int = 0
+    has_failed: bool = False
+    sent_at_ms: int = 0
+
+
+def outcomes(db: sqlite3.Connection) -> dict[str, JobOutcome]:
+    """By job. A run that was cancelled counts as neither completed nor failed.
+
+    It looks at the runs that are still recorded: RUNS_RETAINED of each job and a few more.
     """
     rows = db.execute(
-        "SELECT job_name, completed_at_ms, status FROM job_runs WHERE status <> 'running'"
+        "SELECT job_name, completed_at_ms, status,"
+        " json_extract(NULLIF(result, ''), '$.sent_to') IS NOT NULL"
+        " FROM job_runs WHERE status <> 'running'"
         " AND COALESCE(json_extract(NULLIF(result, ''), '$.error'), '') <> ? ORDER BY sequence",
         (CANCELLED,),
     ).fetchall()
-    found: dict[str, tuple[int, bool]] = {}
-    for job_name, completed_at_ms, status in rows:
-        completed_before_ms, _ = found.get(job_name, (0, False))
-        is_completed = status == "completed"
-        found[job_name] = (completed_at_ms if is_completed else completed_before_ms, not is_completed)
+    found: dict[str, JobOutcome] = {}
+    for job_name, completed_at_ms, status, is_sent in rows:
+        before = found.get(job_name, JobOutcome())
+        if status != "completed":
+            found[job_name] = JobOutcome(
+                before.completed_at_ms, has_failed=True, sent_at_ms=before.sent_at_ms
+            )
+        else:
+            sent_at_ms = completed_at_ms if is_sent else before.sent_at_ms
+            found[job_name] = JobOutcome(completed_at_ms, has_failed=False, sent_at_ms=sent_at_ms)
     return found
 
 

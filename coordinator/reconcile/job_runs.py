@@ -9,13 +9,14 @@ process ends) leaves it running; what is wrong with the work itself makes it fai
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 import uuid_utils
 
 from ca.errors import Conflict, FilestoreError, InsufficientStorage, Unavailable
+from coordinator.machine.jobs import JobOutcome
 from coordinator.member.driver import Driver
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import BY_THE_CLOCK, EXPIRE, JOBS, JobKind, JobParameters, decode_parameters
@@ -131,7 +132,7 @@ class JobRuns:
 
     `due`: whether a job has something to do now, by its name; one that is not there always has. `schedules`:
     seconds, in the place of those that a job comes with. `clock_doubt`: why nothing may end now because its
-    time is over, "" for no reason.
+    time is over, "" for no reason. `sent`: jobs whose result goes to another place: what was not sent is due.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class JobRuns:
         due: Mapping[str, Callable[[], bool]] | None = None,
         schedules: Mapping[str, float] | None = None,
         clock_doubt: Callable[[], str] = _sure,
+        sent: Collection[str] = (),
     ) -> None:
         self._own_id = own_id
         self._driver = driver
@@ -152,6 +154,7 @@ class JobRuns:
         self._due = due or {}
         self._schedules = schedules or {}
         self._clock_doubt = clock_doubt
+        self._sent = sent
         self._working: dict[str, asyncio.Task[None]] = {}
         self._scheduled_at_s: dict[str, float] = {}  # when each job was last looked at for its schedule
 
@@ -211,11 +214,17 @@ class JobRuns:
         schedule_s = self._schedule_s(job)
         if schedule_s >= SELDOM_S:
             # A new leader has looked at nothing yet: the log knows when the job ran.
-            last_ms = self._store.last_started_at_ms(job.name)
+            last_ms = self._last_at_ms(job.name)
             # Before or after: a clock that was ahead then must not keep the job from running for ever.
             if last_ms is not None and abs(now_ms() - last_ms) < schedule_s * 1000:
                 return False
         return self._due.get(job.name, _always)()
+
+    def _last_at_ms(self, job_name: str) -> int | None:
+        """When the newest run began that counts; None if there is none."""
+        if job_name not in self._sent:
+            return self._store.last_started_at_ms(job_name)
+        return self._store.job_outcomes().get(job_name, JobOutcome()).sent_at_ms or None
 
     def _is_in_doubt(self, job: JobKind) -> bool:
         if why := self._doubt_of(job.name)():

@@ -308,8 +308,8 @@ class Store:
         with self._read() as db:
             return is_over_quota(db, at_ms, grace_ms)
 
-    def job_outcomes(self) -> dict[str, tuple[int, bool]]:
-        """By job: when a run was last completed (ms since 1970, 0 never), and whether the last one failed."""
+    def job_outcomes(self) -> dict[str, jobs.JobOutcome]:
+        """How each job went, by its name; one that never ran may be left out."""
         with self._read() as db:
             return jobs.outcomes(db)
 

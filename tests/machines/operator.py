@@ -10,6 +10,11 @@ ACCESS = """export FILESTORE_URL="https://10.0.0.1:7443 https://10.0.0.2:7443 ht
 export FILESTORE_CA=/var/lib/filestore/coordinator/ca.pem
 export FILESTORE_TOKEN_FILE=/srv/admin.token
 """
+# What belongs to another user. Files that a process writes are renamed, and are gone, while `find` looks.
+STRANGERS = (
+    "find /var/lib/filestore -ignore_readdir_race -mindepth 1"
+    " ! -name lost+found ! -name '.*.tmp' ! -user filestore"
+)
 WAIT_S = 120.0
 
 

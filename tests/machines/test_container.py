@@ -6,14 +6,15 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import free_ports, wait_until
+from deploy.dev.processes import wait_until
 from tests.debian_packages import require
-from tests.machines.bed import make_base
+from tests.machines.bed import Namespaces, make_base
 from tests.test_tidy import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
@@ -30,6 +31,7 @@ PyCompose.from_json(sys.stdin.read()).validate()
 """
 START_TIMEOUT_S = 60.0
 USER = "10001"
+VOLUMES = ("coordinator", "node", "tokens")
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +52,26 @@ def test_kubernetes_example_fits_the_schema(validators: Path) -> None:
     assert (done.stdout + done.stderr).count("passed for resource statefulset/") == 2
 
 
+def test_kubernetes_example_has_what_a_cluster_there_needs(validators: Path) -> None:
+    read = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(sys.stdin))))"
+    text = (CONTAINER / "kubernetes.yaml").read_text(encoding="utf-8")
+    done = subprocess.run(
+        [str(validators / "python"), "-c", read], input=text, capture_output=True, text=True, check=True
+    )
+    resources = json.loads(done.stdout)
+    budgets = [each["spec"] for each in resources if each["kind"] == "PodDisruptionBudget"]
+    sets = [each["spec"] for each in resources if each["kind"] == "StatefulSet"]
+    assert [each["maxUnavailable"] for each in budgets] == [1, 1]
+    assert [each["selector"] for each in budgets] == [each["selector"] for each in sets]
+    for each in sets:
+        assert each["replicas"] == 3
+        assert each["volumeClaimTemplates"]
+        [container] = each["template"]["spec"]["containers"]
+        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container)
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
 @pytest.mark.parametrize(("old", "new"), [("", ""), ("restart:", "restartt:")], ids=["as-is", "misspelt"])
 def test_compose_example_fits_the_schema(validators: Path, old: str, new: str) -> None:
     python = str(validators / "python")
@@ -58,6 +80,10 @@ def test_compose_example_fits_the_schema(validators: Path, old: str, new: str) -
     merged = subprocess.run([python, "-c", merge], input=text, capture_output=True, text=True, check=True)
     services = json.loads(merged.stdout)["services"]
     assert {"c1", "c2", "c3", "n1", "n2", "n3"} <= set(services)
+    for service in services.values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["healthcheck"]
     done = subprocess.run(
         [python, "-c", READ_COMPOSE], input=merged.stdout, capture_output=True, text=True, check=False
     )
@@ -80,16 +106,66 @@ class Image:
         return done.stdout.strip()
 
     def command(self, *words: str, data: Path) -> list[str]:
-        """What runs a command in it, as its user, on its read-only root, with that for its directory."""
+        """What runs a command in it, as its user, on its read-only root, with that for its directories."""
         own_run = 'mount -t tmpfs tmpfs /run && exec "$@"'
+        volumes = [f"--bind={data / name}:/var/lib/filestore/{name}" for name in VOLUMES]
         return [
             *("unshare", "--mount", "--propagation", "private", "sh", "-c", own_run, "sh"),
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--kill-signal=SIGTERM"),
             *("--read-only", "--directory", str(self.root), "--user", "filestore", "--tmpfs=/tmp"),
-            *("--resolv-conf=off", "--timezone=off", "--link-journal=no"),
-            f"--bind={data}:/var/lib/filestore/coordinator",
+            *("--resolv-conf=off", "--timezone=off", "--link-journal=no", *volumes),
             *("--chdir=/var/lib/filestore", "--", *words),
         ]
+
+
+class Host:
+    """A network of its own for containers of the image, where the ports of the examples are free."""
+
+    def __init__(self, image: Image, place: Path, stack: ExitStack) -> None:
+        self._image, self._place, self._stack = image, place, stack
+        self._namespaces = Namespaces(stack)
+        for name in VOLUMES:
+            (place / name).mkdir(mode=0o700)
+            os.chown(place / name, int(USER), int(USER))
+
+    def run(self, *words: str) -> str:
+        """A container with this command, to its end; what it prints. Raises CalledProcessError."""
+        return subprocess.run(self._command(*words), check=True, capture_output=True, text=True).stdout
+
+    def start(self, name: str, *words: str) -> "Container":
+        """One that goes on."""
+        log = self._place / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                self._command("/usr/bin/filestore", *words),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self._stack.callback(process.kill)
+        return Container(process, log)
+
+    def is_healthy(self, *ports: str) -> bool:
+        """By the image's own healthcheck, at the ports of the examples or at these."""
+        check = self._command("/usr/libexec/filestore-healthcheck", *ports)
+        return subprocess.run(check, capture_output=True, check=False).returncode == 0
+
+    def _command(self, *words: str) -> list[str]:
+        return self._namespaces.inside(*self._image.command(*words, data=self._place))
+
+
+@dataclass
+class Container:
+    """It runs until `stop`."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def stop(self) -> str:
+        """As the runtime stops it; what it has logged."""
+        self.process.terminate()
+        self.process.wait(START_TIMEOUT_S)
+        return self.log.read_text()
 
 
 @pytest.fixture(scope="session")
@@ -132,34 +208,33 @@ def test_image_is_for_a_user_without_rights_and_says_whether_it_is_healthy(image
     assert config["StopSignal"] == "SIGTERM"
 
 
-def test_coordinator_of_the_image_is_healthy_until_it_is_told_to_stop(image: Image, tmp_path: Path) -> None:
+def test_both_roles_of_the_image_are_healthy_until_they_are_told_to_stop(
+    image: Image, tmp_path: Path
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("containers need root")
-    data = tmp_path / "data"
-    data.mkdir(mode=0o700)
-    os.chown(data, int(USER), int(USER))
-    peer, api = free_ports(2)
-    init = ("coordinator", "init", "--id", "c1", "--data", "coordinator", "--development", "--replicas", "1")
-    program = ("/usr/bin/filestore", *init, "--address", f"127.0.0.1:{peer}:{api}")
-    subprocess.run(image.command(*program, data=data), check=True, capture_output=True)
-    plain = free_ports(1)[0]
-    running = ("coordinator", "run", "--data", "coordinator", "--http", f"127.0.0.1:{plain}")
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            image.command("/usr/bin/filestore", *running, data=data),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    check = [sys.executable, str(CONTAINER / "healthcheck"), str(plain)]
-    try:
+    program = "/usr/bin/filestore"
+    with ExitStack() as stack:
+        host = Host(image, tmp_path, stack)
+        init = ("coordinator", "init", "--id", "c1", "--data", "coordinator", "--development")
+        host.run(program, *init, "--replicas", "1", "--address", "127.0.0.1:7442:7441")
+        assert not host.is_healthy()
+        running = ("run", "--data", "coordinator", "--http", "127.0.0.1:8441")
+        coordinator = host.start("c1", "coordinator", *running)
+        wait_until(host.is_healthy, what=f"health; see {coordinator.log}", timeout_s=START_TIMEOUT_S)
+        access = ("--url", "https://127.0.0.1:7441", "--ca", "coordinator/ca.pem")
+        admin = ("--token-file", "coordinator/admin.token")
+        host.run(program, "token", "join", "--node-id", "n1", "-o", "tokens/n1", *access, *admin)
+        join = ("--id", "n1", "--data", "node", "--token-file", "tokens/n1", "--address", "127.0.0.1")
+        host.run(program, "node", "join", *join, "--coordinator", "https://127.0.0.1:7441")
+        node = host.start("n1", "node", "run", "--data", "node", "--http", "127.0.0.1:8443")
+        wait_until(lambda: host.is_healthy("8443"), what=f"health; see {node.log}", timeout_s=START_TIMEOUT_S)
+        put = ("put", "--filename", "kept", "coordinator/ca.pem", "--url", "https://127.0.0.1:7443")
         wait_until(
-            lambda: subprocess.run(check, check=False).returncode == 0,
-            what=f"health; see {tmp_path / 'log'}",
+            lambda: bool(host.run(program, *put, "--ca", "coordinator/ca.pem", *admin)),
+            what="an upload",
             timeout_s=START_TIMEOUT_S,
         )
-    finally:
-        process.terminate()
-        process.wait(START_TIMEOUT_S)
-    assert '"message": "stopped"' in (tmp_path / "log").read_text()
-    assert subprocess.run(check, check=False).returncode == 1
+        assert '"message": "stopped"' in node.stop()
+        assert '"message": "stopped"' in coordinator.stop()
+        assert not host.is_healthy()

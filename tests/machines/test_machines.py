@@ -3,16 +3,38 @@
 import hashlib
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from deploy.dev.processes import wait_until
 from tests.machines.bed import Machine
-from tests.machines.operator import ACCESS, UNITS, WAIT_S, shown, until_healthy
+from tests.machines.operator import ACCESS, STRANGERS, UNITS, WAIT_S, shown, until_healthy
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 EXPOSURE_MAX = 1.5
+ACKNOWLEDGED_MIN = 200  # files, before the power goes
+PROGRAMS = Path(__file__).with_name("programs")
+PROMISED = {
+    "Type": "notify",
+    "Restart": "on-failure",
+    "RestartPreventExitStatus": "2",
+    "WatchdogUSec": "1min",
+    "TimeoutStopUSec": "45s",
+    "LimitNOFILE": "1048576",
+    "UMask": "0077",
+    "NoNewPrivileges": "yes",
+    "ProtectSystem": "strict",
+    "ProtectHome": "yes",
+    "PrivateUsers": "yes",
+    "PrivateTmp": "yes",
+    "PrivateDevices": "yes",
+    "MemoryDenyWriteExecute": "yes",
+    "RestrictSUIDSGID": "yes",
+    "CapabilityBoundingSet": "",
+}
 SECRETS = ("cluster.key", "credential.pem", "genesis.bin", "admin.token")
 
 
@@ -21,7 +43,7 @@ def test_machines_have_what_the_package_brings_and_nothing_is_open_to_others(mac
     for machine in machines:
         assert machine.run("dpkg --verify filestore") == ""  # /etc/filestore as it came
         assert all(shown(machine, unit, "UnitFileState") == "enabled" for unit in UNITS)
-        assert machine.run("find /var/lib/filestore -mindepth 1 ! -user filestore ! -name lost+found") == ""
+        assert machine.run(STRANGERS) == ""
         told = machine.run("cd /var/lib/filestore && stat -c '%n %a %U %G' coordinator node")
         assert told == "coordinator 700 filestore filestore\nnode 700 filestore filestore\n"
         named = " -o ".join(f"-name {name}" for name in SECRETS)
@@ -53,6 +75,12 @@ def test_units_may_do_little(machines: list[Machine], unit: str) -> None:
     assert found is not None
     print(f"{unit}: {found[1]}")
     assert float(found[1]) <= EXPOSURE_MAX, told
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_are_run_by_systemd_as_promised(machines: list[Machine], unit: str) -> None:
+    told = machines[0].run(f"systemctl show --property {','.join(PROMISED)} {unit}")
+    assert dict(line.split("=", 1) for line in told.splitlines()) == PROMISED
 
 
 def test_what_one_machine_takes_another_gives(machines: list[Machine]) -> None:
@@ -130,6 +158,30 @@ def test_machine_that_loses_power_has_all_that_was_acknowledged(machines: list[M
             ACCESS + f"FILESTORE_URL=https://10.0.0.2:7443 filestore get power-{number} -o back-{number}"
         )
         assert victim.run(f"sha256sum < back-{number}").split()[0] == expected
+
+
+def test_machines_that_all_lose_power_at_work_have_all_that_was_acknowledged(machines: list[Machine]) -> None:
+    """Small files, which share packs and syncs, and larger ones, from many clients at once."""
+    sender = machines[2]
+    for name in ("load.py", "read_back.py"):
+        sender.write(f"/srv/{name}", (PROGRAMS / name).read_text())
+    client = f"{ACCESS}/opt/filestore/bin/python3 -I"
+    sender.run(f"{client} /srv/load.py > /srv/acknowledged 2> /srv/load.err &")
+
+    def count() -> int:
+        return int(sender.run("wc -l < /srv/acknowledged"))
+
+    wait_until(lambda: count() >= ACKNOWLEDGED_MIN, what="files that are acknowledged", timeout_s=WAIT_S)
+    with ThreadPoolExecutor(len(machines)) as threads:
+        list(threads.map(Machine.cut_power, machines))
+    began_s = time.monotonic()
+    for machine in machines:
+        machine.boot()
+    until_healthy(sender)
+    print(f"healthy again: {time.monotonic() - began_s:.1f} s after all machines were switched on")
+    told = sender.run(f"{client} /srv/read_back.py /srv/acknowledged")
+    print(f"read back after a power cut of all machines: {told.strip()}")
+    assert int(told.split()[0]) >= ACKNOWLEDGED_MIN
 
 
 def test_package_that_is_installed_again_keeps_settings_and_starts_processes_anew(

@@ -20,12 +20,19 @@ INSTALL_TIMEOUT_S = 600.0
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 START_TIMEOUT_S = 60.0
+COMPLETIONS = (
+    "usr/share/bash-completion/completions/filestore",
+    "usr/share/zsh/vendor-completions/_filestore",
+    "usr/share/fish/vendor_completions.d/filestore.fish",
+)
 
 
 @pytest.fixture(scope="session")
 def archive() -> Path:
     """The .pyz, made now."""
-    return made("pyz")
+    found = made("pyz")
+    print(f"{found.name}: {found.stat().st_size / 1e6:.1f} MB")
+    return found
 
 
 def output(*command: str) -> str:
@@ -35,15 +42,17 @@ def output(*command: str) -> str:
 def test_lintian_finds_no_error(package: Path) -> None:
     require({"lintian": "lintian"}, timeout_s=INSTALL_TIMEOUT_S)
     done = subprocess.run(["lintian", "--fail-on", "error", str(package)], capture_output=True, text=True)
-    print(done.stdout, f"{package.stat().st_size / 1e6:.1f} MB")
+    print(done.stdout, f"{package.name}: {package.stat().st_size / 1e6:.1f} MB")
     assert done.returncode == 0, done.stdout
 
 
-def test_package_has_nothing_that_is_for_development(package: Path) -> None:
+def test_package_has_what_users_need_and_nothing_for_development(package: Path) -> None:
     files = output("dpkg-deb", "--contents", str(package))
     assert "site-packages/aiohttp/" in files
     for name in DEVELOPMENT_ONLY:
         assert f"site-packages/{name.replace('-', '_')}" not in files, name
+    for place in COMPLETIONS:
+        assert f" ./{place}\n" in files, place
     edited = output("dpkg-deb", "-I", str(package), "conffiles").split()
     assert edited == ["/etc/filestore/coordinator.toml", "/etc/filestore/node.toml"]
 

@@ -20,7 +20,7 @@ from tests.cluster.clocks import library, table_of
 from tests.cluster.preload import MAPPED_BYTES
 from tests.machines.bed import ADDRESSES, SHARE, Machine, bed
 from tests.machines.manual import follow
-from tests.machines.operator import ACCESS, UNITS, WAIT_S, copy_token, shown, until_healthy
+from tests.machines.operator import ACCESS, STRANGERS, UNITS, WAIT_S, copy_token, shown, until_healthy
 from tests.machines.runbook import drill
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -31,7 +31,6 @@ DATA = "/var/lib/filestore"
 DAY_S = 86_400
 CLOCK_TABLE = "/usr/local/lib/clock_table"
 SILENT_MS = 3_500
-STRANGERS = f"find {DATA} -mindepth 1 ! -user filestore ! -name lost+found"
 
 
 @dataclass

@@ -8,16 +8,11 @@ from deploy.dev.processes import wait_until
 from deploy.setup.running import READY_S
 from tests.machines.bed import Failed, Machine
 from tests.machines.manual import PRINTED
-from tests.machines.operator import ACCESS, UNITS, WAIT_S, shown, until_healthy
+from tests.machines.operator import ACCESS, STRANGERS, UNITS, WAIT_S, shown, until_healthy
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 COORDINATOR = "/var/lib/filestore/coordinator"
-# Files that a process writes are renamed, and are gone, while `find` looks.
-STRANGERS = (
-    "find /var/lib/filestore -ignore_readdir_race -mindepth 1"
-    " ! -name lost+found ! -name '.*.tmp' ! -user filestore"
-)
 STOP = f"systemctl stop {' '.join(UNITS)}"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine.jobs import RUNS_RETAINED
+from coordinator.machine.jobs import RUNS_RETAINED, JobOutcome
 from coordinator.protocol import commands, queries
 from tests.unit.state import ADMIN, State
 
@@ -166,13 +166,27 @@ def test_run_that_was_cancelled_leaves_the_job_as_it_stood(state: State) -> None
     state.apply(trigger("r1"))
     state.apply(record("r1"))
     completed = state.store.job_outcomes()["expire"]
-    assert completed[1] is False
+    assert not completed.has_failed
     state.apply(trigger("r2"))
     state.apply(cancel("r2"))
     assert state.store.job_outcomes()["expire"] == completed
     state.apply(trigger("r3"))
     state.apply(record("r3", "failed"))
-    assert state.store.job_outcomes()["expire"][1] is True
+    assert state.store.job_outcomes()["expire"].has_failed
+
+
+def test_snapshot_that_stays_here_is_not_taken_for_one_that_was_sent(state: State) -> None:
+    def run(run_id: str, result: str) -> JobOutcome:
+        state.at_ms += 1000
+        state.apply(trigger(run_id, "snapshot"))
+        state.apply(record(run_id, result=result))
+        return state.store.job_outcomes()["snapshot"]
+
+    assert run("r1", '{"done":1}').sent_at_ms == 0
+    sent = run("r2", '{"done":1,"sent_to":"directory /mnt"}')
+    assert sent == JobOutcome(state.at_ms, has_failed=False, sent_at_ms=state.at_ms)
+    stayed = run("r3", '{"done":1}')
+    assert stayed == JobOutcome(state.at_ms, has_failed=False, sent_at_ms=sent.sent_at_ms)
 
 
 def test_run_that_has_ended_by_itself_cannot_be_cancelled(state: State) -> None:

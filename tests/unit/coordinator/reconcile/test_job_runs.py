@@ -62,9 +62,14 @@ async def member(
 
 @asynccontextmanager
 async def working(
-    driver: Driver, store: Store, works: Mapping[str, Work], name: str = "c1", clock_doubt: str = ""
+    driver: Driver,
+    store: Store,
+    works: Mapping[str, Work],
+    name: str = "c1",
+    clock_doubt: str = "",
+    **options: Any,
 ) -> AsyncIterator[None]:
-    runs = JobRuns(name, driver, store, works, clock_doubt=lambda: clock_doubt)
+    runs = JobRuns(name, driver, store, works, clock_doubt=lambda: clock_doubt, **options)
     task = asyncio.create_task(runs.run())
     try:
         yield
@@ -253,6 +258,26 @@ async def test_schedule_starts_a_run_only_when_something_is_due(tmp_path: Path) 
             run = (await ended(tmp_path, 2))[-1]
     assert (run["job_name"], run["invoked_by"], run["status"]) == ("expire", "schedule", "completed")
     assert (run["result"]["done"], run["result"]["retained"]) == (1, 1)
+
+
+async def test_snapshot_that_was_not_sent_elsewhere_is_due_until_one_is(tmp_path: Path) -> None:
+    """A day has not passed, but none of these would help where all coordinators are lost."""
+
+    async def send(progress: StepProgress) -> None:
+        progress.result["sent_to"] = "directory /mnt"
+
+    sending: dict[str, Any] = {"schedules": {"snapshot": 86_400.0}, "sent": ("snapshot",)}
+    async with member(tmp_path) as (driver, store):
+        async with working(driver, store, {"snapshot": one_step}):
+            await apply(driver, trigger("snapshot"))
+            await ended(tmp_path)
+        async with working(driver, store, {"snapshot": send}, **sending):
+            found = await ended(tmp_path, 2)
+        async with working(driver, store, {"snapshot": send, "expire": one_step}, **sending):
+            await apply(driver, trigger("expire", "r3"))
+            last = await ended(tmp_path, 3)
+    assert [run["invoked_by"] for run in found] == ["admin", "schedule"]
+    assert [run["job_name"] for run in last] == ["snapshot", "snapshot", "expire"]
 
 
 async def test_run_that_this_version_cannot_read_fails_and_others_go_on(tmp_path: Path) -> None:
