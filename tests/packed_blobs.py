@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.packs.pack_file import pack_name
-from node.packs.record import HEAD_BYTES
+from node.packs.record import HEAD_BYTES, REMOVED_BYTES
 
 BUSY_S = 20.0
 
@@ -43,9 +43,18 @@ def opened_index(data: Path, *, writable: bool = True) -> Iterator[sqlite3.Conne
         yield db
 
 
+def has_index(data: Path) -> bool:
+    """Whether a node has made it; one that begins for the first time makes one table after the other."""
+    if not (data / "packs" / "index.sqlite").exists():
+        return False
+    with opened_index(data, writable=False) as db:
+        last = "SELECT 1 FROM sqlite_master WHERE name = 'unclaimed'"
+        return db.execute(last).fetchone() is not None
+
+
 def packed_names(data: Path) -> list[str]:
     """The names of all packed blobs, ascending."""
-    if not (data / "packs" / "index.sqlite").exists():
+    if not has_index(data):
         return []
     with opened_index(data, writable=False) as db:
         return [row[0].hex() for row in db.execute("SELECT DISTINCT sha256 FROM blobs ORDER BY sha256")]
@@ -53,15 +62,44 @@ def packed_names(data: Path) -> list[str]:
 
 def packed_sizes(data: Path) -> dict[str, int]:
     """The size of each packed blob, by its name."""
-    if not (data / "packs" / "index.sqlite").exists():
+    if not has_index(data):
         return {}
     with opened_index(data, writable=False) as db:
         return {sha256.hex(): length for sha256, length in db.execute("SELECT sha256, length FROM blobs")}
 
 
+@dataclass(frozen=True, slots=True)
+class PackRoom:
+    """A pack by its index: how many bytes of records it has, and how many of them count.
+
+    Those that count are summed up here, whatever number the index keeps.
+    """
+
+    name: str
+    is_sealed: bool
+    record_bytes: int
+    live_bytes: int
+
+
+def packs_of(data: Path) -> list[PackRoom]:
+    """Every pack that the index knows, by its number."""
+    if not has_index(data):
+        return []
+    asked = (
+        "SELECT number, is_sealed, indexed_bytes,"
+        " (SELECT IFNULL(SUM(length + ?), 0) FROM blobs WHERE pack = number)"
+        " + ? * (SELECT COUNT(*) FROM removals WHERE pack = number) FROM packs ORDER BY number"
+    )
+    with opened_index(data, writable=False) as db:
+        return [
+            PackRoom(pack_name(number), bool(is_sealed), record_bytes, live_bytes)
+            for number, is_sealed, record_bytes, live_bytes in db.execute(asked, (HEAD_BYTES, REMOVED_BYTES))
+        ]
+
+
 def packed_content(data: Path, name: str) -> PackedContent | None:
     """Where a blob lies; None when it is not packed."""
-    if not (data / "packs" / "index.sqlite").exists():
+    if not has_index(data):
         return None
     asked = "SELECT pack, offset, length FROM blobs WHERE sha256 = ? ORDER BY affirmed_at_ns DESC"
     with opened_index(data, writable=False) as db:
@@ -89,7 +127,12 @@ def rot_packed(data: Path, name: str) -> None:
 
 def lose_packed(data: Path, name: str) -> None:
     """No index knows of a blob any more, as after a crash that took the end of a pack."""
+    uncounted = (
+        "UPDATE packs SET live_bytes = live_bytes - length - ?, live_blobs = live_blobs - 1"
+        " FROM blobs WHERE sha256 = ? AND pack = number"
+    )
     with opened_index(data) as db:
+        db.execute(uncounted, (HEAD_BYTES, bytes.fromhex(name)))
         assert db.execute("DELETE FROM blobs WHERE sha256 = ?", (bytes.fromhex(name),)).rowcount
 
 

@@ -132,6 +132,11 @@ class PackWriter:
         """That of its name."""
         return self.header.number
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the file, with what was written in vain. Raises OSError."""
+        return os.fstat(self._descriptor).st_size
+
     def append(self, records: Sequence[PackRecord], pieces: Sequence[Octets]) -> None:
         """Write records, whose bytes are `pieces`, and sync them: all are durable, or it raises OSError.
 

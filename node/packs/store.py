@@ -32,6 +32,7 @@ from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackIndex, Remov
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, open_pack, pack_name
 from node.packs.record import (
     HEAD_BYTES,
+    HEADER_BYTES,
     PackInvalid,
     PackRecord,
     PackRecordKind,
@@ -256,7 +257,7 @@ class PackStore:
 
     def _copy_removals(self, number: int) -> int:
         """Append the removals in a pack that are still needed: bytes written. The caller holds the lock."""
-        needed = self.index.removals_in(number)
+        needed = [each for each in self.index.removals_in(number) if each.target.pack != number]
         return self._append_removals([(each.sha256, each.target) for each in needed])
 
     def _append_removals(self, targets: Sequence[tuple[bytes, Place]]) -> int:
@@ -315,12 +316,17 @@ class PackStore:
         writer, self._writer = self._writer, None
         if writer is None:
             return
+        stop = writer.size_bytes if writer.is_broken else writer.durable_offset
         try:
+            if writer.durable_offset == HEADER_BYTES:  # nobody was told of anything in it
+                unlink(pack_name(writer.number), parent=self._directory)
+                return
             writer.seal()
         except OSError as error:
             _log.warning("a pack has no index at its end", extra={"reason": error.strerror})
         finally:
             writer.close()
+        self.index.add(writer.number, (), stop=stop)  # what was written in vain counts as dead
         self.index.seal(writer.number)
 
     def _content(self, found: PackedBlob) -> bytes | None:

@@ -26,6 +26,7 @@ def test_cluster_is_whole_after_random_operations(tmp_path: Path) -> None:
     assert sum(run.report["operations"].values()) == OPERATIONS
     assert set(run.report["operations"]) <= {*CLIENTS, *ACTS}
     assert run.report["files"] > 0
+    assert run.report["packed"] > 0  # small blobs are among what all this was done to
 
 
 def test_content_depends_on_seed_and_number_alone() -> None:

@@ -93,6 +93,7 @@ class Report:
     outcomes: dict[str, int] = field(default_factory=dict)
     files: int = 0
     blobs: int = 0
+    packed: int = 0  # of these
     blob_bytes: int = 0
     chaos_s: float = 0.0
     quiet_s: float = 0.0
@@ -143,6 +144,7 @@ def run(directory: Path, count: int, report: Report) -> None:
             report.rounds = quiet.settle(stage)
             report.quiet_s = time.monotonic() - began_at_s - report.chaos_s
             report.faults = verdict.judge(stage)
+            report.packed = verdict.packed_blobs(stage)
             sums = "SELECT COUNT(*), IFNULL(SUM(size_bytes), 0) FROM blobs"
             ((report.blobs, report.blob_bytes),) = stage.logged(sums)
         except Unavailable as error:  # something was waited for that did not come
@@ -237,8 +239,8 @@ def tell(report: Report, count: int) -> None:
         print(f"  {name:<34} {done:>5}")
     print(
         f"{sum(report.operations.values())} operations in {report.chaos_s:.0f} s, at rest after"
-        f" {report.quiet_s:.0f} s and {report.rounds} rounds: {report.files} files, {report.blobs} blobs,"
-        f" {report.blob_bytes / 1e6:.0f} MB"
+        f" {report.quiet_s:.0f} s and {report.rounds} rounds: {report.files} files, {report.blobs} blobs"
+        f" ({report.packed} in packs), {report.blob_bytes / 1e6:.0f} MB"
     )
     if not report.faults:
         print("every file is right on every node, every blob has its replicas, every disk what it should")

@@ -14,10 +14,13 @@ from tests.healing.acts import ask, let_time_pass, take_back
 from tests.healing.clients import go_on
 from tests.healing.disks import all_work
 from tests.healing.stage import Stage
+from tests.packed_blobs import packs_of
 
 HEALTHY_S: Final = 90.0
 JOB_S: Final = 180.0
 SWEPT_S: Final = 100.0  # ended uploads leave a node within a minute
+REWRITTEN_S: Final = 120.0  # a node looks at its packs twice in a minute
+PACK_BYTES_TO_SPARE: Final = 8 << 10  # of a pack, for its index: nobody writes it anew for that
 ROUNDS_MAX: Final = 10
 POLL_S: Final = 0.2
 UNFINISHED: Final = ("pending", "uploading")
@@ -57,6 +60,7 @@ def settle(stage: Stage) -> int:
         unrest = find_unrest(stage)
         stage.note(f"round {number}: {unrest or 'at rest'}")
         if not unrest:
+            until_rewritten(stage)
             return number
     stage.ledger.fault(f"after {ROUNDS_MAX} rounds: {unrest}")
     return ROUNDS_MAX
@@ -154,8 +158,22 @@ def until_swept(stage: Stage) -> None:
     _until(lambda: not left(), lambda: stage.ledger.fault(f"not swept: {left()}"))
 
 
-def _until(condition: Callable[[], bool], give_up: Callable[[], None]) -> None:
-    ends_at_s = time.monotonic() + SWEPT_S
+def until_rewritten(stage: Stage) -> None:
+    """Until of no pack that takes no more most is dead: the room of deleted blobs is given back."""
+
+    def left() -> list[str]:
+        return [
+            f"{node.id} {pack.name}: {pack.live_bytes} of {pack.record_bytes} bytes count"
+            for node in stage.nodes
+            for pack in packs_of(stage.cluster.data(node))
+            if pack.is_sealed and pack.record_bytes > 2 * pack.live_bytes + PACK_BYTES_TO_SPARE
+        ]
+
+    _until(lambda: not left(), lambda: stage.ledger.fault(f"not rewritten: {left()}"), timeout_s=REWRITTEN_S)
+
+
+def _until(condition: Callable[[], bool], give_up: Callable[[], None], *, timeout_s: float = SWEPT_S) -> None:
+    ends_at_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > ends_at_s:
             give_up()

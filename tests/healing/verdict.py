@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from deploy.dev.cluster import Member
+from node.packs.store import BLOB_BYTES_MAX
 from tests.blobs_on_disk import is_sound_on
 from tests.cluster.test_doctor import doctor
 from tests.healing.ledger import SIZE_BYTES_MAX, File
 from tests.healing.stage import REPLICAS, Stage
-from tests.packed_blobs import packed_sizes
+from tests.packed_blobs import packed_sizes, packs_of
 
 READERS: Final = 4
 SHOWN_MAX: Final = 20
@@ -29,7 +30,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 def judge(stage: Stage) -> list[str]:
     """Everything that is wrong, what clients met included."""
     faults = list(stage.ledger.faults)
-    for found in (_files(stage), _blobs(stage), _disks(stage), _space(stage)):
+    for found in (_files(stage), _blobs(stage), _disks(stage), _packs(stage), _space(stage)):
         faults += itertools.islice(found, SHOWN_MAX)
     return faults
 
@@ -109,6 +110,28 @@ def _disks(stage: Stage) -> Iterator[str]:
         used_bytes = sum((packed | lying)[name] for name in names)
         if used_bytes != sum(named.values()):
             yield f"{node.id} uses {used_bytes} bytes for blobs, the log says {sum(named.values())}"
+
+
+def _packs(stage: Stage) -> Iterator[str]:
+    """Every pack is one that its node knows, else its room would never be given back; and small blobs do lie
+    in packs. How much of packs is dead was looked at before (`tests/healing/quiet.py`).
+    """
+    for node in stage.nodes:
+        data = stage.cluster.data(node)
+        lying, known = {path.name for path in data.glob("packs/*.pack")}, {p.name for p in packs_of(data)}
+        if lying != known:
+            yield f"{node.id} has the packs {sorted(lying)}, and knows {sorted(known)}"
+    asked = "SELECT COUNT(*) FROM blobs WHERE reference_count > 0 AND size_bytes <= ?"
+    ((small,),) = stage.logged(asked, BLOB_BYTES_MAX)
+    packed = packed_blobs(stage)
+    stage.note(f"packs: {packed} of {small} small blobs lie there")
+    if small and not packed:
+        yield f"none of {small} small blobs lies in a pack"
+
+
+def packed_blobs(stage: Stage) -> int:
+    """How many blobs lie in packs, on one node or more."""
+    return len({name for node in stage.nodes for name in packed_sizes(stage.cluster.data(node))})
 
 
 def _space(stage: Stage) -> Iterator[str]:

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +38,7 @@ from node.peer.rate_budget import Budget
 from node.peer.request_body import Piece
 from node.peerapi.admission import prepare_admission
 from node.peerapi.blobs import transfer_routes
+from node.peerapi.small_blobs import small_blob_routes
 from node.peerapi.upload_copies import upload_copy_routes
 from node.peerapi.uploads import following_routes, prepare_following
 from node.records.record_cache import RecordCache
@@ -151,6 +152,7 @@ async def running_node(
         await copies.close()
         await fetches.close()
         await services.prefixes.close()
+        await services.small_copies.close()
         await peers.close()
         await listener.close()
         disk.close()
@@ -160,6 +162,7 @@ async def running_node(
 def peer_application(services: NodeServices) -> web.Application:
     """What a node answers on its peer port, but for what needs coordinators."""
     routes = [*transfer_routes(), *following_routes(), *room_routes(), *upload_copy_routes()]
+    routes += small_blob_routes()
     app = new_application(routes, component="node")
     provide(app, services)
     prepare_following(app)
@@ -174,10 +177,12 @@ def introduce(
     ports: Mapping[str, int] | None = None,
     known: list[Node] | None = None,
     issued: Mapping[str, list[str]] | None = None,
+    token_keys: Sequence[dict[str, str]] = (),
 ) -> None:
     """What the coordinators would tell every node: `known`, all of them by default.
 
     `ports`: of peers that are not where they listen. `issued`: by node, the certificates that the log knows.
+    `token_keys`: of those who sign the tokens of users.
     """
     records = [
         node_record(
@@ -198,6 +203,7 @@ def introduce(
             write_quorum=2,
             revoked_serials=list(revoked),
         )
+        current = msgspec.structs.replace(current, user_token_keys=list(token_keys))
         if issued is not None:
             current = msgspec.structs.replace(current, node_serials=dict(issued))
         view._adopt(current)

@@ -9,7 +9,7 @@ import pytest
 from node.custody import packing
 from node.custody.packing import SMALL_PACKS_MAX, due_packs
 from node.packs.index import PackFacts
-from node.packs.record import HEADER_BYTES
+from node.packs.record import HEAD_BYTES, HEADER_BYTES, REMOVED_BYTES
 from tests.unit.custody_node import DAY_S, Keeper
 
 SMALL_BYTES = 30_000
@@ -101,6 +101,35 @@ async def test_damaged_record_keeps_its_pack_until_it_is_in_quarantine(keeper: K
     await keeper.custody.packing.rewrite_due()
     assert not pack.exists()
     assert keeper.on_disk() == others[8:]
+
+
+async def test_metrics_tell_what_lies_in_packs(keeper: Keeper) -> None:
+    def shown() -> tuple[float | None, ...]:
+        value = keeper.registry.get_sample_value
+        packed = (value("filestore_packed_bytes", {"state": state}) for state in ("live", "dead"))
+        return value("filestore_packs"), value("filestore_packed_blobs"), *packed
+
+    record_bytes = HEAD_BYTES + SMALL_BYTES
+    names = [keeper.put(keeper.content()) for _ in range(10)]
+    assert await keeper.custody.packing.rewrite_due() == 0
+    assert shown() == (1, 10, 10 * record_bytes, 0)
+    for name in names[:3]:
+        keeper.blobs.delete(name)
+    await keeper.custody.packing.rewrite_due()
+    assert shown() == (1, 7, 7 * record_bytes + 3 * REMOVED_BYTES, 3 * record_bytes)
+    assert pack_bytes(keeper) == HEADER_BYTES + 10 * record_bytes + 3 * REMOVED_BYTES
+    keeper.packed = True
+    keeper.restart()
+    assert shown() == (0, 0, 0, 0)  # as of its last look
+    keeper.put(keeper.content())
+    await keeper.custody.packing.rewrite_due()
+    assert shown() == (2, 8, 8 * record_bytes + 3 * REMOVED_BYTES, 3 * record_bytes)
+    for name in names[3:]:
+        keeper.blobs.delete(name)
+    assert await keeper.custody.packing.rewrite_due() > 0
+    dead_bytes = pack_bytes(keeper) - HEADER_BYTES - record_bytes
+    assert shown() == (1, 1, record_bytes, dead_bytes)
+    assert dead_bytes <= 10 * REMOVED_BYTES  # of removals from a pack that is gone
 
 
 def test_due_are_packs_that_are_mostly_dead_and_small_ones_when_there_are_many() -> None:

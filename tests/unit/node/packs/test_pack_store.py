@@ -388,6 +388,31 @@ def test_sync_that_fails_fails_all_of_its_blobs_and_no_other(path: Path) -> None
         assert pack_of(store, path, 1)[0] != pack_of(store, path, 4)[0]
 
 
+def test_what_a_disk_has_not_taken_leaves_no_packs(path: Path) -> None:
+    """Of a pack that nothing was stored in nothing is left, and a torn end can be given back."""
+    fails = False
+
+    def fdatasync(descriptor: int) -> None:
+        if fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fdatasync(descriptor)
+
+    with closing(PackStore(path, disk=Disk(fdatasync=fdatasync))) as store:
+        put(store, 1)
+        fails = True
+        for number in range(2, 12):
+            with pytest.raises(OSError, match="Input/output"):
+                put(store, number)
+        fails = False
+        put(store, 12)
+        assert {int(pack.stem, 16) for pack in path.glob("*.pack")} == {
+            facts.number for facts in store.index.packs()
+        }
+        [torn, _] = sorted(store.index.packs(), key=lambda facts: not facts.is_sealed)
+        assert torn.dead_bytes >= HEAD_BYTES + len(blob(2)[1])
+        assert present(store) == {1, 12}
+
+
 def test_full_disk_fails_a_put_and_leaves_what_was_there(path: Path) -> None:
     room = HEADER_BYTES + 5000
 
