@@ -18,7 +18,7 @@ from typing import Final
 from coordinator.admin.findings import OTHERS, Findings, check_private_directory
 from coordinator.runtime.wording import counted
 from node.diskio.fs import READ_FLAGS
-from node.packs.index import DAMAGED
+from node.packs.index import DAMAGED, SPARE
 from node.packs.pack_file import number_of, pack_name
 from node.packs.record import (
     HEAD_BYTES,
@@ -35,7 +35,9 @@ from node.packs.record import (
 )
 from node.packs.store import INDEX, OPENING, USERS
 
-_KNOWN: Final = frozenset({INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}{DAMAGED}", OPENING, USERS})
+_KNOWN: Final = frozenset(
+    {INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}{DAMAGED}", f"{INDEX}{SPARE}", OPENING, USERS}
+)
 _BLOBS: Final = "SELECT pack, offset, length, sha256, digest FROM blobs ORDER BY pack, offset"
 _LEAVE: Final = (
     "Leave it where it is, start the node and run the jobs compare and scrub: the node takes what is damaged"

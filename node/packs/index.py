@@ -10,6 +10,7 @@ that only read wait for nobody who writes. For any thread.
 """
 
 import errno
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,11 +20,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator.storage.database import reserve_wal
+from coordinator.storage import database
 from node.packs.record import HEAD_BYTES, HEADER_BYTES, REMOVED_BYTES, PackRecord, Place
 
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
 DAMAGED: Final = "-damaged"  # behind the name of the file, in the name of the mark
+SPARE: Final = "-spare"  # of the file that keeps room while nobody has it open
+_SHARED_MEMORY_BYTES: Final = 64 << 10  # of the WAL's index: twice what it begins with
 _CACHE_KIB: Final = 8 << 10
 _BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs"
 _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offset = ?"
@@ -74,22 +77,25 @@ class PackIndex:
 
     def __init__(self, path: Path) -> None:
         """Open or make them. Raises IndexDamaged, also where that was found before; OSError."""
-        self._mark = path.with_name(path.name + DAMAGED)
+        self._path, self._mark = path, path.with_name(path.name + DAMAGED)
         if self._mark.exists():
             raise IndexDamaged(errno.EUCLEAN, "the index of the packs was found damaged")
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
+        with suppress(OSError):
+            _spare_of(path).unlink(missing_ok=True)
         with self._telling(), ExitStack() as opened:
             self._writing = opened.enter_context(closing(_connected(path)))
             self._writing.execute("PRAGMA journal_mode = WAL")
             self._writing.executescript(files("node.packs").joinpath("index.sql").read_text("utf-8"))
-            reserve_wal(self._writing, path)  # a blob is removed on a full disk too
+            database.reserve_wal(self._writing, path)  # a blob is removed on a full disk too
             self._reading = opened.enter_context(closing(_connected(path)))
             opened.pop_all()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Give the file back. The room that it needs when it is opened stays taken."""
         self._reading.close()
         self._writing.close()
+        _keep_room(self._path)
 
     def find(self, sha256: bytes) -> PackedBlob | None:
         """The blob, in one of the packs that have it."""
@@ -271,6 +277,21 @@ def _connected(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _keep_room(path: Path) -> None:
+    """Take what the last connection gave back with its WAL and its shared memory.
+
+    On a disk that is full then nobody could open the tables again, and the node could not start.
+    """
+    if path.with_name(f"{path.name}-wal").exists():
+        return  # others use it
+    with suppress(OSError), _spare_of(path).open("wb") as spare:
+        os.posix_fallocate(spare.fileno(), 0, database.WAL_RESERVED_BYTES + _SHARED_MEMORY_BYTES)
+
+
+def _spare_of(path: Path) -> Path:
+    return path.with_name(path.name + SPARE)
 
 
 def _know(db: sqlite3.Connection, number: int) -> None:

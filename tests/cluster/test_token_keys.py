@@ -64,9 +64,12 @@ def test_key_without_grace_ends_all_tokens_at_once_and_a_coordinator_makes_the_a
 ) -> None:
     cluster, before = mended, mended.admin_token
     user = cluster.user_token("olga")
-    assert cluster.filestore("token", "rotate-key").returncode == 0
+    rotated = cluster.filestore("token", "rotate-key")
+    assert rotated.returncode == 0, rotated.stderr
     for token in (before, user):
         wait_for_end(cluster, token)
+    for member in cluster.members:  # the new one comes with their next look at the cluster
+        wait_for_keys(cluster, member, {rotated.stdout.decode().split()[0]})
     data = cluster.data(cluster.coordinators[0])
     made = cluster.filestore("token", "admin", "--data", str(data), "-o", str(cluster.token_file))
     assert made.returncode == 0, made.stderr

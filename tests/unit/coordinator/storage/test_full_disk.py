@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from node.storage.blobs import BlobStore
 from node.uploads.write_locks import UploadLocks
 from tests.cluster.failing_disk import failing_disk
 from tests.unit.node_records import node_record
+from tests.unit.packed_store import CONTENT, put, read
 
 UUID = "0192d3a4-0000-7000-8000-000000000001"
 PIECE = os.urandom(1 << 20)
@@ -40,6 +42,23 @@ def test_disk_without_room_for_files_is_full(files: int, left: int, writable_byt
     # Block sizes; blocks, free ones, free for others than the superuser; files in the same way; the rest.
     found = os.statvfs_result((4096, 4096, 100, 11, 10, files, left + 5, left, 0, 255))
     assert writable_bytes(found) == writable_bytes_left
+
+
+def test_small_blobs_are_served_by_a_node_that_starts_on_a_full_disk(tmp_path: Path) -> None:
+    """The disk was filled by others while it was down: what it needs to read was not given back."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    with failing_disk(tmp_path / "image", mounted):
+        with closing(BlobStore(mounted / "data")) as blobs:
+            name = put(blobs, CONTENT)
+        with (mounted / "ballast").open("wb", buffering=0) as ballast:
+            for piece in (PIECE, PIECE[:512], PIECE[:1]):
+                with suppress(OSError):
+                    while True:
+                        ballast.write(piece)
+        with closing(BlobStore(mounted / "data")) as blobs:
+            assert read(blobs, name) == CONTENT
+            assert blobs.packed.remove(name, unless=lambda: False)
 
 
 def test_upload_leaves_the_reserve_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
