@@ -44,7 +44,7 @@ _LEAVE: Final = (
     " out of service, and other nodes bring it anew."
 )
 _GONE: Final = "Is the disk mounted that belongs here? If it is, start the node: other nodes bring the blobs."
-_REWRITTEN: Final = "Start the node: it finds the blobs by the index, and rewrites the pack."
+_REWRITTEN: Final = "Start the node and run the job scrub: the pack is read by the index, and rewritten."
 _ANEW: Final = "Start the node: it makes the index anew from the packs."
 _STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
 

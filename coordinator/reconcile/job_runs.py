@@ -221,7 +221,7 @@ class JobRuns:
         return self._due.get(job.name, _always)()
 
     def _last_at_ms(self, job_name: str) -> int | None:
-        """When the newest run began that counts; None if there is none."""
+        """When the newest run began, or was sent where that is what counts; None if there is none."""
         if job_name not in self._sent:
             return self._store.last_started_at_ms(job_name)
         return self._store.job_outcomes().get(job_name, JobOutcome()).sent_at_ms or None

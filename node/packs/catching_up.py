@@ -42,7 +42,6 @@ class CatchingUp:
         self, directory: int, index: PackIndex, reader: Callable[[int], PackReader], disk: Disk
     ) -> None:
         self._directory, self._index, self._reader, self._disk = directory, index, reader, disk
-        self.without_header: set[int] = set()  # packs that only the index still makes sense of
 
     def run(self, *, is_alone: bool) -> None:
         """Read what the index lacks; forget packs that are gone.
@@ -60,8 +59,7 @@ class CatchingUp:
         left: list[tuple[int, int]] = []  # packs, and where to begin in them
         for number in present:
             facts = known.get(number)
-            is_left = self._is_left(number)
-            if is_left and (facts is None or not facts.is_sealed):
+            if (facts is None or not facts.is_sealed) and self._is_left(number):
                 left.append((number, max(HEADER_BYTES, facts.indexed_bytes if facts else 0)))
         for number, start in left:
             self._make_durable(number, start)
@@ -90,7 +88,6 @@ class CatchingUp:
             if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
                 raise
             _log.error("a pack cannot be read", extra={"pack": number, "reason": str(error)})
-            self.without_header.add(number)
             return False
         return True
 

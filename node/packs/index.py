@@ -224,9 +224,10 @@ class PackIndex:
             _count_indexed(db, number, stop)
         return left
 
-    def seal(self, number: int) -> None:
-        """A pack takes no more."""
+    def seal(self, number: int, *, stop: int = 0) -> None:
+        """A pack takes no more. `stop`: where it ends, if something lies there that counts for nothing."""
         with self._changing() as db:
+            _count_indexed(db, number, stop)
             db.execute("UPDATE packs SET is_sealed = 1 WHERE number = ?", (number,))
 
     def drop(self, number: int) -> None:

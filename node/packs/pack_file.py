@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.diskio.durable import Disk, Octets, write_all
-from node.diskio.fs import READ_FLAGS
+from node.diskio.fs import MEDIUM_ERRORS, READ_FLAGS
 from node.packs.record import (
     HEADER_BYTES,
     MARKER_BYTES,
@@ -64,6 +64,18 @@ class PackReader:
         if header.number != self.number:
             raise PackInvalid(f"it says that it is number {header.number}")
         return header
+
+    def header_fault(self) -> str:
+        """Why its header is of no use, "" if it is. Raises OSError when the disk may give it later."""
+        try:
+            self.header()
+        except PackInvalid as error:
+            return str(error)
+        except OSError as error:
+            if error.errno in MEDIUM_ERRORS:
+                return str(error.strerror)
+            raise
+        return ""
 
     @property
     def size_bytes(self) -> int:

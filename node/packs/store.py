@@ -81,7 +81,7 @@ class PackStore:
         self._writer: PackWriter | None = None
         self._readers: dict[int, PackReader] = {}
         self._users = -1
-        self.without_header = frozenset[int]()  # packs that want to be rewritten while there is an index
+        self.without_header: set[int] = set()  # packs that are to be rewritten while there is an index
         try:
             self._users = self._opened_lock(USERS)
             with self._opening():
@@ -316,7 +316,7 @@ class PackStore:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        stop = writer.size_bytes if writer.is_broken else writer.durable_offset
+        stop = writer.size_bytes if writer.is_broken else 0  # what was written in vain is dead
         try:
             if writer.durable_offset == HEADER_BYTES:  # nobody was told of anything in it
                 unlink(pack_name(writer.number), parent=self._directory)
@@ -326,8 +326,7 @@ class PackStore:
             _log.warning("a pack has no index at its end", extra={"reason": error.strerror})
         finally:
             writer.close()
-        self.index.add(writer.number, (), stop=stop)  # what was written in vain counts as dead
-        self.index.seal(writer.number)
+        self.index.seal(writer.number, stop=stop)
 
     def _content(self, found: PackedBlob) -> bytes | None:
         """The bytes of a record; None where they are not what was written, or the pack is gone."""
@@ -343,15 +342,23 @@ class PackStore:
 
     def _reader(self, number: int) -> PackReader:
         with self._reading:
-            reader = self._readers.pop(number, None) or open_pack(number, self._directory)
+            reader = self._readers.pop(number, None) or self._opened(number)
             self._readers[number] = reader  # behind those that were wanted less lately
             while len(self._readers) > READERS_MAX:
                 del self._readers[next(iter(self._readers))]
             return reader
 
+    def _opened(self, number: int) -> PackReader:
+        reader = open_pack(number, self._directory)
+        if (fault := reader.header_fault()) and number not in self.without_header:
+            _log.error("the header of a pack is damaged", extra={"pack": number, "reason": fault})
+            self.without_header.add(number)
+        return reader
+
     def _forget_reader(self, number: int) -> None:
         with self._reading:
             self._readers.pop(number, None)
+            self.without_header.discard(number)
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
@@ -398,9 +405,7 @@ class PackStore:
     def _caught_up(self, path: Path, *, is_alone: bool) -> PackIndex:
         self.index = PackIndex(path)
         try:
-            catching_up = CatchingUp(self._directory, self.index, self._reader, self._disk)
-            catching_up.run(is_alone=is_alone)
-            self.without_header = frozenset(catching_up.without_header)
+            CatchingUp(self._directory, self.index, self._reader, self._disk).run(is_alone=is_alone)
         except BaseException:
             self.index.close()
             raise

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -146,6 +147,16 @@ class Cluster:
         """Start processes that have ended; they are not ready yet."""
         for member in members:
             self._development.start_member(member)
+
+    @contextmanager
+    def down(self, *members: Member) -> Iterator[None]:
+        """While they are killed. Afterwards all serve."""
+        self.kill(*members)
+        try:
+            yield
+        finally:
+            self.restart(*members)
+            self.wait_healthy()
 
     def runs(self, member: Member) -> bool:
         """Whether its process has not ended."""

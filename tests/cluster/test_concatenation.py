@@ -3,8 +3,7 @@
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
@@ -42,17 +41,6 @@ def lying_bytes(cluster: Cluster, node: Member, file_uuid: str) -> int:
         return 0
 
 
-@contextmanager
-def down(cluster: Cluster, *nodes: Member) -> Iterator[None]:
-    """They are killed, and are back at the end."""
-    cluster.kill(*nodes)
-    try:
-        yield
-    finally:
-        cluster.restart(*nodes)
-        cluster.wait_healthy()
-
-
 def test_parts_come_from_the_nodes_that_have_them(four: Cluster) -> None:
     parts = sent(four, 5 * MIB)
     answer = parts.finish()
@@ -67,7 +55,7 @@ def test_parts_come_from_the_nodes_that_have_them(four: Cluster) -> None:
 
 def test_part_whose_holder_was_killed_comes_from_another_node(four: Cluster) -> None:
     parts = sent(four, 2 * MIB)
-    with down(four, parts.holder(0)):
+    with four.down(parts.holder(0)):
         others = [node for node in four.nodes if node != parts.holder(0)]
         answer = parts.finish_once_taken(node=others[0])
         assert answer.status == 201, answer.body
@@ -142,7 +130,7 @@ def test_file_whose_holder_dies_in_the_middle_goes_on_elsewhere(four: Cluster) -
     wait_until(lambda: holder_of(file_uuid) is not None, what="bytes of it", timeout_s=30)
     holder = holder_of(file_uuid)
     assert holder is not None
-    with down(four, holder):
+    with four.down(holder):
         asking.join(60)
         others = [node for node in four.nodes if node != holder]
         answer = parts.finish_once_taken(node=others[0], bucket_id=bucket_id)

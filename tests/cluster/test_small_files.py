@@ -94,17 +94,6 @@ def part_sent(steps: Steps, method: str, sent_bytes: int) -> Iterator[None]:
         connection.close()
 
 
-@contextmanager
-def down(cluster: Cluster, *nodes: Member) -> Iterator[None]:
-    """While these nodes are killed. Afterwards all serve."""
-    cluster.kill(*nodes)
-    try:
-        yield
-    finally:
-        cluster.restart(*nodes)
-        cluster.wait_healthy()
-
-
 @pytest.mark.parametrize("size_bytes", [0, 1, SIZE_BYTES, 64 << 10])
 @pytest.mark.parametrize("is_declared", [True, False])
 @METHODS
@@ -208,7 +197,7 @@ def test_node_that_hangs_keeps_nobody_waiting_long_and_gets_its_copy_later(small
 @METHODS
 def test_too_few_nodes_keep_the_bytes_for_later(small: Cluster, method: str) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES))
-    with down(small, *steps.others):
+    with small.down(*steps.others):
         answer = send(steps, method)
         assert answer.status == 503, answer.body
     assert steps.offset_once_told(steps.holder) in (0, SIZE_BYTES)
@@ -226,7 +215,7 @@ def test_what_cannot_be_completed_is_kept_whole_in_place_of_what_came_before(
         small.request("HEAD", steps.path, node=steps.holder, headers=TUS, timeout_s=60)
         return steps.lying_bytes(steps.holder) == 1000
 
-    with down(small, *steps.others):
+    with small.down(*steps.others):
         with part_sent(steps, method, 1000):
             wait_until(is_kept, what="the bytes that came", timeout_s=60)
         wait_until(lambda: send(steps, method).status == 503, what="a refusal", timeout_s=60)
@@ -241,9 +230,9 @@ def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(
 ) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES))
     assert is_taken(send(steps, method))
-    with down(small, steps.holder):
+    with small.down(steps.holder):
         assert read(steps, steps.others[0]) == steps.content
-    with down(small, *steps.others):
+    with small.down(*steps.others):
         wait_until(
             lambda: small.get(f"/files/{steps.file_uuid}", node=steps.holder).body == steps.content,
             what="the content from the node that was killed",

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import free_ports, wait_until
+from deploy.dev.processes import wait_until
 from node.diskio.executor import DISK_THREADS
 from tests.cluster.disk_shim import DiskRules, disk_rules
-from tests.cluster.test_service_manager import WAIT_S, WATCHDOG_S, Service, run, service
+from tests.cluster.services import WAIT_S, WATCHDOG_S, Place, Service, run, service
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -31,43 +31,23 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskRules
     made.clear()
 
 
-class Place:
-    """A cluster of one coordinator, whose processes tell a service manager how they are."""
+@contextmanager
+def coordinating(place: Place) -> Iterator[Service]:
+    place.make_coordinator()
+    options = ("--data", str(place.coordinator), "--http", f"127.0.0.1:{place.plain}")
+    with service(place.directory, "c1", "coordinator", "run", *options) as started:
+        started.until("READY=1")
+        yield started
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.coordinator, self.node = directory / "c1", directory / "n1"
-        self.peer, self.api, self.plain, self.node_api, self.node_peer, self.node_plain = free_ports(6)
-        self.url = f"https://127.0.0.1:{self.api}"
-        self.access = {
-            "FILESTORE_CA": str(self.coordinator / "ca.pem"),
-            "FILESTORE_TOKEN_FILE": str(self.coordinator / "admin.token"),
-        }
 
-    @contextmanager
-    def coordinating(self) -> Iterator[Service]:
-        init = ("coordinator", "init", "--id", "c1", "--development", "--replicas", "1")
-        place = f"127.0.0.1:{self.peer}:{self.api}"
-        run(*init, "--address", place, "--data", str(self.coordinator))
-        plain = ("--http", f"127.0.0.1:{self.plain}")
-        with service(
-            self.directory, "c1", "coordinator", "run", "--data", str(self.coordinator), *plain
-        ) as started:
-            started.until("READY=1")
-            yield started
-
-    @contextmanager
-    def keeping(self) -> Iterator[Service]:
-        token = self.directory / "join"
-        run("token", "join", "--node-id", "n1", "--url", self.url, "-o", str(token), **self.access)
-        ports = ("--api-port", str(self.node_api), "--peer-port", str(self.node_peer))
-        join = ("node", "join", "--id", "n1", "--data", str(self.node), "--token-file", str(token))
-        run(*join, "--coordinator", self.url, "--address", "127.0.0.1", *ports)
-        plain = ("--http", f"127.0.0.1:{self.node_plain}")
-        with service(self.directory, "n1", "node", "run", "--data", str(self.node), *plain) as started:
-            started.until("READY=1")
-            started.until_status("Serves")
-            yield started
+@contextmanager
+def keeping(place: Place) -> Iterator[Service]:
+    place.make_node()
+    options = ("--data", str(place.node), "--http", f"127.0.0.1:{place.node_plain}")
+    with service(place.directory, "n1", "node", "run", *options) as started:
+        started.until("READY=1")
+        started.until_status("Serves")
+        yield started
 
 
 def answers(port: int) -> bool:
@@ -95,7 +75,7 @@ def until_heard(process: Service) -> None:
 
 def test_coordinator_whose_log_takes_nothing_gives_no_sign_of_life(tmp_path: Path, rules: DiskRules) -> None:
     place = Place(tmp_path)
-    with place.coordinating() as coordinator, ThreadPoolExecutor(1) as client:
+    with coordinating(place) as coordinator, ThreadPoolExecutor(1) as client:
         until_heard(coordinator)
         with rules.hanging(place.coordinator / "log", "S"):
             making = client.submit(run, "bucket", "create", "b1", "--url", place.url, **place.access)
@@ -110,9 +90,9 @@ def test_node_whose_disk_threads_all_hang_gives_no_sign_of_life(tmp_path: Path, 
     files.mkdir()
     for number in range(DISK_THREADS + 4):
         (files / f"f{number}").write_bytes(number.to_bytes(4, "little") * 1000)
-    url = f"https://127.0.0.1:{place.node_api}"
-    with place.coordinating(), place.keeping() as node, ThreadPoolExecutor(DISK_THREADS + 4) as many:
-        told = run("put", "-r", str(files), "--url", url, **place.access)
+    many = ThreadPoolExecutor(DISK_THREADS + 4)
+    with coordinating(place), keeping(place) as node, many:
+        told = run("put", "-r", str(files), "--url", place.node_url, **place.access)
         file_uuids = [line.split()[0] for line in told.splitlines()]
         until_heard(node)
         with rules.hanging(place.node / "packs", "G"):
@@ -127,7 +107,7 @@ def got(place: Place, file_uuid: str) -> bytes:
     """Its content, from the node."""
     context = ssl.create_default_context(cafile=place.access["FILESTORE_CA"])
     token = Path(place.access["FILESTORE_TOKEN_FILE"]).read_text().strip()
-    url = f"https://127.0.0.1:{place.node_api}/api/v1/files/{file_uuid}"
+    url = f"{place.node_url}/api/v1/files/{file_uuid}"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=CLIENT_S, context=context) as answer:
         return bytes(answer.read())

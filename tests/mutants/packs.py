@@ -171,7 +171,7 @@ PACKS = (
     ),
     _of(
         "pack with a damaged header not rewritten",
-        _CATCHING_UP,
+        _STORE_FILE,
         "            self.without_header.add(number)\n",
         "",
         f"{_HEADERS}pack_with_a_damaged_header_is_read_by_the_index_and_rewritten[0]",

@@ -34,17 +34,17 @@ def test_pack_with_a_damaged_header_is_read_by_the_index_and_rewritten(path: Pat
     content[offset] ^= 1
     pack.write_bytes(content)
     with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
+        assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
         [facts] = due_packs(store.index.packs(), damaged=store.without_header)
         assert pack.name == pack_name(facts.number)
-        assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
         rewrite(store, facts)
         assert not pack.exists()
         assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
     for file in path.glob("index.sqlite*"):
         file.unlink()
     with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
-        assert not due_packs(store.index.packs(), damaged=store.without_header)
         assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
+        assert not due_packs(store.index.packs(), damaged=store.without_header)
 
 
 def test_blob_of_a_pack_that_cannot_be_opened_is_kept_for_when_it_can(tmp_path: Path) -> None:

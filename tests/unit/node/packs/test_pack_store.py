@@ -368,21 +368,28 @@ def test_pack_is_open_as_long_as_somebody_reads_it(store: PackStore, path: Path)
         os.fstat(descriptor)
 
 
-def test_sync_that_fails_fails_all_of_its_blobs_and_no_other(path: Path) -> None:
-    fails = False
+class FailingSyncs:
+    """A disk whose syncs fail while it `fails`."""
 
-    def fdatasync(descriptor: int) -> None:
-        if fails:
+    def __init__(self) -> None:
+        self.fails = False
+        self.disk = Disk(fdatasync=self._fdatasync)
+
+    def _fdatasync(self, descriptor: int) -> None:
+        if self.fails:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         os.fdatasync(descriptor)
 
-    with closing(PackStore(path, disk=Disk(fdatasync=fdatasync))) as store:
+
+def test_sync_that_fails_fails_all_of_its_blobs_and_no_other(path: Path) -> None:
+    syncs = FailingSyncs()
+    with closing(PackStore(path, disk=syncs.disk)) as store:
         put(store, 1)
-        fails = True
+        syncs.fails = True
         with pytest.raises(OSError, match="Input/output"):
             put(store, 2, 3)
         assert present(store) == {1}
-        fails = False
+        syncs.fails = False
         put(store, 4)
         assert present(store) == {1, 4}
         assert pack_of(store, path, 1)[0] != pack_of(store, path, 4)[0]
@@ -390,20 +397,14 @@ def test_sync_that_fails_fails_all_of_its_blobs_and_no_other(path: Path) -> None
 
 def test_what_a_disk_has_not_taken_leaves_no_packs(path: Path) -> None:
     """Of a pack that nothing was stored in nothing is left, and a torn end can be given back."""
-    fails = False
-
-    def fdatasync(descriptor: int) -> None:
-        if fails:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        os.fdatasync(descriptor)
-
-    with closing(PackStore(path, disk=Disk(fdatasync=fdatasync))) as store:
+    syncs = FailingSyncs()
+    with closing(PackStore(path, disk=syncs.disk)) as store:
         put(store, 1)
-        fails = True
+        syncs.fails = True
         for number in range(2, 12):
             with pytest.raises(OSError, match="Input/output"):
                 put(store, number)
-        fails = False
+        syncs.fails = False
         put(store, 12)
         assert {int(pack.stem, 16) for pack in path.glob("*.pack")} == {
             facts.number for facts in store.index.packs()
