@@ -6,12 +6,13 @@ which serves what the peer port serves, without TLS.
 """
 
 import asyncio
+import socket
 
 from aiohttp import web
 
 from coordinator.http.app import Listener, new_application, serve, serve_on
 from coordinator.http.fastpath import DIRECT
-from coordinator.http.listener import Places, listening_socket
+from coordinator.http.listener import Places, bound_socket, start_listening
 from coordinator.http.web_access import WEB
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.runtime.metrics import Metrics
@@ -54,11 +55,16 @@ class Ports:
         self._is_shared = services.siblings.workers > 1
         self._listeners: list[Listener] = []
         self._local: Listener | None = None
+        self._secure: socket.socket | None = None
+        self._plain: socket.socket | None = None
 
     async def __aenter__(self) -> "Ports":
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for bound in (self._secure, self._plain):
+            if bound is not None:
+                bound.close()
         await self.drain(0.0)
         await self.drain_local(0.0)
 
@@ -86,29 +92,33 @@ class Ports:
         self._listeners.append(listener)
         return listener.port
 
-    async def open_clients(self, plain: Address | None) -> Address | None:
-        """Hear clients; the plain address with its port, if there is one. Raises OSError.
+    async def bind_clients(self, plain: Address | None) -> Address | None:
+        """Take the ports of clients, whose connections are refused as yet; the plain address with its port.
 
-        Worker 0 comes first: it finds out whether a stranger is there, with whom the kernel would share.
+        Raises OSError. Worker 0 comes first: it finds out whether a stranger is there, with whom the kernel
+        would share.
         """
-        secure = self._config.address, self._config.api_port
-        bound, places = None, Places()
-        for address in (secure, plain):
-            if address is None:
-                continue
-            if self._is_shared and self._services.siblings.worker == 0:
-                (await listening_socket(*address)).close()
-            listener = await serve(
-                client_application(self._services, self._metrics),
-                host=address[0],
-                port=address[1],
-                ssl_context=self._contexts.api.listening if address is secure else None,
-                shared=self._is_shared,
-                places=places,
-            )
-            self._listeners.append(listener)
-            bound = None if address is secure else (address[0], listener.port)
-        return bound
+        self._secure = await self._bound((self._config.address, self._config.api_port))
+        if plain is None:
+            return None
+        self._plain = await self._bound(plain)
+        return plain[0], self._plain.getsockname()[1]
+
+    async def _bound(self, address: Address) -> socket.socket:
+        if self._is_shared and self._services.siblings.worker == 0:
+            (await bound_socket(*address)).close()
+        return await bound_socket(*address, shared=self._is_shared)
+
+    async def open_clients(self) -> None:
+        """Hear clients at the ports that are taken. Raises OSError."""
+        places = Places()
+        secure, self._secure = self._secure, None
+        plain, self._plain = self._plain, None
+        for bound, context in ((secure, self._contexts.api.listening), (plain, None)):
+            if bound is not None:
+                app = client_application(self._services, self._metrics)
+                listener = await serve_on(start_listening(bound), app, ssl_context=context, places=places)
+                self._listeners.append(listener)
 
     async def drain(self, drain_s: float) -> None:
         """Close what others than workers use; requests that run have `drain_s` to end. Again is harmless.

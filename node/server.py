@@ -27,14 +27,13 @@ from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.machine.execution.rules import SMALL_BLOBS_ARE_PACKED
 from coordinator.member_metrics import MemberMetrics
 from coordinator.model.records import NodeRecord
-from coordinator.protocol.commands import AnnounceNode
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.roster import read_known
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.view import View
 from coordinator.runtime import logs
 from coordinator.runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
-from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal
+from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal, wait_for_first
 from coordinator.runtime.logs import ReadLevel
 from coordinator.runtime.metrics import Metrics
 from coordinator.runtime.service_manager import ServiceManager, keep_informed
@@ -46,6 +45,7 @@ from node.custody.context import CustodyContext
 from node.custody.custody import Custody
 from node.diskio.executor import DISK_THREAD, DiskWorkers
 from node.listeners import Ports
+from node.membership.announcement import Announcement
 from node.membership.disk_monitor import DiskWatch
 from node.membership.renewal import keep_renewed
 from node.peer.client import PeerClient
@@ -67,9 +67,7 @@ from node.workers.stats import WorkerNumbers
 from node.workers.supervisor import END_TIMEOUT_S, WorkerProcesses
 
 DRAIN_S = 20.0
-ANNOUNCE_RETRY_S = 1.0
-ANNOUNCED_S = 3.0  # until the view shows it
-UNKEPT_S = 30.0
+KNOWN_S = 5.0  # until the cluster knows of this start; a client that finds no port asks another node
 DISK_RETRY_S = 5.0  # between two looks at a disk that takes no bytes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _BUFFER_BYTES_MAX = 32 << 20  # the largest mmap threshold that glibc takes; a larger value changes nothing
@@ -87,6 +85,7 @@ class OpenNode:
     watch: DiskWatch
     numbers: WorkerNumbers
     reach: Reach
+    announcement: Announcement
 
     def works(self) -> Iterator[Work]:
         """What every process of a node does, until it is cancelled."""
@@ -172,19 +171,11 @@ async def _run(
     ):
         await ports.open_local(node.numbers)
         peer_port = await ports.open_peer()
-        plain = await ports.open_clients(plain)
-        options = [
-            "--data",
-            str(files.data),
-            *([] if plain is None else ["--http", f"{plain[0]}:{plain[1]}"]),
-            "--web",
-            msgspec.json.encode(web).decode(),
-            "--instance",
-            start.instance,
-        ]
+        plain = await ports.bind_clients(plain)
+        options = _worker_options(files, plain, web, start)
         processes = WorkerProcesses(siblings.workers, options, lock=lock, registry=metrics.registry)
         async with asyncio.TaskGroup() as group:
-            works = [*node.works(), *_works_of_the_first(config, contexts, node, processes, start)]
+            works = [*node.works(), *_works_of_the_first(config, contexts, node, processes)]
             works.append(("word to the service manager", _keep_informed(manager, node.services)))
             owned = [group.create_task(work, name=name) for name, work in works]
 
@@ -194,9 +185,12 @@ async def _run(
                 processes.reload()
 
             with stop_signal() as stop, on_hangup(reload, manager):
-                facts = {"node": config.id, "api_port": config.api_port, "peer_port": peer_port}
-                _log.info("node ready", extra=facts)
-                manager.ready()
+                await wait_for_first(node.announcement.wait_until_done(), stop.wait(), timeout_s=KNOWN_S)
+                if not stop.is_set():
+                    await ports.open_clients()
+                    facts = {"node": config.id, "api_port": config.api_port, "peer_port": peer_port}
+                    _log.info("node ready", extra=facts)
+                    manager.ready()
                 await stop.wait()
                 manager.stopping()
                 _log.info("stopping")
@@ -208,12 +202,21 @@ async def _run(
                 task.cancel()
 
 
+def _worker_options(
+    files: NodeFiles, plain: tuple[str, int] | None, web: WebOptions, start: Start
+) -> list[str]:
+    options = ["--data", str(files.data), "--web", msgspec.json.encode(web).decode()]
+    if plain is not None:
+        options += ["--http", f"{plain[0]}:{plain[1]}"]
+    return [*options, "--instance", start.instance]
+
+
 def _works_of_the_first(
-    config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses, start: Start
+    config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses
 ) -> Iterator[Work]:
     """What one process of a node does for all."""
     metadata = node.services.api.metadata
-    yield "announcement", _announce(config, node.services, start)
+    yield "announcement", node.announcement.run()
     yield "ways to other nodes", node.reach.run()
     if (custody := node.services.custody) is not None:
         yield "custody", custody.run()
@@ -291,7 +294,7 @@ async def open_node(
     peers = PeerClient(contexts.client, metadata, view)
     counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
-    reach = Reach(config.id, peers, view)
+    reach, announcement = Reach(config.id, peers, view), Announcement(config, metadata, view, start)
     budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
@@ -304,7 +307,7 @@ async def open_node(
     custody = Custody(means, files.scrub) if is_first else None
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None
-    ready = partial(_readiness, config, view, watch, numbers, start)
+    ready = partial(_readiness, view, announcement, watch, numbers)
     access = access.with_members(view.console_members)
     api = _api_services(config, metadata, view, audit, exposition, ready, access)
     services = NodeServices(
@@ -327,7 +330,7 @@ async def open_node(
     await siblings.start()
     await peers.start()
     try:
-        yield OpenNode(services, watch, numbers, reach)
+        yield OpenNode(services, watch, numbers, reach, announcement)
     finally:
         await _close(services, means)
 
@@ -409,20 +412,14 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs:
     return counts
 
 
-async def _readiness(
-    config: NodeConfig, view: View, watch: DiskWatch, numbers: WorkerNumbers, start: Start
-) -> str:
+async def _readiness(view: View, announcement: Announcement, watch: DiskWatch, numbers: WorkerNumbers) -> str:
     """`ready`, or `disk_full` of a node that serves what it has, and passes uploads on.
 
     Raises Unavailable while this node should get no requests.
     """
     view.require_fresh()
     view.require_leader()
-    known = view.node(config.id)
-    if known is None or not _is_announced(config, known):
-        raise Unavailable("The cluster does not know yet where peers reach this node.")
-    if start.instance and known.speaker not in ("", start.instance):
-        raise Unavailable("Another process speaks for this node: see `filestore status`.")
+    announcement.require()
     if not watch.is_writable() and not watch.is_full():
         raise Unavailable("The disk of this node takes no bytes.")
     if not numbers.has_received_all():
@@ -447,42 +444,3 @@ def node_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:
 def authority_of(address: str, port: int) -> str:
     """`HOST:PORT` as URLs and the header Host have it."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-async def _announce(config: NodeConfig, services: NodeServices, start: Start) -> None:
-    """Tell the cluster where peers reach this node and who speaks for it, whenever it knows otherwise."""
-    command = AnnounceNode(
-        node_id=config.id,
-        peer_port=config.peer_port,
-        zone=config.zone,
-        weight=config.weight,
-        instance=start.instance,
-    )
-    view, logged = services.api.view, ""
-    while True:
-        pause_s = ANNOUNCE_RETRY_S
-        await view.wait_until_fresh()
-        known = view.node(config.id)
-        if known is None or not _is_announced(config, known) or _is_unsaid(known, start):
-            try:
-                succeeds = start.succeeds("" if known is None else known.speaker)
-                record = await services.api.metadata.propose(
-                    msgspec.structs.replace(command, succeeds=succeeds), NodeRecord
-                )
-            except FilestoreError as error:
-                if error.details != logged:
-                    logged = error.details
-                    _log.warning("the cluster does not take this node's address", extra={"reason": logged})
-            else:
-                # By older rules nobody keeps who speaks: they may be raised later.
-                pause_s = ANNOUNCED_S if record.speaker == start.instance else UNKEPT_S
-        await asyncio.sleep(pause_s)
-
-
-def _is_unsaid(known: NodeRecord, start: Start) -> bool:
-    return bool(start.instance) and known.speaker != start.instance
-
-
-def _is_announced(config: NodeConfig, known: NodeRecord) -> bool:
-    announced = (config.peer_port, config.zone, config.weight)
-    return (known.peer_port, known.zone, known.weight) == announced

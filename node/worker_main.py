@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from coordinator.http.web_access import understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.runtime import logs
-from coordinator.runtime.lifetime import raise_descriptor_limit
+from coordinator.runtime.lifetime import raise_descriptor_limit, wait_for_first
 from coordinator.runtime.metrics import Metrics
 from node.base.config import NodeFiles
 from node.base.instance import Start
@@ -89,10 +89,12 @@ async def run_worker(
     ):
         works = [*node.works(), ("orders", orders.receive()), ("losses", keep_reporting(node.services))]
         owned = [group.create_task(work, name=name) for name, work in works]
-        await _until_known_or_draining(node.services.api.view.wait_until_fresh(), orders)
+        # Requests that come before the cluster is known would be refused here; others serve or wait.
+        await wait_for_first(node.services.api.view.wait_until_fresh(), orders.drain.wait())
         if not orders.drain.is_set():
             await ports.open_local(node.numbers)
-            await ports.open_clients(plain)
+            await ports.bind_clients(plain)
+            await ports.open_clients()
             _log.info("worker ready", extra={"worker": siblings.worker})
         await orders.drain.wait()
         await ports.drain(ORPHAN_DRAIN_S if orders.gone.is_set() else DRAIN_S)
@@ -102,15 +104,6 @@ async def run_worker(
         await node.services.concatenations.close()
         for task in owned:
             task.cancel()
-
-
-async def _until_known_or_draining(known: Coroutine[None, None, None], orders: SupervisorOrders) -> None:
-    """Requests that come before the cluster is known would be refused here; others serve or wait."""
-    async with asyncio.TaskGroup() as group:
-        waits = {group.create_task(known), group.create_task(orders.drain.wait())}
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
 
 
 async def _say_drained(orders: SupervisorOrders) -> None:

@@ -90,11 +90,17 @@ class CannotListen(OSError):
 
 
 async def listening_socket(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A bound, listening socket; port 0 takes a free one. Raises CannotListen, OSError.
+    """A bound, listening socket; see `bound_socket`. Raises CannotListen, OSError."""
+    return start_listening(await bound_socket(host, port, shared=shared))
+
+
+async def bound_socket(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket that has its port, 0 for a free one, where connections are refused until `start_listening`.
 
     `host` is an address of this machine, or its name: then it listens on all of them. What a name leads to is
     for others to find out, and may change; many a machine takes its own name for loopback. `shared`: other
-    processes of this user may listen there too, and the kernel deals connections out.
+    processes of this user may listen there too, and the kernel deals connections out. Raises CannotListen,
+    OSError.
     """
     try:
         return _bound(*place_of(host, port), shared=shared)
@@ -105,6 +111,17 @@ async def listening_socket(host: str, port: int, *, shared: bool = False) -> soc
         return _bound(socket.AF_INET, ("0.0.0.0", port), shared=shared)  # noqa: S104  # as was said
     except OSError as error:
         raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
+
+
+def start_listening(bound: socket.socket) -> socket.socket:
+    """The same socket, where connections arrive from now on. Raises CannotListen, and closes it then."""
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:  # somebody else has come to listen meanwhile
+        host, port = bound.getsockname()[:2]
+        bound.close()
+        raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
+    return bound
 
 
 def place_of(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
@@ -127,7 +144,6 @@ def _bound(family: socket.AddressFamily, address: tuple[str, int], *, shared: bo
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != EVERYWHERE)
         listening.bind(address)
-        listening.listen(BACKLOG)
     except BaseException:
         listening.close()
         raise

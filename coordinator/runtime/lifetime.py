@@ -7,8 +7,8 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
 
 from ca.errors import Unavailable
 from coordinator.runtime.service_manager import ServiceManager
@@ -93,3 +93,17 @@ def on_hangup(react: Callable[[], None], manager: ServiceManager) -> Iterator[No
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
+
+
+async def wait_for_first(*waits: Coroutine[Any, Any, object], timeout_s: float | None = None) -> None:
+    """Returns when one of them has, or after `timeout_s`; the others are cancelled.
+
+    Raises nothing of what they raise.
+    """
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -58,7 +58,8 @@ def test_coordinator_with_a_damaged_table_ends_and_nobody_is_told_wrong(
     cluster.restart(member)
     cluster.wait_healthy()
     assert len(list(cluster.data(member).glob("state.sqlite.damaged-*"))) >= 1
-    assert rows_of(cluster.data(member) / "state.sqlite", "users") == 2
+    rebuilt = cluster.data(member) / "state.sqlite"
+    wait_until(lambda: rows_of(rebuilt, "users") == 2, what="it has caught up", timeout_s=END_S)
 
 
 @pytest.mark.parametrize(

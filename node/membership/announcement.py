@@ -1,0 +1,83 @@
+"""A node tells the cluster where peers reach it, and which process speaks for it.
+
+`coordinator/admission.py` says what the latter is for.
+"""
+
+import asyncio
+import logging
+
+from ca.errors import FilestoreError, Unavailable
+from coordinator.model.records import NodeRecord
+from coordinator.protocol.commands import AnnounceNode
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.view import View
+from node.base.config import NodeConfig
+from node.base.instance import Start
+
+RETRY_S = 1.0
+SHOWN_S = 3.0  # until the view shows it
+UNKEPT_S = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class Announcement:
+    """What worker 0 of a node tells, and what every worker asks before it calls itself ready."""
+
+    def __init__(self, config: NodeConfig, metadata: MetadataClient, view: View, start: Start) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._view = view
+        self._start = start
+        self._done = asyncio.Event()
+
+    def require(self) -> None:
+        """Raises Unavailable while the view does not show it."""
+        known = self._view.node(self._config.id)
+        if known is None or not self._tells_place(known):
+            raise Unavailable("The cluster does not know yet where peers reach this node.")
+        if not self._tells_speaker(known) and known.speaker:
+            raise Unavailable("Another process speaks for this node: see `filestore status`.")
+
+    async def wait_until_done(self) -> None:
+        """Returns when the cluster has been told."""
+        await self._done.wait()
+
+    async def run(self) -> None:
+        """Tell it whenever the cluster knows otherwise."""
+        logged = ""
+        while True:
+            await self._view.wait_until_fresh()
+            known = self._view.node(self._config.id)
+            pause_s = RETRY_S
+            if known is not None and self._tells_place(known) and self._tells_speaker(known):
+                self._done.set()
+            else:
+                try:
+                    record = await self._metadata.propose(self._command(known), NodeRecord)
+                except FilestoreError as error:
+                    if (why := error.details) != logged:
+                        logged = why
+                        _log.warning("the cluster does not take this node's address", extra={"reason": why})
+                else:
+                    self._done.set()
+                    # By older rules nobody keeps who speaks: they may be raised later.
+                    pause_s = SHOWN_S if record.speaker == self._start.instance else UNKEPT_S
+            await asyncio.sleep(pause_s)
+
+    def _command(self, known: NodeRecord | None) -> AnnounceNode:
+        return AnnounceNode(
+            node_id=self._config.id,
+            peer_port=self._config.peer_port,
+            zone=self._config.zone,
+            weight=self._config.weight,
+            instance=self._start.instance,
+            succeeds=self._start.succeeds("" if known is None else known.speaker),
+        )
+
+    def _tells_place(self, known: NodeRecord) -> bool:
+        told = (self._config.peer_port, self._config.zone, self._config.weight)
+        return (known.peer_port, known.zone, known.weight) == told
+
+    def _tells_speaker(self, known: NodeRecord) -> bool:
+        return not self._start.instance or known.speaker == self._start.instance
