@@ -27,6 +27,7 @@ from aiohttp import web
 from ca.errors import (
     Conflict,
     FilestoreError,
+    InsufficientStorage,
     InvalidRequest,
     NotFound,
     OffsetMismatch,
@@ -281,6 +282,7 @@ class _Following:
     def __init__(self, request: web.Request, upload: UploadFile, terms: LinkTerms, behind: list[str]) -> None:
         services = request.app[PEER]
         self._request, self._upload, self._services = request, upload, services
+        self._file_uuid = terms.file_uuid
         self._received = services.metrics.replica_bytes.labels("received")
         self._source = LinkSource(services.disk, upload)
         self._next = (
@@ -302,7 +304,10 @@ class _Following:
         self._told_offset = upload.durable_offset
 
     async def run(self) -> web.StreamResponse:
-        """Until the sender ends the body, all is durable here, and the next link has ended too."""
+        """Until the sender ends the body, all is durable here, and the next link has ended too.
+
+        Or until there is no room for more here.
+        """
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         with closing(self._source):
             await response.prepare(self._request)
@@ -318,11 +323,15 @@ class _Following:
                 if not passing.done():
                     raise ClientGone("the node before in the chain went away")
                 passing.result()
+                last_line = self._line(ended=True)
+            except InsufficientStorage:  # said by a line: the status of the answer has gone out
+                _log.warning("no room for what a link brings", extra={"file_uuid": self._file_uuid})
+                last_line = self._line(full=True)
             finally:
                 for task in (telling, passing):
                     task.cancel()
                 await asyncio.wait({telling, passing})
-        await response.write(self._line(ended=True))
+        await response.write(last_line)
         await response.write_eof()
         return response
 
@@ -371,7 +380,7 @@ class _Following:
                         await self._changed.wait()
                 self._changed.clear()
 
-    def _line(self, *, ended: bool = False) -> bytes:
+    def _line(self, *, ended: bool = False, full: bool = False) -> bytes:
         durable = {self._services.node_id: self._upload.durable_offset}
         lost: list[str] = []
         if self._next is not None and self._is_next_lost:
@@ -379,7 +388,9 @@ class _Following:
         elif self._next is not None:
             durable |= self._next.durable
             lost = sorted(self._next.lost)
-        report = LinkReport(received_bytes=self._upload.offset, durable=durable, lost=lost, ended=ended)
+        report = LinkReport(
+            received_bytes=self._upload.offset, durable=durable, lost=lost, full=full, ended=ended
+        )
         return msgspec.json.encode(report) + b"\n"
 
     def _wake(self) -> None:

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ca.errors import InsufficientStorage, Unavailable
+from ca.errors import FilestoreError, InsufficientStorage, Unavailable
 from coordinator.model.time_limits import PATIENCE_S, bounded_s, moved
 from coordinator.rpc.view import View
 from coordinator.runtime.wording import counted
@@ -140,14 +140,19 @@ class Chain:
         since_s = self._lacking_since_s
         patience_s = AGREEING_S if any(link.is_hashing for link in self._links) else LACKING_S
         if since_s is not None and self._loop.time() - since_s >= patience_s:
-            lacking = self._idle(self._members)
-            if lacking and self._full.issuperset(lacking):
-                raise InsufficientStorage(
-                    f"{counted(len(self.durable()) + 1, 'node has', 'nodes have')} room for these bytes,"
-                    f" {self._needed + 1} must:"
-                    f" delete files or add nodes. Full: {', '.join(sorted(self._full)[:SHOWN_MAX])}."
-                )
-            raise _too_few(self._needed)
+            raise self._shortage()
+
+    def _shortage(self) -> FilestoreError:
+        """Why there is no write quorum."""
+        sound = {name for name, stop in self.durable().items() if self._is_sound((name, stop))}
+        lacking = [name for name in self._members if name not in sound]
+        if lacking and self._full.issuperset(lacking):
+            return InsufficientStorage(
+                f"{counted(len(sound) + 1, 'node has', 'nodes have')} room for these bytes,"
+                f" {self._needed + 1} must:"
+                f" delete files or add nodes. Full: {', '.join(sorted(self._full)[:SHOWN_MAX])}."
+            )
+        return _too_few(self._needed)
 
     async def reach(self, offset: int) -> None:
         """Wait until so many bytes are durable on the write quorum.
@@ -160,7 +165,7 @@ class Chain:
             self._note_progress()
             if not bounded_s(PATIENCE_S):
                 self._note_silent()
-                raise _too_few(self._needed)
+                raise self._shortage()
             await self._wait()
         moved()
 
@@ -303,8 +308,10 @@ class Chain:
         self._best[link.member] = max(durable_offset, self._best.get(link.member, 0))
 
     def _is_sound(self, durable: tuple[str, int]) -> bool:
+        """Whether a member counts; one that had no room only when it has taken more than it had."""
         name, offset = durable
-        return self._futile[name] < FUTILE_MAX or offset > self._best[name]
+        is_doubtful = name in self._full or self._futile[name] >= FUTILE_MAX
+        return not is_doubtful or offset > self._best[name]
 
     async def _wait(self) -> None:
         changed = self._changed

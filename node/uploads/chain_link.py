@@ -49,12 +49,14 @@ class LinkReport(Struct, frozen=True, kw_only=True):
     """One line of a member's answer. `durable`: bytes by node, itself and those behind it.
 
     `lost`: nodes behind it that failed. `ended`: the last line; all that was sent is durable at `durable`.
+    `full`: the last line; there is no room for what comes.
     """
 
     received_bytes: int
     durable: dict[str, int]
     lost: list[str] = []
     ended: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ class Link:
         self._on_change, self._sent = on_change, sent
         self.is_hashing = False  # what this node has, to compare it with what the member has
         self._is_answered = asyncio.Event()
-        self._ended = False
+        self._ended = self._is_full = False
         self._received_bytes = 0
         self._moved_at_s = 0.0
 
@@ -294,7 +296,8 @@ class Link:
             self._is_answered.set()
             await self._listen(answer)
         if not self._ended:
-            raise PeerFailed(self.member, "broke the link off")
+            reason = "has no room" if self._is_full else "broke the link off"
+            raise PeerFailed(self.member, reason, is_full=self._is_full)
         if self.durable.get(self.member) != self._source.limit:
             raise PeerFailed(self.member, "ended before it had all bytes")
 
@@ -332,7 +335,8 @@ class Link:
             raise PeerFailed(self.member, "takes no bytes", is_silent=True)
         has_changed = (report.durable, frozenset(report.lost)) != (self.durable, self.lost)
         self._received_bytes, self.durable = report.received_bytes, report.durable
-        self.lost, self._ended = frozenset(report.lost), report.ended
+        self.lost = frozenset(report.lost)
+        self._ended, self._is_full = report.ended, report.full
         if has_changed or report.ended:
             self._on_change()
 

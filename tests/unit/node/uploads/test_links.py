@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import hashlib
 import os
 import threading
@@ -13,6 +14,7 @@ from prometheus_client import Counter
 
 from ca.errors import Conflict, InvalidRequest
 from node.diskio import pagecache
+from node.diskio.durable import SLOT_BYTES, Octets
 from node.peer.client import PeerFailed
 from node.staging.upload_file import UploadFile
 from node.uploads import chain_link
@@ -142,6 +144,36 @@ async def test_member_whose_disk_hangs_at_the_end_is_given_up(
             goes_on.set()
             source.close()
     assert running.durable == {"n3": 0}
+
+
+async def test_member_whose_disk_fills_while_bytes_come_says_so(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last, more = nodes[2], os.urandom(1 << 20)
+    full = threading.Event()
+
+    def fill(descriptor: int, buffer: Octets, offset: int) -> int:
+        if full.is_set() and len(buffer) > SLOT_BYTES:  # what lies already can be written over
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.pwrite(descriptor, buffer, offset)
+
+    filling = dataclasses.replace(last.services.blobs.disk, pwrite=fill)
+    monkeypatch.setattr(last.services.blobs, "disk", filling)
+    with upload_at(nodes[1], MORE) as upload:
+        source = LinkSource(nodes[1].services.disk, upload)
+        link = link_to_last(nodes[1], source, nodes[1].services.metrics.replica_bytes.labels("sent"))
+        running = asyncio.create_task(link.run())
+        async with asyncio.timeout(10):
+            while not link.durable:  # a line has come: the status of the answer can say nothing any more
+                await asyncio.sleep(0.01)
+        full.set()
+        upload.append(more)
+        source.move(upload.offset)
+        with pytest.raises(PeerFailed, match="has no room") as failed:
+            await running
+        source.close()
+    assert failed.value.is_full
+    assert MORE[: link.durable["n3"]] == held(last)
 
 
 def link_to_last(
