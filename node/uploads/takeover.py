@@ -18,7 +18,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ca.errors import Conflict, NotFound, Unavailable
+from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from coordinator.model.records import Caller, UploadRecord
 from coordinator.model.time_limits import bounded_s, moved
 from coordinator.protocol.commands import RestartUpload, TakeOverUpload
@@ -191,7 +191,9 @@ async def has_prefix(services: UploadContext, node_id: str, record: UploadRecord
             return await own_prefix(services, record.file_uuid, stop) == record.prefix_sha256 or not stop
         except NotFound:
             return not stop
-        except Unavailable:
+        except (
+            FilestoreError
+        ):  # they are being read, or this disk fails: then it does not say, as others do not
             return None
     path = f"/uploads/{record.file_uuid}?stop={stop}"
     if not (within_s := bounded_s(PROBE_S)):

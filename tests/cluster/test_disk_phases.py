@@ -185,6 +185,24 @@ def test_small_content_is_taken_elsewhere(
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
+@pytest.mark.parametrize("sent_bytes", [0, PART])
+def test_node_whose_disk_fails_helps_an_upload_whose_holder_is_down(
+    cluster: Cluster, rules: DiskRules, kind: str, sent_bytes: int
+) -> None:
+    """It is asked to see who goes on, and is of the placement itself: others are."""
+    bad, asked, holder = cluster.nodes[-1], cluster.nodes[0], cluster.nodes[1]
+    content = os.urandom(SIZE_BYTES)
+    uploads = [created_at(cluster, holder, asked) for _ in range(3)]  # of three nodes of four each
+    for _, path in uploads:
+        if sent_bytes:
+            assert patch(cluster, asked, path, content, 0, sent_bytes).status == 204
+    with cluster.down(holder), rules.failing(of(cluster, bad), *KINDS[kind]):
+        for file_uuid, path in uploads:
+            until_stored(cluster, bad, path, content)
+            read_back(cluster, file_uuid, content, [asked])
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
 def test_completion_goes_through_where_other_disks_work(
     cluster: Cluster, rules: DiskRules, kind: str
 ) -> None:

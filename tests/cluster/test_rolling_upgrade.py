@@ -110,8 +110,10 @@ def roll_there_and_back_and_there(cluster: MixedCluster, load: Load, directory: 
     for machine in (first, second, last[:1]):  # all of a machine at once, as the package does
         wait_until_safe(cluster)
         cluster.roll(*machine)
-    check = cluster.filestore("upgrade", "check")
-    assert f"those that are older: {last[1].id}." in check.stdout.decode(), check.stdout
+    older = f"those that are older: {last[1].id}."
+    wait_until(
+        lambda: older in cluster.filestore("upgrade", "check").stdout.decode(), what=older, timeout_s=SAFE_S
+    )
     cluster.terminate(last[1])
     code, why = named(cluster, last[1])
     assert (code, "upgrade one" in why) == (6, True), why
