@@ -1,11 +1,13 @@
 """Small files: how many a second, how long each takes, and what each costs in syncs and processor time.
 
-    python -m bench.smallfiles        (SMALLFILES_FILES=2000, SMALLFILES_CLIENTS=8 for a shorter look)
+    python -m bench.smallfiles        (SMALLFILES_FILES=2000, SMALLFILES_CLIENTS=8 for a shorter look;
+                                       SMALLFILES_BYTES=65536 for files of that size)
 
 Three coordinators and three nodes, three replicas, write quorum two, all on this machine with its clients.
 A file is one request over a kept HTTPS connection: its creation at any node, by tus, with its 4 KiB, answered
 when the file is available. With SMALLFILES_REQUESTS=2 it is two: its record at any node, its bytes at the
-node that holds the upload. Beside it what one disk does at best with one thread: 4 KiB appended and synced;
+node that holds the upload. Then each is read once, at any node. Beside it what one disk does at best with one
+thread: 4 KiB appended and synced;
 and what was published of OpenStack Swift, on other machines, by its project lead: all on one machine
 (`swift-bench --saio` with the Hummingbird object server, gist.github.com/notmyname/18fcf28d), and empty
 objects on a cluster of unknown size (ssbench, 128 at once, gist.github.com/notmyname/2bb85acf). Syncs are
@@ -27,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -48,7 +50,7 @@ from deploy.dev.processes import LOOPBACK
 FILES = int(os.environ.get("SMALLFILES_FILES", "100000"))
 CLIENTS = int(os.environ.get("SMALLFILES_CLIENTS", "32"))
 REQUESTS = int(os.environ.get("SMALLFILES_REQUESTS", "1"))
-FILE_BYTES = 4096
+FILE_BYTES = int(os.environ.get("SMALLFILES_BYTES", "4096"))
 SAMPLED = 50
 SWIFT_ONE_MACHINE, SWIFT_CLUSTER = 78.0, 631.9  # PUT per second; see above
 ATTACH_S = 1.0  # for strace to hold every thread
@@ -80,6 +82,7 @@ class Clients:
         self._context: ssl.SSLContext = client_context(cluster.ca.read_text())
         self._credential = f"Authorization: Bearer {cluster.token_file.read_text().strip()}"
         self._numbers = itertools.count()
+        self._paths: list[str] = []  # of the files that are stored
 
     async def store(self, files: int, clients: int) -> Latencies:
         """So many new files. Raises RuntimeError for an answer that is not as it should be."""
@@ -87,34 +90,55 @@ class Clients:
         left = iter(range(files))
         async with asyncio.TaskGroup() as group:
             for at in range(clients):
-                group.create_task(self._run(at, left, found))
+                group.create_task(self._store(at, left, found))
         return found
 
-    async def _run(self, at: int, left: Iterator[int], found: Latencies) -> None:
-        connections: dict[int, Connection] = {}
+    async def read(self, clients: int) -> list[float]:
+        """Every file that was stored, once; the seconds of each. Raises RuntimeError as `store` does."""
+        took_s: list[float] = []
+        left = iter(list(self._paths))
+        async with asyncio.TaskGroup() as group:
+            for at in range(clients):
+                group.create_task(self._read(at, left, took_s))
+        return took_s
 
-        async def to(port: int) -> Connection:  # a node gives up on a connection that stays silent
-            if port not in connections:
-                opened = await asyncio.open_connection(LOOPBACK, port, ssl=self._context)
-                connections[port] = Connection(*opened)
-            return connections[port]
+    async def _store(self, at: int, left: Iterator[int], found: Latencies) -> None:
+        async with self._connections() as to:
+            for number in left:
+                begun_s = time.perf_counter()
+                entry = await to(self._ports[(at + number) % len(self._ports)])
+                asked = self._creation_with_content() if REQUESTS == 1 else self._creation()
+                created = msgspec.json.decode(await entry.ask(asked), type=_Created)
+                stored_s = begun_s if REQUESTS == 1 else time.perf_counter()
+                parts = urlsplit(created.upload_url)
+                if REQUESTS != 1:
+                    await (await to(parts.port or 443)).ask(self._content(parts.path))
+                found.created_s.append(stored_s - begun_s)
+                found.stored_s.append(time.perf_counter() - stored_s)
+                self._paths.append(parts.path.removesuffix("/content"))
 
-        clock_s = time.perf_counter
-        for number in left:
-            begun_s = clock_s()
-            entry = await to(self._ports[(at + number) % len(self._ports)])
-            if REQUESTS == 1:
-                await entry.ask(self._creation_with_content())
-                found.created_s.append(0.0)
-                found.stored_s.append(clock_s() - begun_s)
-                continue
-            created = msgspec.json.decode(await entry.ask(self._creation()), type=_Created)
-            stored_s = clock_s()
-            parts = urlsplit(created.upload_url)
-            await (await to(parts.port or 443)).ask(self._content(parts.path))
-            found.created_s.append(stored_s - begun_s)
-            found.stored_s.append(clock_s() - stored_s)
-        for connection in connections.values():
+    async def _read(self, at: int, left: Iterator[str], took_s: list[float]) -> None:
+        async with self._connections() as to:
+            for number, path in enumerate(left):
+                begun_s = time.perf_counter()
+                entry = await to(self._ports[(at + number) % len(self._ports)])
+                content = await entry.ask(self._head("GET", path, 0))
+                took_s.append(time.perf_counter() - begun_s)
+                assert len(content) == FILE_BYTES
+
+    @contextlib.asynccontextmanager
+    async def _connections(self) -> AsyncIterator[Callable[[int], Awaitable[Connection]]]:
+        """To ports, opened when they are needed: a node gives up on a connection that stays silent."""
+        opened: dict[int, Connection] = {}
+
+        async def to(port: int) -> Connection:
+            if port not in opened:
+                streams = await asyncio.open_connection(LOOPBACK, port, ssl=self._context)
+                opened[port] = Connection(*streams)
+            return opened[port]
+
+        yield to
+        for connection in opened.values():
             await connection.close()
 
     def _creation(self) -> bytes:
@@ -189,6 +213,11 @@ def measure(directory: Path) -> dict[str, float]:
             found[f"{name}: p99 ms"] = ordered[int(len(ordered) * 0.99)] * 1000
         for role, spent_s in _spent_s(cluster).items():
             found[f"CPU ms of the {role}s per file"] = (spent_s - before[role]) * 1000 / FILES
+        begun_s = time.perf_counter()
+        reads_ms = sorted(took_s * 1000 for took_s in uvloop.run(clients.read(CLIENTS)))
+        found[f"reads/s, {CLIENTS} clients"] = len(reads_ms) / (time.perf_counter() - begun_s)
+        found["read: p50 ms"] = statistics.median(reads_ms)
+        found["read: p99 ms"] = reads_ms[int(len(reads_ms) * 0.99)]
         alone = uvloop.run(clients.store(SAMPLED, 1))
         found["file: p50 ms, 1 client"] = statistics.median(alone.whole_s) * 1000
         for role in ("node", "coordinator"):
@@ -219,6 +248,7 @@ def main() -> None:
     Console(width=100).print(table)
     facts = {
         "bench": "smallfiles",
+        "size_bytes": FILE_BYTES,
         "requests": REQUESTS,
         "files": FILES,
         "clients": CLIENTS,
