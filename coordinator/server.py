@@ -23,8 +23,8 @@ from coordinator.admin.offsite import read_offsite
 from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.end_reason import reason_of
-from coordinator.http.app import new_application, serve
-from coordinator.http.listener import Places
+from coordinator.http.app import new_application, serve, serve_on
+from coordinator.http.listener import Places, bound_socket, start_listening
 from coordinator.http.web_access import WebAccess, understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.member.driver import LOG_THREAD, Driver
@@ -59,10 +59,16 @@ from coordinator.rpc.server import PeerPort
 from coordinator.rpc.state_view import StateView
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.view import View
-from coordinator.rpc.websocket import end
 from coordinator.runtime import logs
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.runtime.lifetime import on_hangup, quieten_collector, raise_descriptor_limit, stop_signal
+from coordinator.runtime.lifetime import (
+    KNOWN_S,
+    on_hangup,
+    quieten_collector,
+    raise_descriptor_limit,
+    stop_signal,
+    wait_for_first,
+)
 from coordinator.runtime.logs import ReadLevel
 from coordinator.runtime.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.runtime.service_manager import ServiceManager, keep_informed
@@ -413,16 +419,16 @@ async def _serve(
         # The client port drains first: its requests still need the leader, which may be this process.
         listeners.push_async_callback(listener.close, PEER_DRAIN_S)
         listeners.push_async_callback(peer_port.close)
-        places = Places()
-        for host, port, context in (
-            (own.address, own.api_port, contexts.api.listening),
-            *(((*http, None),) if http else ()),
-        ):
-            listener = await serve(api, host=host, port=port, ssl_context=context, places=places)
-            listeners.push_async_callback(listener.close, DRAIN_S)
+        places, ports = Places(), [(own.address, own.api_port), *((http,) if http else ())]
+        bound = [listeners.enter_context(await bound_socket(*port)) for port in ports]
         on_open()
         quieten_collector()
         with stop_signal() as stop, on_hangup(reload, member.manager):
+            ends = (stop.wait(), member.removed.wait())
+            await wait_for_first(shell.view.wait_until_fresh(), *ends, timeout_s=KNOWN_S)
+            for each, context in zip(bound, (contexts.api.listening, None), strict=False):
+                listener = await serve_on(start_listening(each), api, ssl_context=context, places=places)
+                listeners.push_async_callback(listener.close, DRAIN_S)
             member.manager.ready()
             _log.info(
                 "coordinator %s listens on %s, ports %d and %d",
@@ -431,27 +437,13 @@ async def _serve(
                 own.api_port,
                 own.peer_port,
             )
-            await _first_of(stop, member.removed)
+            await wait_for_first(stop.wait(), member.removed.wait())
         if member.removed.is_set():
             _log.warning("this coordinator was removed from the cluster: it ends, and its data can go")
         member.manager.stopping()
         _log.info("stopping")
         await member.operations.hand_over()
     _log.info("stopped")
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    """Until one of them is set."""
-    waiting = [asyncio.create_task(_until(event), name="end of the process") for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            await end(task)
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 async def _renew(

@@ -33,7 +33,13 @@ from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.view import View
 from coordinator.runtime import logs
 from coordinator.runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
-from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal, wait_for_first
+from coordinator.runtime.lifetime import (
+    KNOWN_S,
+    on_hangup,
+    raise_descriptor_limit,
+    stop_signal,
+    wait_for_first,
+)
 from coordinator.runtime.logs import ReadLevel
 from coordinator.runtime.metrics import Metrics
 from coordinator.runtime.service_manager import ServiceManager, keep_informed
@@ -67,7 +73,6 @@ from node.workers.stats import WorkerNumbers
 from node.workers.supervisor import END_TIMEOUT_S, WorkerProcesses
 
 DRAIN_S = 20.0
-KNOWN_S = 5.0  # until the cluster knows of this start; a client that finds no port asks another node
 DISK_RETRY_S = 5.0  # between two looks at a disk that takes no bytes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _BUFFER_BYTES_MAX = 32 << 20  # the largest mmap threshold that glibc takes; a larger value changes nothing

@@ -15,6 +15,7 @@ from coordinator.runtime.service_manager import ServiceManager
 
 DESCRIPTORS_ENOUGH: Final = 1 << 20  # what an unlimited process is taken to have
 DESCRIPTORS_FEW: Final = 4096  # below it fewer uploads, blobs and connections are kept than were planned for
+KNOWN_S: Final = 5.0  # of a start, for the cluster to be known: a client that finds no port asks elsewhere
 COLLECT_AFTER: Final = 50_000  # objects more than before; 700 are what five commands under way hold
 
 _log = logging.getLogger(__name__)

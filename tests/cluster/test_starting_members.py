@@ -1,0 +1,74 @@
+"""A member that starts takes its clients when it can serve them, and tells why if that takes long."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from coordinator.runtime.lifetime import KNOWN_S
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
+from tests.cluster.harness import Answer, Cluster
+
+START_S = 20.0  # of a process, on a busy machine
+
+
+def first_answer(cluster: Cluster, member: Member) -> tuple[Answer, float]:
+    """Of the member, to one who asks it again and again, and after how many seconds."""
+    began_s = time.monotonic()
+    while True:
+        took_s = time.monotonic() - began_s
+        assert took_s < START_S + KNOWN_S, cluster.last_words(member)
+        try:
+            return cluster.get("/project-files", node=member), took_s
+        except ConnectionRefusedError:
+            time.sleep(0.001)
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of its own for this signal (proc(5))."""
+    status = Path(f"/proc/{pid}/status").read_text("ascii")
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) & 1 << number - 1)
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
+def test_first_request_that_a_started_member_takes_is_served(mended: Cluster, *, kill: bool) -> None:
+    cluster = mended
+    for member in cluster.members:
+        (cluster.kill if kill else cluster.terminate)(member)
+        cluster.restart(member)
+        answer, _ = first_answer(cluster, member)
+        assert answer.status == 200, (member.id, answer.body)
+
+
+@pytest.mark.parametrize("role", ["node", "coordinator"])
+def test_member_that_starts_without_the_others_says_so_after_a_while(mended: Cluster, role: str) -> None:
+    cluster = mended
+    first, *others = cluster.coordinators
+    chosen, away = (cluster.nodes[0], [first, *others]) if role == "node" else (first, others)
+    cluster.kill(chosen, *away)
+    cluster.restart(chosen)
+    answer, took_s = first_answer(cluster, chosen)
+    assert took_s >= KNOWN_S
+    assert (answer.status, answer.json["code"]) == (503, "unavailable")
+    assert "coordinators" in answer.json["details"]
+    cluster.restart(*away)
+    cluster.wait_healthy()
+
+
+@pytest.mark.parametrize("role", ["node", "coordinator"])
+def test_member_that_waits_for_others_ends_at_once_when_it_is_asked_to(mended: Cluster, role: str) -> None:
+    cluster = mended
+    first, *others = cluster.coordinators
+    chosen, away = (cluster.nodes[0], [first, *others]) if role == "node" else (first, others)
+    cluster.kill(chosen, *away)
+    cluster.restart(chosen)
+    wait_until(lambda: catches(cluster.pid(chosen), signal.SIGTERM), what="it waits", timeout_s=START_S)
+    began_s = time.monotonic()
+    cluster.terminate(chosen)
+    assert time.monotonic() - began_s < KNOWN_S, cluster.last_words(chosen)
+    assert "ended with code 0" in cluster.last_words(chosen)
+    cluster.restart(chosen, *away)
+    cluster.wait_healthy()
