@@ -8,7 +8,7 @@
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
 #   make man     manual pages of the command, in man/
 #   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
-#   make chaos   real coordinators under real faults (CHAOS_S=600)
+#   make chaos   real coordinators and nodes under real faults (CHAOS_S=600)
 #   make healing random operations on nodes, replicas and disks, then the verdict (HEALING_OPERATIONS=1000)
 #   make contract   requests made from the OpenAPI document, and its answers held against it
 #   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads

@@ -1,1 +1,1 @@
-"""Chaos: real coordinator processes on broken networks, clocks and disks, while clients write and read."""
+"""Chaos: real coordinators and nodes on broken networks, clocks and disks, while clients write and read."""

@@ -24,6 +24,7 @@ from tests.chaos.arena import Arena, opened, readers, writers
 from tests.chaos.faults import KINDS, Kind
 from tests.chaos.gaps import AFTERWARDS_S, AIM_S, Window
 from tests.chaos.isolation import ISOLATED, isolate
+from tests.chaos.nodes import NODE_NAMES
 from tests.chaos.report import HASTY_NAME, Report, tell
 
 CHAOS_S = 600.0
@@ -55,7 +56,7 @@ def main() -> int:
     report = Report(seed, asked.members)
     chosen = choose(asked.faults, report)
     directory = asked.data or Path(tempfile.mkdtemp(prefix="chaos-"))
-    print(f"seed {seed}: {asked.members} coordinators in {directory}", flush=True)
+    print(f"seed {seed}: {asked.members} coordinators, {len(NODE_NAMES)} nodes in {directory}", flush=True)
     uvloop.run(run(asked, chosen, directory, report))
     if report.recoveries_s and 0 < asked.recovery_s_max < max(report.recoveries_s):
         report.violations.append(f"a recovery took {max(report.recoveries_s):.2f} s")
@@ -104,11 +105,7 @@ async def run(asked: argparse.Namespace, chosen: list[Kind], directory: Path, re
             if max(writes_s, reads_s) > AIM_S:
                 report.long_gaps.append(f"{window}: writes {writes_s:.2f} s, reads {reads_s:.2f} s")
         arena.heal()
-        if await verdict.wait_for_agreement(arena):
-            await verdict.final_reads(arena)
-            await verdict.stop_in_order(arena)
-            stopped = list(arena.members.values())
-            arena.faults.extend(await asyncio.to_thread(verdict.compare_states, stopped))
+        await conclude(arena, report)
         report.violations = verdict.judge(arena)
         ledger = arena.workload.ledger
         report.recoveries_s = arena.recoveries_s
@@ -119,14 +116,32 @@ async def run(asked: argparse.Namespace, chosen: list[Kind], directory: Path, re
             (directory / "history.txt").write_text("\n".join(history))
 
 
+async def conclude(arena: Arena, report: Report) -> None:
+    """Read everything once more, end everybody in order, and compare what they leave."""
+    if not await verdict.wait_for_agreement(arena):
+        return
+    await verdict.final_reads(arena)
+    await arena.contents.read_everything()
+    report.contents, report.contents_stored = len(arena.contents.kept), arena.contents.stored_count
+    report.packed = await asyncio.to_thread(verdict.packed, arena)
+    await verdict.stop_nodes(arena)  # they propose changes
+    if await verdict.wait_for_agreement(arena):
+        await verdict.stop_members(arena)
+        stopped = list(arena.members.values())
+        arena.faults.extend(await asyncio.to_thread(verdict.compare_states, stopped))
+
+
 async def under_load(
     arena: Arena, chosen: list[Kind], asked: argparse.Namespace, report: Report
 ) -> list[Window]:
     """Faults while clients work, until the time is over; when each was."""
     clients, windows = writers(arena), list[Window]()
     async with asyncio.TaskGroup() as group:
+        with contextlib.suppress(TimeoutError):
+            await arena.settled()
         await arena.resumed(arena.now_s(), "the start")
         group.create_task(arena.workload.run([*clients, *readers(arena)]))
+        group.create_task(arena.contents.run())
         group.create_task(arena.streams.run())
         until = arena.now_s() + asked.seconds
         deck: list[Kind] = []
@@ -137,6 +152,7 @@ async def under_load(
             if asked.once and not deck:
                 break
         arena.workload.stop()
+        arena.contents.stop()
         arena.streams.stop()
     return windows
 

@@ -1,18 +1,19 @@
-"""How the clients get in: one joins as a node and sends its heartbeats, since files are placed on nodes.
+"""How the clients get in: one joins as a node and sends its heartbeats, as each process of a node does.
 
-All clients show this node's certificate, and the admin's token with every operation.
+It has no disk to tell of, so that nothing is placed on it. All clients of the coordinators show its
+certificate, and the admin's token with every operation.
 """
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ca.certificates import root_digest
 from ca.csr import new_csr
 from ca.identity import Identity, Role
-from ca.jointoken import secret_digest
+from ca.jointoken import JoinToken, new_join_token, secret_digest
 from ca.keys import new_key
 from ca.tls import Credential
 from coordinator.machine.execution.rules import RULES
@@ -28,8 +29,8 @@ from tests.chaos.members import CLUSTER_NAME
 NODE_ID = "clients"
 API_PORT, PEER_PORT = 8443, 8444  # nobody asks there
 HEARTBEAT_S = 0.5
-FREE_BYTES = 1 << 40
 START_TIMEOUT_S = 30.0
+TOKEN_TTL_S = 3600
 
 
 @dataclass
@@ -49,9 +50,7 @@ class Access:
 
         async def beat(record: CoordinatorRecord) -> None:
             while True:
-                await metadata.heartbeat(
-                    record.coordinator_id, HeartbeatCall(FREE_BYTES, FREE_BYTES, 0, rules=RULES)
-                )
+                await metadata.heartbeat(record.coordinator_id, HeartbeatCall(0, 0, 0, rules=RULES))
                 await asyncio.sleep(HEARTBEAT_S)
 
         await roster.run(beat, "heartbeat to")
@@ -66,26 +65,33 @@ async def join(
     own = Access(identity, records, MemberContexts(files.credential(), identity))
     node = Identity(CLUSTER_NAME, Role.NODE, NODE_ID)
     key = new_key()
-    secret = secrets.token_hex(32)
-    token = CreateJoinToken(
-        caller=caller,
-        token_id="chaos",
-        secret_sha256=secret_digest(secret),
-        node_id=NODE_ID,
-        uses_max=1,
-        ttl_seconds=3600,
-    )
-    call = JoinCall("chaos", secret_digest(secret), NODE_ID, address, API_PORT, new_csr(key, node, address))
+    root_pem = files.root.read_text("ascii")
     async with running(own.client()) as metadata:
-        await metadata.propose(token, JoinTokenRecord, timeout_s=START_TIMEOUT_S)
-        joined = await metadata.join(call)
-    credential = Credential(target, files.root.read_text("ascii"))
+        token = await new_token(metadata, caller, root_pem, NODE_ID)
+        digest, csr = secret_digest(token.secret), new_csr(key, node, address)
+        joined = await metadata.join(JoinCall(token.token_id, digest, NODE_ID, address, API_PORT, csr))
+    credential = Credential(target, root_pem)
     credential.write(key, joined.node_cert)
     access = Access(node, records, MemberContexts(credential, node))
     announced = AnnounceNode(node_id=NODE_ID, peer_port=PEER_PORT, zone="", weight=1)
     async with running(access.client()) as metadata:
         await metadata.propose(announced, NodeRecord, timeout_s=START_TIMEOUT_S)
     return access
+
+
+async def new_token(metadata: MetadataClient, caller: Caller, root_pem: str, node_id: str) -> JoinToken:
+    """A join token with which this node may join, once."""
+    token = new_join_token(root_digest(root_pem))
+    command = CreateJoinToken(
+        caller=caller,
+        token_id=token.token_id,
+        secret_sha256=secret_digest(token.secret),
+        node_id=node_id,
+        uses_max=1,
+        ttl_seconds=TOKEN_TTL_S,
+    )
+    await metadata.propose(command, JoinTokenRecord, timeout_s=START_TIMEOUT_S)
+    return token
 
 
 @contextlib.asynccontextmanager

@@ -9,25 +9,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.model.records import Caller, CoordinatorRecord
+import aiohttp
+
+from coordinator.model.records import Caller
 from coordinator.protocol.calls import CoordinatorStatus
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.roster import Roster
 from deploy.dev.processes import LOOPBACK, free_ports
 from tests.chaos.access import Access, join
 from tests.chaos.clients import Client, Workload
+from tests.chaos.contents import Contents, session
 from tests.chaos.gaps import Streams
 from tests.chaos.isolation import packet_filter, why_no_shims
 from tests.chaos.members import Member, set_up
 from tests.chaos.network import CLIENTS, Network
+from tests.chaos.nodes import NODE_NAMES, join_nodes
 from tests.chaos.shims import Shims
 
 WRITERS = 6
 WRITER_CONNECTIONS = 2
 LEADER_TIMEOUT_S = 20.0
 POLL_S = 0.05
+READY_POLL_S = 0.2
 WATCH_S = 0.1
 PEER_PORT, API_PORT = 7000, 7001
+NODES_NETWORK = 1  # 127.0.1: coordinators are in 127.0.0
 CLOCK_BASE_S = 14 * 3600  # members live in the future, so that a jump back is not before their certificates
 
 
@@ -35,10 +41,12 @@ CLOCK_BASE_S = 14 * 3600  # members live in the future, so that a jump back is n
 class Arena:
     """What faults act upon. Made by `opened`."""
 
-    members: dict[str, Member]
+    members: dict[str, Member]  # the coordinators
+    nodes: dict[str, Member]
     network: Network | None
     shims: Shims | None
     workload: Workload
+    contents: Contents
     access: Access
     caller: Caller
     observer: MetadataClient
@@ -77,11 +85,16 @@ class Arena:
         return self.workload.ledger.now_s()
 
     def any_member(self) -> Member:
-        """One of them, by the dice."""
+        """A coordinator, by the dice."""
         return self.members[self.dice.choice(sorted(self.members))]
 
+    @property
+    def everybody(self) -> list[Member]:
+        """Coordinators and nodes."""
+        return [*self.members.values(), *self.nodes.values()]
+
     def others(self, member: Member) -> list[Member]:
-        """Everybody else."""
+        """All other coordinators."""
         return [other for other in self.members.values() if other is not member]
 
     async def statuses(self) -> dict[str, CoordinatorStatus]:
@@ -99,7 +112,10 @@ class Arena:
                 await asyncio.sleep(POLL_S)
 
     async def settled(self) -> None:
-        """Until every member answers and has applied what the leader had. Raises TimeoutError."""
+        """Until every member answers and has applied what the leader had, and every node serves.
+
+        Raises TimeoutError.
+        """
         async with asyncio.timeout(LEADER_TIMEOUT_S):
             while True:
                 statuses = await self.statuses()
@@ -109,6 +125,8 @@ class Arena:
                 await asyncio.sleep(POLL_S)
             while any(status.applied < committed for status in (await self.statuses()).values()):
                 await asyncio.sleep(POLL_S)
+            while not await self.contents.are_served():
+                await asyncio.sleep(READY_POLL_S)
 
     async def resumed(self, since: float, what: str) -> float | None:
         """Seconds from `since` until a write is acknowledged; a fault if that takes far too long."""
@@ -118,9 +136,9 @@ class Arena:
         return took_s
 
     async def watch(self) -> None:
-        """A member that ends without our doing is a fault, and is started again. Until cancelled."""
+        """One that ends without our doing is a fault, and is started again. Until cancelled."""
         while True:
-            for member in list(self.members.values()):
+            for member in self.everybody:
                 if ended := member.ended_by_itself():
                     self.faults.append(f"at {self.now_s():.1f} s: {ended}")
                     member.start()
@@ -135,12 +153,15 @@ class Arena:
             self.network.cut(pairs)
             return
         assert self.shims is not None
-        self.shims.cut((self.members[a], self._address(b)) for a, b in pairs if a != CLIENTS)
+        self.shims.cut((self._named(a), self._address(b)) for a, b in pairs if a != CLIENTS)
+
+    def _named(self, name: str) -> Member:
+        return self.nodes[name] if name in self.nodes else self.members[name]
 
     def _address(self, name: str) -> str:
         if name == CLIENTS:
             return self.network.address(CLIENTS) if self.network is not None else LOOPBACK
-        return self.members[name].record.address
+        return self._named(name).address
 
     def mend(self) -> None:
         """Networks and disks work, at full speed."""
@@ -152,7 +173,7 @@ class Arena:
     def heal(self) -> None:
         """Everybody runs and reaches everybody, with the right time and room on disk."""
         self.mend()
-        for member in self.members.values():
+        for member in self.everybody:
             if member.has_small_disk:
                 member.free_disk()
             if member.clocks is not None:
@@ -166,11 +187,12 @@ class Arena:
 async def opened(
     directory: Path, *, count: int, dice: random.Random, networked: bool, small_disk: bool
 ) -> AsyncIterator[Arena]:
-    """A cluster that runs, with a client that has joined; its processes end with the block."""
+    """A cluster that runs, with clients and nodes that have joined; its processes end with the block."""
     names = [f"c{number}" for number in range(1, count + 1)]
-    network = Network(names) if networked else None
+    network = Network([*names, *NODE_NAMES]) if networked else None
     shims = None if why_no_shims() else Shims(directory / "shims")
     members = {name: new_member(directory, name, network, shims) for name in names}
+    nodes = {name: new_member(directory, name, network, shims, role="node") for name in NODE_NAMES}
     try:
         token = set_up(list(members.values()), members[names[-1]] if small_disk else None)
         for member in members.values():
@@ -184,8 +206,10 @@ async def opened(
             address=network.address(CLIENTS) if network else LOOPBACK,
             target=directory / "clients.pem",
         )
-        async with asyncio.TaskGroup() as group:
-            arena = _arena(members, network, shims, access, caller, dice, directory, group)
+        await join_nodes(list(nodes.values()), first, access, caller)
+        root_pem = access.contexts.credential.root_pem
+        async with session(root_pem, token) as http, asyncio.TaskGroup() as group:
+            arena = _arena(members, nodes, network, shims, access, caller, http, dice, directory, group)
             arena.heal()
             try:
                 yield arena
@@ -193,7 +217,7 @@ async def opened(
                 for task in arena.owned:
                     task.cancel()
     finally:
-        for member in members.values():
+        for member in (*nodes.values(), *members.values()):
             member.kill()
             if member.has_small_disk:
                 member.remove_small_disk(directory / f"{member.id}.kept")
@@ -220,17 +244,16 @@ def pinned_client(access: Access, member: Member) -> Client:
     return Client(f"at-{member.id}", access.client([member.record]), is_writer=False, timeout_s=2.0)
 
 
-def new_member(directory: Path, name: str, network: Network | None, shims: Shims | None) -> Member:
-    """A coordinator with an address of its own, where that is possible; nothing is on disk yet."""
+def new_member(
+    directory: Path, name: str, network: Network | None, shims: Shims | None, *, role: str = "coordinator"
+) -> Member:
+    """One with an address of its own, where that is possible; nothing is on disk yet."""
     peer_port, api_port = (PEER_PORT, API_PORT) if network else free_ports(2)
-    own = LOOPBACK if shims is None else f"127.0.0.{1 + int(name[1:])}"
-    record = CoordinatorRecord(
-        coordinator_id=name,
-        address=network.address(name) if network else own,
-        peer_port=peer_port,
-        api_port=api_port,
-    )
-    member = Member(record, directory / name, directory / "logs" / f"{name}.log")
+    of_role = NODES_NETWORK if role == "node" else 0
+    own = LOOPBACK if shims is None else f"127.0.{of_role}.{1 + int(name[1:])}"
+    address = network.address(name) if network else own
+    log = directory / "logs" / f"{name}.log"
+    member = Member(name, address, peer_port, api_port, directory / name, log, role)
     member.command = network.inside(name) if network else ()
     if shims is not None:
         member.clocks = shims.clocks
@@ -241,10 +264,12 @@ def new_member(directory: Path, name: str, network: Network | None, shims: Shims
 
 def _arena(
     members: dict[str, Member],
+    nodes: dict[str, Member],
     network: Network | None,
     shims: Shims | None,
     access: Access,
     caller: Caller,
+    http: aiohttp.ClientSession,
     dice: random.Random,
     directory: Path,
     group: asyncio.TaskGroup,
@@ -253,9 +278,11 @@ def _arena(
     as_a_node = access.client()
     arena = Arena(
         members=members,
+        nodes=nodes,
         network=network,
         shims=shims,
         workload=workload,
+        contents=Contents(nodes, http, workload.ledger, random.Random(dice.getrandbits(64))),
         access=access,
         caller=caller,
         observer=access.client(),

@@ -1,11 +1,10 @@
-"""The coordinator processes: set up, started, killed, paused, with clocks and disks that can be broken."""
+"""The processes of the cluster: set up, started, killed, paused, with clocks and disks that can be broken."""
 
 import ctypes
 import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,11 @@ from coordinator.model.clock import now_ms
 from coordinator.model.records import CoordinatorRecord
 from coordinator.runtime.config import CoordinatorFiles
 from coordinator.storage.state_store import Store
+from deploy.dev.processes import OURS
 from tests.cluster.clocks import Clocks
 
 CLUSTER_NAME = "chaos"
+REPLICAS, WRITE_QUORUM = 3, 2
 DISK_BYTES = 768 << 20  # of the member with a small disk: room for the log, the state and its snapshots
 TOKEN_TTL_S = 24 * 3600
 PR_SET_PDEATHSIG = 1
@@ -36,11 +37,15 @@ def end_with_parent() -> None:
 
 @dataclass
 class Member:
-    """One coordinator. `command` comes before its own, `environment` on top of ours."""
+    """One coordinator or node. `command` comes before its own, `environment` on top of ours."""
 
-    record: CoordinatorRecord
+    id: str
+    address: str
+    peer_port: int
+    api_port: int
     data: Path
     log: Path
+    role: str = "coordinator"  # the word of its command
     command: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     clocks: Clocks | None = None  # of all members, where one can be set
@@ -50,9 +55,20 @@ class Member:
     may_end: bool = True  # its end is our doing, or was noticed already
 
     @property
-    def id(self) -> str:
-        """Its name in the group."""
-        return self.record.coordinator_id
+    def record(self) -> CoordinatorRecord:
+        """What the group knows of a coordinator."""
+        assert self.role == "coordinator"
+        return CoordinatorRecord(
+            coordinator_id=self.id,
+            address=self.address,
+            peer_port=self.peer_port,
+            api_port=self.api_port,
+        )
+
+    @property
+    def url(self) -> str:
+        """Where its API is."""
+        return f"https://{self.address}:{self.api_port}"
 
     @property
     def runs(self) -> bool:
@@ -60,25 +76,20 @@ class Member:
         return self.process is not None and self.process.poll() is None
 
     def prepare(self) -> None:
-        """Make its directory."""
+        """Make its directory, and that of its log."""
         self.data.mkdir(mode=0o700, parents=True)
         self.log.parent.mkdir(exist_ok=True)
+
+    def filestore(self, verb: str, *options: str) -> list[str]:
+        """The command of this version for its role and directory, to be run with its environment."""
+        return [*self.command, *OURS, self.role, verb, "--data", str(self.data), *options]
 
     def start(self) -> None:
         """Start the process; it is not ready yet."""
         assert not self.runs
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [
-                    *self.command,
-                    sys.executable,
-                    "-m",
-                    "deploy.entry",
-                    "coordinator",
-                    "run",
-                    "--data",
-                    self.data,
-                ],
+                self.filestore("run"),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -164,8 +175,8 @@ def set_up(members: Sequence[Member], small_disk: Member | None) -> str:
         coordinator_id=first.id,
         cluster=CLUSTER_NAME,
         members=records,
-        replicas=1,
-        write_quorum=1,
+        replicas=REPLICAS,
+        write_quorum=WRITE_QUORUM,
         development=True,
     )
     for member in others:

@@ -27,6 +27,9 @@ class Report:
     outcomes: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     operations: int = 0
+    contents_stored: int = 0
+    contents: int = 0  # of these, that were not deleted
+    packed: int = 0  # of the latter
     violations: list[str] = field(default_factory=list)
     timeline: list[str] = field(default_factory=list)
 
@@ -42,13 +45,18 @@ def tell(report: Report) -> None:
             f"recovery after the death of the leader: {len(recoveries_s)} times,"
             f" median {median_s:.2f} s, worst {worst_s:.2f} s"
         )
+    stored, kept = report.contents_stored, report.contents
+    print(f"contents: {stored} stored, {kept} kept, of which {report.packed} in packs")
     print(f"operations: {report.operations}")
     for name, count in sorted(report.outcomes.items()):
         print(f"  {name:<26} {count:>8}")
     for name, count in sorted(report.errors.items()):
         print(f"  refused: {name:<17} {count:>8}")
     if not report.violations:
-        print("no lost acknowledged write, no stale read, no double apply, equal state on all members")
+        print(
+            "no lost acknowledged write, no stale read, no double apply, equal state on all members,"
+            " every content whole on every node"
+        )
     for text in report.violations:
         print(f"VIOLATION {text}")
     if report.violations:

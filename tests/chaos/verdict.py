@@ -1,4 +1,6 @@
-"""When the chaos is over: did all members come to the same state, and was every answer right?"""
+"""When the chaos is over: did all members come to the same state, was every answer right, and is every
+content there?
+"""
 
 import asyncio
 import contextlib
@@ -16,6 +18,7 @@ from coordinator.storage.state_store import Store, replay
 from tests.chaos.arena import POLL_S, Arena
 from tests.chaos.members import Member
 from tests.history import Undecided, check
+from tests.packed_blobs import packed_sizes
 
 AGREE_TIMEOUT_S = 60.0
 QUIET_POLLS = 5  # the same answer so often in a row: nothing moves any more
@@ -42,7 +45,12 @@ async def wait_for_agreement(arena: Arena) -> bool:
     return False
 
 
-async def stop_in_order(arena: Arena) -> None:
+async def stop_nodes(arena: Arena) -> None:
+    """End the nodes; SIGTERM must do."""
+    await asyncio.gather(*(_stop(arena, node) for node in arena.nodes.values()))
+
+
+async def stop_members(arena: Arena) -> None:
     """End the followers at once, then the leader, so that nothing more is committed; SIGTERM must do.
 
     One after the other would leave a quorum for a moment, in which the leader may have states compared.
@@ -57,6 +65,9 @@ async def _stop(arena: Arena, member: Member) -> None:
         await asyncio.to_thread(member.stop)
     except subprocess.TimeoutExpired:
         arena.faults.append(f"{member.id} did not end on SIGTERM")
+        return
+    if member.process is not None and member.process.returncode != 0:
+        arena.faults.append(f"{member.id} ended on SIGTERM with {member.process.returncode}")
 
 
 def compare_states(members: Sequence[Member]) -> list[str]:
@@ -104,6 +115,12 @@ def _dump(path: Path) -> list[str]:
             rows = (dict(sorted(zip(columns, row, strict=True))) for row in cursor)
             lines += sorted(f"{table}: {row}" for row in rows)
     return lines
+
+
+def packed(arena: Arena) -> int:
+    """How many of the contents that are there lie in packs, on one node or more."""
+    names = {name for node in arena.nodes.values() for name in packed_sizes(node.data)}
+    return sum(stored.content.sha256 in names for stored in arena.contents.kept.values())
 
 
 def judge(arena: Arena) -> list[str]:

@@ -1,0 +1,316 @@
+"""Clients that store contents at the nodes, read them back and delete some; and what must not happen then.
+
+What was acknowledged is there, whole, until its deletion is asked for. A refusal, a broken connection and
+silence are no faults while things break; a wrong byte, a lost file and a fault of ours (500) are. Most
+contents are small, so that nodes pack them. Each comes from the seed by its number, to be stored again.
+"""
+
+import asyncio
+import base64
+import json
+import math
+import random
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+import aiohttp
+
+from ca.tls import client_context
+from node.packs.store import BLOB_BYTES_MAX
+from tests.chaos.clients import Ledger
+from tests.chaos.members import Member
+
+CLIENTS = 3
+PAUSE_S_MAX = 0.4  # between two operations of one client: all share this machine's cores
+KEPT_MAX = 250  # files; beyond, more are deleted than stored
+LARGE_BYTES_MAX = 300 << 10
+LARGE, AGAIN, AT_ONCE = 0.15, 0.1, 0.6  # of all that are stored
+BOUNDARIES = (1, BLOB_BYTES_MAX, BLOB_BYTES_MAX + 1)  # sizes that come more often than by chance
+REQUEST_TIMEOUT_S = 15.0
+CONNECT_TIMEOUT_S = 5.0
+TRIES_MAX = 6
+RETRY_S = 0.3
+READERS = 8  # of everything, in the end
+FINAL_TIMEOUT_S = 60.0
+REFUSALS = frozenset({408, 423, 429, 503, 507})
+GONE = frozenset({404, 410})
+FILES = "/api/v1/project-files"
+_TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
+_NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
+
+
+@dataclass(frozen=True)
+class Content:
+    """Bytes that the seed and a number decide."""
+
+    seed: int
+    number: int
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Between the bounds of small or of large ones, even by its logarithm."""
+        dice = random.Random(f"{self.seed} size {self.number}")
+        if dice.random() < LARGE:
+            low, high = BLOB_BYTES_MAX + 1, LARGE_BYTES_MAX
+        else:
+            low, high = 1, BLOB_BYTES_MAX
+        even = round(math.exp(dice.uniform(math.log(low), math.log(high))))
+        return dice.choice(BOUNDARIES) if dice.random() < 0.1 else even
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the bytes."""
+        return sha256(self.bytes()).hexdigest()
+
+    def bytes(self) -> bytes:
+        """Made anew each time."""
+        return random.Random(f"{self.seed} bytes {self.number}").randbytes(self.size_bytes)
+
+
+@dataclass
+class Stored:
+    """A file whose content was acknowledged."""
+
+    file_uuid: str
+    content: Content
+    is_deletion_asked: bool = False
+    is_deleted: bool = False  # that was acknowledged
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node answered. `offset`: how much of an upload is durable, -1 where it does not say."""
+
+    status: int
+    offset: int
+    body: bytes
+
+
+class Contents:
+    """Everything that these clients share. `run` lets them work until `stop`."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Member],
+        http: aiohttp.ClientSession,
+        ledger: Ledger,
+        dice: random.Random,
+    ) -> None:
+        self.kept: dict[str, Stored] = {}  # acknowledged, and nobody has asked for its deletion
+        self.stored_count = 0
+        self._deleted: list[Stored] = []
+        self._nodes = nodes
+        self._http = http
+        self._ledger = ledger
+        self._dice = dice
+        self._seed = dice.getrandbits(32)
+        self._contents: list[Content] = []
+        self._is_over = False
+
+    async def run(self) -> None:
+        """Work until `stop`; every operation that was begun ends."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(1, CLIENTS + 1):
+                group.create_task(self._work(f"contents-{number}"))
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._is_over = True
+
+    async def are_served(self) -> bool:
+        """Whether every node says that it is ready."""
+        answers = [await self._asked("GET", "/readyz", node) for node in self._nodes]
+        return all(answer is not None and answer.status == 200 for answer in answers)
+
+    async def read_everything(self) -> None:
+        """Every content from every node, within FINAL_TIMEOUT_S; and nobody has what was deleted."""
+        todo = [(node, stored) for stored in self.kept.values() for node in self._nodes]
+        todo += [(self._any_node(), stored) for stored in self._deleted]
+        give_up_at, left = self._ledger.now_s() + FINAL_TIMEOUT_S, iter(todo)
+        async with asyncio.TaskGroup() as group:
+            for number in range(1, READERS + 1):
+                group.create_task(self._read_in_turn(f"reader-{number}", left, give_up_at))
+
+    async def _read_in_turn(self, client: str, left: Iterator[tuple[str, Stored]], give_up_at: float) -> None:
+        for node, stored in left:
+            while not await self._read(client, node, stored):
+                if self._ledger.now_s() > give_up_at:
+                    self._fault(f"{stored.file_uuid} could not be read from {node} in the end")
+                    return
+                await asyncio.sleep(RETRY_S)
+
+    async def _work(self, client: str) -> None:
+        while not self._is_over:
+            await self._one(client)
+            await asyncio.sleep(self._dice.random() * PAUSE_S_MAX)
+
+    async def _one(self, client: str) -> None:
+        roll = self._dice.random()
+        if not self.kept or roll < 0.4:
+            self._count("store", is_done=await self._store(client))
+            return
+        stored = self.kept[self._dice.choice(sorted(self.kept))]
+        if roll < (0.55 if len(self.kept) < KEPT_MAX else 0.9):
+            self._count("remove", is_done=await self._remove(client, stored))
+        else:
+            self._count("fetch", is_done=await self._read(client, self._any_node(), stored))
+
+    def _count(self, verb: str, *, is_done: bool) -> None:
+        self._ledger.outcomes[f"{verb} {'ok' if is_done else 'given up'}"] += 1
+
+    async def _store(self, client: str) -> bool:
+        """A new file, by one request or by two; whether its content was acknowledged."""
+        content = self._some_content()
+        name = {"filename": f"{content.number}.bin", "project_id": "contents"}
+        if self._dice.random() < AT_ONCE:
+            fields = (f"{key} {base64.b64encode(text.encode()).decode()}" for key, text in name.items())
+            told = {"Upload-Length": str(content.size_bytes), "Upload-Metadata": ",".join(fields)}
+            created = await self._ask(client, "POST", FILES, {201}, content.bytes(), **_TUS, **told)
+        else:
+            body = json.dumps({**name, "size_bytes": content.size_bytes}).encode()
+            created = await self._ask(
+                client, "POST", FILES, {201}, body, **{"Content-Type": "application/json"}
+            )
+        if created is None or created.status != 201:
+            return False
+        stored = Stored(json.loads(created.body)["file_uuid"], content)
+        is_there = created.offset == content.size_bytes or await self._put(client, stored, created.offset)
+        if is_there:
+            self.kept[stored.file_uuid] = stored
+            self.stored_count += 1
+        return is_there
+
+    def _some_content(self) -> Content:
+        if self._contents and self._dice.random() < AGAIN:
+            return self._dice.choice(self._contents)
+        self._contents.append(Content(self._seed, len(self._contents)))
+        return self._contents[-1]
+
+    async def _put(self, client: str, stored: Stored, offset: int) -> bool:
+        """Send all from this offset on, and again from where it is said to stand; whether it is stored."""
+        content, raw = stored.content, stored.content.bytes()
+        for _ in range(TRIES_MAX):
+            headers = {}
+            if offset > 0:
+                piece = f"{offset}-{len(raw) - 1}" if offset < len(raw) else "*"
+                headers["Content-Range"] = f"bytes {piece}/{len(raw)}"
+            path = f"{_file(stored)}/content"
+            answer = await self._ask(client, "PUT", path, {200, 409}, raw[max(offset, 0) :], **headers)
+            if answer is None:
+                offset = 0
+                await asyncio.sleep(RETRY_S)
+            elif answer.status == 200:
+                if json.loads(answer.body)["blob_sha256"] != content.sha256:
+                    self._fault(f"{stored.file_uuid} was stored with another sha256: {answer.body!r}")
+                return True
+            elif answer.status == 409 and answer.offset >= 0:
+                offset = answer.offset
+            else:
+                return False
+        return False
+
+    async def _read(self, client: str, node: str, stored: Stored) -> bool:
+        """Whether that was answered. What is wrong with the answer is a fault."""
+        was_deleted = stored.is_deleted
+        answer = await self._ask(client, "GET", _file(stored), GONE | {200}, node=node)
+        if answer is None:
+            return False
+        if wrong := wrong_with(answer, stored, was_deleted=was_deleted):
+            self._fault(f"{client} asked {node} for {stored.file_uuid}: {wrong}")
+        return True
+
+    async def _remove(self, client: str, stored: Stored) -> bool:
+        """Delete a file; whether that was acknowledged."""
+        stored.is_deletion_asked = True
+        del self.kept[stored.file_uuid]
+        expected = {200}
+        for _ in range(TRIES_MAX):
+            answer = await self._ask(client, "DELETE", _file(stored), expected)
+            if answer is not None and answer.status in expected:
+                stored.is_deleted = True
+                self._deleted.append(stored)
+                return True
+            expected = {200, 404}  # an earlier request that was not answered may have done it
+            await asyncio.sleep(RETRY_S)
+        return False
+
+    def _any_node(self) -> str:
+        return self._dice.choice(sorted(self._nodes))
+
+    async def _ask(
+        self,
+        client: str,
+        method: str,
+        path: str,
+        expected: Iterable[int],
+        body: bytes | None = None,
+        *,
+        node: str = "",
+        **headers: str,
+    ) -> Answer | None:
+        """One request at this node, or at some; None when it was refused for now, or not answered.
+
+        Any other answer that is not expected is a fault.
+        """
+        node = node or self._any_node()
+        answer = await self._asked(method, path, node, body, headers)
+        if answer is None or answer.status in REFUSALS:
+            self._ledger.errors["content " + ("broken off" if answer is None else str(answer.status))] += 1
+            return None
+        if answer.status not in expected:
+            self._fault(f"{client} {method} {path} at {node}: {answer.status} {answer.body[:300]!r}")
+        return answer
+
+    async def _asked(
+        self,
+        method: str,
+        path: str,
+        node: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer | None:
+        """What was answered; None when nothing was, or not all of it."""
+        url = f"{self._nodes[node].url}{path}"
+        try:
+            async with self._http.request(method, url, data=body, headers=headers) as answer:
+                offset = int(answer.headers.get("Upload-Offset", "-1"))
+                return Answer(answer.status, offset, await answer.read())
+        except aiohttp.ClientConnectorCertificateError as error:
+            self._fault(f"the certificate of {node} is not as it should be: {error}")
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            pass
+        return None
+
+    def _fault(self, text: str) -> None:
+        self._ledger.faults.append(f"at {self._ledger.now_s():.3f} s: {text}")
+
+
+def wrong_with(answer: Answer, stored: Stored, *, was_deleted: bool) -> str:
+    """What must not be read of a file; "" for nothing. `was_deleted`: when it was asked for."""
+    if answer.status in GONE:
+        return "" if stored.is_deletion_asked else f"{answer.status}, and nobody has deleted it"
+    if answer.status == 200 and was_deleted:
+        return "it is there, and its deletion was acknowledged"
+    if answer.status == 200 and len(answer.body) != stored.content.size_bytes:
+        return f"{len(answer.body)} of {stored.content.size_bytes} bytes"
+    if answer.status == 200 and sha256(answer.body).hexdigest() != stored.content.sha256:
+        return "wrong bytes"
+    return ""
+
+
+def session(root_pem: str, token: str) -> aiohttp.ClientSession:
+    """What asks the nodes, with this token. Their certificates may be of a time that is yet to come."""
+    context = client_context(root_pem)
+    context.verify_flags |= _NO_CHECK_TIME
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=context),
+        timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
+        headers={"Authorization": f"Bearer {token}"},
+    )
+
+
+def _file(stored: Stored) -> str:
+    return f"/api/v1/files/{stored.file_uuid}"
