@@ -8,7 +8,7 @@ Every fault is a coroutine that takes the arena; what it needs of the machine st
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.arena import CLOCK_BASE_S, Arena
@@ -75,11 +75,33 @@ async def kill_follower(arena: Arena) -> None:
 
 
 async def kill_all(arena: Arena) -> None:
-    """SIGKILL for everybody at once: what was acknowledged is on their disks."""
-    for member in arena.members.values():
+    """SIGKILL for all coordinators at once: what was acknowledged is on their disks."""
+    await _kill_at_once(arena, list(arena.members.values()))
+
+
+async def kill_node(arena: Arena) -> None:
+    """SIGKILL for a node: two are left, which are enough to write to."""
+    victim = any_node(arena)
+    victim.kill()
+    await hold(arena)
+    victim.start()
+
+
+async def kill_nodes(arena: Arena) -> None:
+    """SIGKILL for all nodes at once: what was acknowledged is on their disks too."""
+    await _kill_at_once(arena, list(arena.nodes.values()))
+
+
+async def kill_everything(arena: Arena) -> None:
+    """SIGKILL for coordinators and nodes at once."""
+    await _kill_at_once(arena, arena.everybody)
+
+
+async def _kill_at_once(arena: Arena, victims: Sequence[Member]) -> None:
+    for member in victims:
         member.kill()
     await asyncio.sleep(arena.dice.uniform(0.0, 0.5))
-    for member in arena.members.values():
+    for member in victims:
         member.start()
 
 
@@ -109,11 +131,23 @@ async def pause_follower(arena: Arena) -> None:
     victim.resume()
 
 
+async def pause_node(arena: Arena) -> None:
+    """SIGSTOP for a node: what it is sent gets no answer until it wakes up, with leases that are over."""
+    victim = any_node(arena)
+    victim.pause()
+    await hold(arena, PAUSE_S)
+    victim.resume()
+
+
 async def partition(arena: Arena) -> None:
-    """A minority is cut off from the rest, in half of the cases with the leader among it."""
+    """A minority is cut off from the rest, in half of the cases with the leader among it.
+
+    Clients and nodes reach everybody, or are on the side of the rest.
+    """
     alone = await some_minority(arena)
     with_clients = arena.dice.random() < 0.3
-    rest = [name for name in arena.members if name not in alone] + ([CLIENTS] if with_clients else [])
+    rest = [name for name in arena.members if name not in alone]
+    rest += [CLIENTS, *arena.nodes] if with_clients else []
     pairs = [(a, b) for a in alone for b in rest]
     await cut_for_a_while(arena, [*pairs, *((b, a) for a, b in pairs)])
 
@@ -130,9 +164,9 @@ async def partition_one_way(arena: Arena) -> None:
 
 
 async def mute(arena: Arena) -> None:
-    """A member takes and does what it is sent, and nobody hears of it: not even the clients."""
+    """A member takes and does what it is sent, and nobody hears of it: not even the clients and nodes."""
     victim = await leader_or_other(arena)
-    everybody = [*(other.id for other in arena.others(victim)), CLIENTS]
+    everybody = [*(other.id for other in arena.others(victim)), CLIENTS, *arena.nodes]
     await cut_for_a_while(arena, [(victim.id, name) for name in everybody])
 
 
@@ -191,6 +225,13 @@ async def hold(arena: Arena, bounds_s: tuple[float, float] = HOLD_S) -> None:
     await asyncio.sleep(arena.dice.uniform(*bounds_s) * arena.pace)
 
 
+def any_node(arena: Arena) -> Member:
+    """A node, by the dice."""
+    victim = arena.nodes[arena.dice.choice(sorted(arena.nodes))]
+    arena.victim = victim.id
+    return victim
+
+
 async def leader_or_other(arena: Arena) -> Member:
     """The leader in half of the cases."""
     leader = await arena.leader()
@@ -219,8 +260,12 @@ KINDS = (
     Kind("kill_follower", kill_follower, nothing_needed),
     Kind("kill_all", kill_all, nothing_needed),
     Kind("kill_loop", kill_in_a_loop, nothing_needed),
+    Kind("kill_node", kill_node, nothing_needed),
+    Kind("kill_nodes", kill_nodes, nothing_needed),
+    Kind("kill_everything", kill_everything, nothing_needed),
     Kind("pause_leader", pause_leader, nothing_needed),
     Kind("pause_follower", pause_follower, nothing_needed),
+    Kind("pause_node", pause_node, nothing_needed),
     Kind("partition", partition, why_no_cuts),
     Kind("partition_one_way", partition_one_way, why_no_cuts),
     Kind("mute", mute, why_no_cuts),
