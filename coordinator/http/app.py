@@ -185,6 +185,15 @@ class Listener:
         await self._app.cleanup()
 
 
+def keeps_in_memory(request: web.Request, size_bytes: int) -> bool:
+    """Whether there is memory for so much of a client's body, which then counts until the request ends."""
+    try:
+        request.protocol.share.take(size_bytes)  # type: ignore[attr-defined]  # it is a connection of ours
+    except errors.RateLimited:
+        return False
+    return True
+
+
 async def read_json(request: web.Request, body_type: type[T]) -> T:
     """The body as a `body_type` (a msgspec Struct that forbids unknown fields); see `decode_json`.
 

@@ -30,6 +30,7 @@ from ca.errors import (
     RateLimited,
     Unavailable,
 )
+from coordinator.http.app import keeps_in_memory
 from coordinator.model.records import BACKUP, PARTIAL, PROJECT_FILE, VM, UploadRecord
 from coordinator.model.time_limits import moved
 from coordinator.protocol.calls import PlaceCall
@@ -120,6 +121,8 @@ async def _made_at_once(
     command, length_bytes = creation.command, told.length_bytes
     is_small = told.is_whole and length_bytes is not None and length_bytes <= SMALL_CONTENT_BYTES
     if not (is_small and isinstance(command, CreateFile) and services.blobs.packed.takes_new()):
+        return None
+    if not keeps_in_memory(request, length_bytes or 0):
         return None
     call = PlaceCall(command.caller, command.file_uuid, command.bucket_id, length_bytes or 0)
     try:

@@ -82,7 +82,7 @@ def needs_file(request: web.Request, services: ContentContext, record: UploadRec
     """Whether the upload's file is wanted at once, and not only where a short request is broken off."""
     if field_of(request.headers, "Content-Range") is not None or not services.blobs.packed.takes_new():
         return True
-    return not may_be_short(record, body_length(request))
+    return not may_be_short(request, record, body_length(request))
 
 
 async def take_whole(
@@ -97,7 +97,8 @@ async def take_whole(
     """
     _check_whole_length(session.record, length_bytes)
     batches = None
-    if not session.holder.is_open and length_bytes is not None and may_be_short(session.record, length_bytes):
+    is_short = not session.holder.is_open and may_be_short(session.request, session.record, length_bytes)
+    if is_short and length_bytes is not None:
         try:
             return await put_short(session, length_bytes, expected_sha256=expected, checksums=checksums)
         except CutOff as cut_off:

@@ -20,7 +20,7 @@ from ca.errors import (
     NotFound,
     Unauthorized,
 )
-from coordinator.http.app import body_batches
+from coordinator.http.app import body_batches, keeps_in_memory
 from coordinator.http.request_body import Batch
 from coordinator.model.records import ContentRecord, UploadRecord
 from coordinator.model.time_limits import failing
@@ -43,10 +43,15 @@ class CutOff(Exception):
         self.received, self.error = received, error
 
 
-def may_be_short(record: UploadRecord, length_bytes: int | None) -> bool:
-    """Whether a body of that length is small content as a whole, of which nothing has come before."""
-    is_small = length_bytes is not None and length_bytes <= SMALL_CONTENT_BYTES
-    return is_small and not record.offset_bytes and record.size_bytes in (None, length_bytes)
+def may_be_short(request: web.Request, record: UploadRecord, length_bytes: int | None) -> bool:
+    """Whether a body of that length is small content as a whole, of which nothing has come before.
+
+    And there is memory for it, which it then has until the request ends.
+    """
+    if length_bytes is None or length_bytes > SMALL_CONTENT_BYTES:
+        return False
+    is_whole = not record.offset_bytes and record.size_bytes in (None, length_bytes)
+    return is_whole and keeps_in_memory(request, length_bytes)
 
 
 async def put_short(

@@ -135,13 +135,16 @@ def needs_file(request: web.Request, services: ContentContext, record: UploadRec
 
 
 def _brings_all(request: web.Request, record: UploadRecord) -> bool:
-    """Whether the body of a PATCH is all of the content, which is small, and nothing of it came before."""
+    """Whether the body of a PATCH is all of the content, which is small, and nothing of it came before.
+
+    And there is memory for it.
+    """
     headers, length_bytes = request.headers, request.content_length
     if record.kind == PARTIAL or (field_of(headers, "Upload-Offset") or "").strip(" \t") != "0":
         return False
     declared = (field_of(headers, "Upload-Length") or "").strip(" \t")
     is_declared = record.size_bytes is not None or declared == str(length_bytes)
-    return is_declared and may_be_short(record, length_bytes)
+    return is_declared and may_be_short(request, record, length_bytes)
 
 
 async def take(session: UploadSession, fields: PatchFields) -> UploadRecord:

@@ -42,7 +42,7 @@ from node.packs.record import (
     payload_of,
 )
 
-BLOB_BYTES_MAX: Final = 64 << 10
+BLOB_BYTES_MAX: Final = 128 << 10  # measured: see docs/decisions.md
 PACK_BYTES_MAX: Final = 256 << 20
 PACK_RECORDS_MAX: Final = 100_000  # which a process has in memory until the pack is sealed
 READERS_MAX: Final = 64  # packs that are kept open for reading

@@ -17,12 +17,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from coordinator.runtime.lifetime import descriptor_limit
+from node.packs.store import BLOB_BYTES_MAX
 from node.storage.segments import OpenBlob
 from node.storage.verified_segments import FileIdentity
 
 OPEN_BLOBS_MAX = 256  # descriptors
 OPEN_BLOBS_SHARE = 10  # of those that a process may have, where that is less
-CONTENT_BYTES_MAX = 64 << 10  # of one blob that is kept in memory too: 16 MiB for all of them
+CONTENT_BYTES_MAX = (
+    BLOB_BYTES_MAX  # of one that is kept in memory too: 32 MiB for all, twice that for packed ones
+)
 LOOK_S = 0.1  # between two looks at the file of a blob that is in memory
 
 

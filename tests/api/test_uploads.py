@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from node.packs.store import BLOB_BYTES_MAX
 from tests.api.expectations import check_refused
 from tests.cluster.harness import Answer, Cluster, require_curl
 from tests.cluster.test_uploads import TUS, Upload, begin, digest_of
 
-LARGE_BYTES = (64 << 10) + 1  # that is not taken in as a whole
+LARGE_BYTES = BLOB_BYTES_MAX + 1  # that is not taken in as a whole
 
 CONTENT = os.urandom(300_000)
 

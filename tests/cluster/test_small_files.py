@@ -25,6 +25,7 @@ from coordinator.rpc.tls_contexts import MemberContexts
 from deploy.dev.cluster import Member
 from deploy.dev.processes import LOOPBACK, wait_until
 from node.base.config import NodeFiles
+from node.packs.store import BLOB_BYTES_MAX
 from node.uploads.small_copies import encode_small_blobs
 from tests.cluster.gray import ANSWER_S_MAX, DISK_S, LOAD_S, SYNC_HANGS
 from tests.cluster.harness import Answer, Cluster
@@ -94,7 +95,7 @@ def part_sent(steps: Steps, method: str, sent_bytes: int) -> Iterator[None]:
         connection.close()
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, SIZE_BYTES, 64 << 10])
+@pytest.mark.parametrize("size_bytes", [0, 1, SIZE_BYTES, BLOB_BYTES_MAX])
 @pytest.mark.parametrize("is_declared", [True, False])
 @METHODS
 def test_small_content_is_packed_on_every_node_and_read_from_each(
@@ -115,7 +116,7 @@ def test_small_content_is_packed_on_every_node_and_read_from_each(
 
 
 def test_larger_content_is_a_file(small: Cluster) -> None:
-    steps = Steps(small, os.urandom((64 << 10) + 1))
+    steps = Steps(small, os.urandom(BLOB_BYTES_MAX + 1))
     assert put(steps).status == 200
     assert holders_of(small, sha256_of(steps)) == []
     small.wait_everywhere(sha256_of(steps))
@@ -273,7 +274,7 @@ def test_peer_port_takes_no_blob_under_another_s_name(small: Cluster) -> None:
     content = os.urandom(100)
     good = encode_small_blobs([(hashlib.sha256(content).hexdigest(), content)])
     bad = encode_small_blobs([("0" * 64, content)])
-    large = bytes((64 << 10) + 1)
+    large = bytes(BLOB_BYTES_MAX + 1)
     too_large = encode_small_blobs([(hashlib.sha256(large).hexdigest(), large)])
     before = packed_on(small, receiver)
     statuses = asyncio.run(sent_to(receiver, identity.cluster, context, [good + bad, good[:-1], too_large]))

@@ -26,6 +26,19 @@ def first_answer(cluster: Cluster, member: Member) -> tuple[Answer, float]:
             time.sleep(0.001)
 
 
+def until_ready(cluster: Cluster, member: Member) -> set[str]:
+    """Why it is not, as it says from now on until it is."""
+    told = set[str]()
+
+    def is_ready() -> bool:
+        answer = cluster.get("/readyz", node=member, token=None)
+        told.update([] if answer.status == 200 else [answer.json["details"]])
+        return answer.status == 200
+
+    wait_until(is_ready, what="it is ready", timeout_s=START_S)
+    return told
+
+
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler of its own for this signal (proc(5))."""
     status = Path(f"/proc/{pid}/status").read_text("ascii")
@@ -41,6 +54,7 @@ def test_first_request_that_a_started_member_takes_is_served(mended: Cluster, *,
         cluster.restart(member)
         answer, _ = first_answer(cluster, member)
         assert answer.status == 200, (member.id, answer.body)
+        assert not [why for why in until_ready(cluster, member) if "Another process" in why]
 
 
 @pytest.mark.parametrize("role", ["node", "coordinator"])

@@ -119,7 +119,7 @@ def test_directory_that_cannot_be_listed_is_heard_of_until_it_can(
     scraping: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     """The disk takes bytes, and all that is read of it is sound."""
-    node, content = cluster.nodes[0], os.urandom(100_000)  # a file, and not in a pack
+    node, content = cluster.nodes[0], os.urandom(200_000)  # a file, and not in a pack
     cluster.store_everywhere(content)
     directory = cluster.replica(node, hashlib.sha256(content).hexdigest()).parent
     scraped(scraping, f"filestore_poison_items{of(node)} == 0")

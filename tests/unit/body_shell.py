@@ -12,7 +12,15 @@ from aiohttp import web
 from msgspec import Struct
 
 from ca.errors import PayloadTooLarge
-from coordinator.http.app import Listener, body_batches, json_response, new_application, read_json, serve
+from coordinator.http.app import (
+    Listener,
+    body_batches,
+    json_response,
+    keeps_in_memory,
+    new_application,
+    read_json,
+    serve,
+)
 from coordinator.http.buffer_ring import POOL
 from coordinator.http.memory_quota import BUFFERED, BUFFERED_BYTES_MAX
 from coordinator.http.rate_limits import RequestTimeouts
@@ -78,7 +86,7 @@ class Shell:
         routes += [web.put("/refuse", self.refuse), web.put("/leave", self.leave)]
         routes += [web.put("/settle", self.settle), web.get("/large", self.large)]
         routes += [web.put("/large", self.change_largely), web.put("/json", self.json)]
-        routes += [web.put("/link", self.link)]
+        routes += [web.put("/link", self.link), web.put("/keep", self.keep)]
         app = new_application(routes, component="test")
         self.listener = await serve(
             app, host="127.0.0.1", port=0, ssl_context=self.listening, patience=self.patience
@@ -93,6 +101,13 @@ class Shell:
         self.disk.close()
         assert POOL.used_bytes == 0
         assert BUFFERED.left_bytes == BUFFERED_BYTES_MAX
+
+    async def keep(self, request: web.Request) -> web.Response:
+        """Whether `bytes` may be in memory for it, as they are until `go_on`."""
+        if kept := keeps_in_memory(request, int(request.query["bytes"])):
+            self.served += 1
+            await self.go_on.wait()
+        return json_response({"kept": kept})
 
     async def take(self, request: web.Request) -> web.Response:
         """The whole body through a thread, as uploads take it."""

@@ -23,7 +23,7 @@ from filestore_client.transfer.sources import FileSource, Source
 from filestore_client.transfer.upload_memory import Memory, UnfinishedCreation, UnfinishedUpload
 from filestore_client.transfer.uploading import repr_digest
 
-SMALL_BYTES_MAX = 64 << 10  # of a file that goes in one request
+SMALL_BYTES_MAX = 128 << 10  # of a file that goes in one request
 METADATA_BYTES_MAX = 4 << 10  # of the fields of its record, as a header; servers take twice this
 _RECORD = "return=representation"
 R = TypeVar("R", bound=FileRecord)

@@ -96,3 +96,25 @@ def test_json_bodies_that_never_end_are_bounded_and_small_ones_are_taken(run: Ru
             assert (await task)[0] == 200
 
     run(scenario)
+
+
+def test_bodies_beyond_what_there_is_are_told_to_go_elsewhere_and_small_ones_stay(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        shell.go_on.clear()
+        holding = [await shell.connect() for _ in range(BODIES)]
+        for _, writer in holding:
+            writer.write(put(f"/keep?bytes={MIB}", 0))
+        async with asyncio.timeout(20):
+            while shell.served < BODIES:
+                await asyncio.sleep(0.01)
+        reader, writer = await shell.connect()
+        writer.write(put(f"/keep?bytes={MIB}", 0))
+        status, body = await answer_of(reader)
+        assert (status, json.loads(body)) == (200, {"kept": False})
+        shell.go_on.set()
+        for each, _ in holding:
+            assert json.loads((await answer_of(each))[1]) == {"kept": True}
+        writer.write(put(f"/keep?bytes={MIB}", 0))  # all was given back
+        assert json.loads((await answer_of(reader))[1]) == {"kept": True}
+
+    run(scenario)
