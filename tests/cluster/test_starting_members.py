@@ -12,6 +12,7 @@ from deploy.dev.processes import wait_until
 from tests.cluster.harness import Answer, Cluster
 
 START_S = 20.0  # of a process, on a busy machine
+ROLES = pytest.mark.parametrize("role", ["node", pytest.param("coordinator", marks=pytest.mark.long)])
 
 
 def first_answer(cluster: Cluster, member: Member) -> tuple[Answer, float]:
@@ -46,7 +47,9 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) & 1 << number - 1)
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
+@pytest.mark.parametrize(
+    "kill", [pytest.param(False, marks=pytest.mark.long, id="ended"), pytest.param(True, id="killed")]
+)
 def test_first_request_that_a_started_member_takes_is_served(mended: Cluster, *, kill: bool) -> None:
     cluster = mended
     for member in cluster.members:
@@ -57,7 +60,7 @@ def test_first_request_that_a_started_member_takes_is_served(mended: Cluster, *,
         assert not [why for why in until_ready(cluster, member) if "Another process" in why]
 
 
-@pytest.mark.parametrize("role", ["node", "coordinator"])
+@ROLES
 def test_member_that_starts_without_the_others_says_so_after_a_while(mended: Cluster, role: str) -> None:
     cluster = mended
     first, *others = cluster.coordinators
@@ -72,7 +75,7 @@ def test_member_that_starts_without_the_others_says_so_after_a_while(mended: Clu
     cluster.wait_healthy()
 
 
-@pytest.mark.parametrize("role", ["node", "coordinator"])
+@ROLES
 def test_member_that_waits_for_others_ends_at_once_when_it_is_asked_to(mended: Cluster, role: str) -> None:
     cluster = mended
     first, *others = cluster.coordinators
