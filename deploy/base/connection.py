@@ -22,7 +22,7 @@ from ca.errors import InvalidRequest
 from deploy.base.cluster_file import read_cluster_file
 from deploy.base.contexts import read_contexts
 from deploy.base.failures import explained, reason_of
-from deploy.base.option_names import options_named
+from deploy.base.option_names import naming, options_named
 from filestore_client import AsyncClient
 from filestore_client.base.errors import InvalidRequest as UnusableFile
 from filestore_client.base.errors import Unauthorized
@@ -78,11 +78,11 @@ class Connection:
 def _read_token(path: Path) -> str:
     """Raises InvalidRequest naming the file. Of one that everybody may read the user is told."""
     if not (token := read_text(path, "the token")):
-        raise InvalidRequest(f"{path}: is empty, a token is wanted.")
+        raise InvalidRequest(f"{naming(path)}{path} is empty, a token is wanted.")
     try:
         require_token(token)
     except UnusableFile as error:
-        raise InvalidRequest(f"{path}: {error.details}") from error
+        raise InvalidRequest(f"{naming(path)}{path}: {error.details}") from error
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         click.echo(f"filestore: warning: everybody on this machine may read the token in {path}", err=True)
@@ -92,16 +92,20 @@ def _read_token(path: Path) -> str:
 def read_text(path: Path, what: str) -> str:
     """A small text file, stripped, also of the mark that editors on Windows begin it with.
 
-    Raises InvalidRequest naming the file.
+    Raises InvalidRequest naming the file, and the option or variable that named it.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(TEXT_CHARS_MAX + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"Cannot read {what} from {path}: {reason_of(error)}") from error
+        raise InvalidRequest(_unreadable(path, what, reason_of(error))) from error
     if len(text) > TEXT_CHARS_MAX:
-        raise InvalidRequest(f"Cannot read {what} from {path}: it is longer than {TEXT_CHARS_MAX} characters")
+        raise InvalidRequest(_unreadable(path, what, f"it is longer than {TEXT_CHARS_MAX} characters"))
     return text.strip()
+
+
+def _unreadable(path: Path, what: str, why: str) -> str:
+    return f"{naming(path)}Cannot read {what} from {path}: {why}"
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -57,6 +57,20 @@ def options_named() -> Iterator[None]:
         raise type(error)(details) from error
 
 
+def naming(value: object) -> str:
+    """The option or the variable that this value came from, as `--ca: `; "" for one that nobody gave."""
+    context = click.get_current_context(silent=True)
+    for each in context.command.params if context is not None else ():
+        if context is None or each.name is None or str(context.params.get(each.name)) != str(value):
+            continue
+        source = context.get_parameter_source(each.name)
+        if source is ParameterSource.ENVIRONMENT and isinstance(each.envvar, str):
+            return f"{each.envvar}: "
+        if source is ParameterSource.COMMANDLINE:
+            return f"{_name_of(each)}: "
+    return ""
+
+
 def _with_option(details: str, context: click.Context) -> str:
     if (match := _FIELD.match(details)) is None:
         return details

@@ -91,7 +91,17 @@ def test_empty_token_file_is_told_as_such(cluster: Cluster, tmp_path: Path) -> N
     done = cluster.filestore("ls", FILESTORE_TOKEN_FILE=str(path))
     assert (done.returncode, done.stderr.decode()) == (
         1,
-        f"filestore: invalid_request: {path}: is empty, a token is wanted.\n",
+        f"filestore: invalid_request: FILESTORE_TOKEN_FILE: {path} is empty, a token is wanted.\n",
+    )
+
+
+@pytest.mark.parametrize("option", ["--ca", "--token-file"])
+def test_file_that_cannot_be_read_is_told_with_its_option(cluster: Cluster, option: str) -> None:
+    done = cluster.filestore("ls", option, "/nowhere")
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"filestore: invalid_request: {option}: Cannot read the [A-Za-z ]+ from /nowhere: No such file.*\n",
+        done.stderr.decode(),
     )
 
 
@@ -261,7 +271,7 @@ def test_device_is_no_certificate(cluster: Cluster) -> None:
     done = cluster.filestore("status", FILESTORE_CA="/dev/zero")
     assert done.returncode == 1
     assert done.stderr == (
-        b"filestore: invalid_request: Cannot read the CA certificate from /dev/zero:"
+        b"filestore: invalid_request: FILESTORE_CA: Cannot read the CA certificate from /dev/zero:"
         b" it is longer than 1048576 characters\n"
     )
 
