@@ -1,5 +1,6 @@
 """The Ansible role makes a cluster of three machines by ssh, then changes nothing, and upgrades it."""
 
+import json
 import os
 import re
 import subprocess
@@ -64,7 +65,10 @@ class Operator:
 
     def __init__(self, programs: Path, machines: list[Machine], key: Path, place: Path) -> None:
         self._programs, self._machines, self._key, self._place = programs, machines, key, place
-        hosts = "".join(f"{machine.name} ansible_host={machine.address}\n" for machine in machines)
+        hosts = "".join(
+            f"{machine.name} ansible_host={machine.address} filestore_zone=rack-{machine.name}\n"
+            for machine in machines
+        )
         self._inventory = place / "inventory.ini"
         self._inventory.write_text(
             f"[filestore]\n{hosts}\n[filestore:vars]\nansible_user=root\nfilestore_cluster=lab\n"
@@ -112,6 +116,8 @@ def test_role_makes_a_cluster_that_it_does_not_change_again_but_upgrades(
     until_healthy(managed[1])
     for machine in managed:
         assert machine.run("dpkg --verify filestore") == ""
+        told = json.loads(machine.run("cat /var/lib/filestore/node/node.json"))
+        assert told["zone"] == f"rack-{machine.name}"
     assert operator.play(package) == {"m1": 0, "m2": 0, "m3": 0}
     before = [shown(machine, "filestore-node", "MainPID") for machine in managed]
     assert operator.play(newer(package, tmp_path)) == {"m1": 3, "m2": 2, "m3": 2}  # and a snapshot
