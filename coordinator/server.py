@@ -426,17 +426,13 @@ async def _serve(
         with stop_signal() as stop, on_hangup(reload, member.manager):
             ends = (stop.wait(), member.removed.wait())
             await wait_for_first(shell.view.wait_until_fresh(), *ends, timeout_s=KNOWN_S)
-            for each, context in zip(bound, (contexts.api.listening, None), strict=False):
-                listener = await serve_on(start_listening(each), api, ssl_context=context, places=places)
-                listeners.push_async_callback(listener.close, DRAIN_S)
-            member.manager.ready()
-            _log.info(
-                "coordinator %s listens on %s, ports %d and %d",
-                own.coordinator_id,
-                own.address,
-                own.api_port,
-                own.peer_port,
-            )
+            if not (stop.is_set() or member.removed.is_set()):
+                for each, context in zip(bound, (contexts.api.listening, None), strict=False):
+                    listener = await serve_on(start_listening(each), api, ssl_context=context, places=places)
+                    listeners.push_async_callback(listener.close, DRAIN_S)
+                member.manager.ready()
+                told = "coordinator %s listens on %s, ports %d and %d"
+                _log.info(told, own.coordinator_id, own.address, own.api_port, own.peer_port)
             await wait_for_first(stop.wait(), member.removed.wait())
         if member.removed.is_set():
             _log.warning("this coordinator was removed from the cluster: it ends, and its data can go")

@@ -55,18 +55,16 @@ class Ports:
         self._is_shared = services.siblings.workers > 1
         self._listeners: list[Listener] = []
         self._local: Listener | None = None
-        self._secure: socket.socket | None = None
-        self._plain: socket.socket | None = None
+        self._bound: list[socket.socket] = []  # where nobody is heard yet
 
     async def __aenter__(self) -> "Ports":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for bound in (self._secure, self._plain):
-            if bound is not None:
-                bound.close()
         await self.drain(0.0)
         await self.drain_local(0.0)
+        for bound in self._bound:
+            bound.close()
 
     async def open_local(self, numbers: WorkerNumbers) -> None:
         """Hear the other workers, if there are any. Raises OSError."""
@@ -95,30 +93,31 @@ class Ports:
     async def bind_clients(self, plain: Address | None) -> Address | None:
         """Take the ports of clients, whose connections are refused as yet; the plain address with its port.
 
-        Raises OSError. Worker 0 comes first: it finds out whether a stranger is there, with whom the kernel
-        would share.
+        Raises OSError.
         """
-        self._secure = await self._bound((self._config.address, self._config.api_port))
-        if plain is None:
-            return None
-        self._plain = await self._bound(plain)
-        return plain[0], self._plain.getsockname()[1]
-
-    async def _bound(self, address: Address) -> socket.socket:
-        if self._is_shared and self._services.siblings.worker == 0:
-            (await bound_socket(*address)).close()
-        return await bound_socket(*address, shared=self._is_shared)
+        addresses = [(self._config.address, self._config.api_port), *([] if plain is None else [plain])]
+        for address in addresses:
+            await self._require_no_stranger(address)
+            self._bound.append(await bound_socket(*address, shared=self._is_shared))
+        return None if plain is None else (plain[0], self._bound[-1].getsockname()[1])
 
     async def open_clients(self) -> None:
         """Hear clients at the ports that are taken. Raises OSError."""
         places = Places()
-        secure, self._secure = self._secure, None
-        plain, self._plain = self._plain, None
-        for bound, context in ((secure, self._contexts.api.listening), (plain, None)):
-            if bound is not None:
-                app = client_application(self._services, self._metrics)
-                listener = await serve_on(start_listening(bound), app, ssl_context=context, places=places)
-                self._listeners.append(listener)
+        for bound, context in zip(self._bound, (self._contexts.api.listening, None), strict=False):
+            await self._require_no_stranger(bound.getsockname()[:2])
+            app = client_application(self._services, self._metrics)
+            listener = await serve_on(start_listening(bound), app, ssl_context=context, places=places)
+            self._listeners.append(listener)
+        self._bound.clear()
+
+    async def _require_no_stranger(self, address: Address) -> None:
+        """Worker 0, which comes first, finds out whether one listens there: the kernel would share with it.
+
+        Raises CannotListen.
+        """
+        if self._is_shared and self._services.siblings.worker == 0:
+            (await bound_socket(*address)).close()
 
     async def drain(self, drain_s: float) -> None:
         """Close what others than workers use; requests that run have `drain_s` to end. Again is harmless.

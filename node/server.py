@@ -22,6 +22,7 @@ from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from ca.webcertificate import WebCertificate
+from coordinator.http.listener import CannotListen
 from coordinator.http.web_access import WebAccess, understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.machine.execution.rules import SMALL_BLOBS_ARE_PACKED
@@ -129,7 +130,12 @@ async def run_node(
     with files.locked() as lock_fd, files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
         start = await asyncio.to_thread(begin, files.instance, config.id, lock_fd)
         siblings = Siblings(0, workers, files.run)
-        await _run(files, config, siblings, plain, manager, read_level, lock=lock, start=start, web=web)
+        try:
+            await _run(files, config, siblings, plain, manager, read_level, lock=lock, start=start, web=web)
+        except BaseExceptionGroup as group:
+            if (refused := group.subgroup(CannotListen)) is not None:
+                raise refused.exceptions[0] from group
+            raise
     _log.info("stopped")
 
 
@@ -193,6 +199,7 @@ async def _run(
                 await wait_for_first(node.announcement.wait_until_done(), stop.wait(), timeout_s=KNOWN_S)
                 if not stop.is_set():
                     await ports.open_clients()
+                    owned.append(group.create_task(processes.run(), name="worker processes"))
                     facts = {"node": config.id, "api_port": config.api_port, "peer_port": peer_port}
                     _log.info("node ready", extra=facts)
                     manager.ready()
@@ -233,7 +240,6 @@ def _works_of_the_first(
     )
     if node.services.siblings.workers > 1:
         yield "numbers of the workers", node.numbers.run(processes.replace)
-        yield "worker processes", processes.run()
 
 
 async def _keep_informed(manager: ServiceManager, services: NodeServices) -> None:

@@ -187,11 +187,8 @@ class Listener:
 
 def keeps_in_memory(request: web.Request, size_bytes: int) -> bool:
     """Whether there is memory for so much of a client's body, which then counts until the request ends."""
-    try:
-        request.protocol.share.take(size_bytes)  # type: ignore[attr-defined]  # it is a connection of ours
-    except errors.RateLimited:
-        return False
-    return True
+    share = request.protocol.share  # type: ignore[attr-defined]  # it is a connection of ours
+    return bool(share.takes_spare(size_bytes))
 
 
 async def read_json(request: web.Request, body_type: type[T]) -> T:

@@ -1,6 +1,7 @@
 """What a process keeps in memory for clients.
 
-It counts large answers until they are taken, and large bodies until they have come. A client that takes its
+It counts large answers until they are taken, large bodies until they have come, and those that are content
+until it is stored. A client that takes its
 time costs what is kept for it, and there may be thousands. So all together have BUFFERED_BYTES_MAX, beside up
 to SMALL_BYTES for each connection. What one address may have shrinks with what is left, as with connections
 (`coordinator/http/listener.py`): a few never have all of it. For one event loop.
@@ -77,6 +78,17 @@ class Share:
         else:
             self._buffered.take_anyway(self._network, size_bytes)
         self._size_bytes = size_bytes
+
+    def takes_spare(self, size_bytes: int) -> bool:
+        """Count so many bytes, as `take` does, where half of all stays for those who have no other way."""
+        self.give_back()
+        if size_bytes > SMALL_BYTES and self._buffered.left_bytes - size_bytes < BUFFERED_BYTES_MAX // 2:
+            return False
+        try:
+            self.take(size_bytes)
+        except RateLimited:
+            return False
+        return True
 
     def give_back(self) -> None:
         """Count nothing any more: the client has taken it, or never will. Doing it again is harmless."""

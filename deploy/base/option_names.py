@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -57,11 +58,14 @@ def options_named() -> Iterator[None]:
         raise type(error)(details) from error
 
 
-def naming(value: object) -> str:
-    """The option or the variable that this value came from, as `--ca: `; "" for one that nobody gave."""
+def naming(path: Path) -> str:
+    """The option or the variable that this path came from, as `--ca: `; "" for one that nobody gave."""
     context = click.get_current_context(silent=True)
     for each in context.command.params if context is not None else ():
-        if context is None or each.name is None or str(context.params.get(each.name)) != str(value):
+        if context is None or each.name is None:
+            continue
+        given = context.params.get(each.name)
+        if not isinstance(given, str | Path) or Path(given) != path:
             continue
         source = context.get_parameter_source(each.name)
         if source is ParameterSource.ENVIRONMENT and isinstance(each.envvar, str):

@@ -122,14 +122,14 @@ async def _made_at_once(
     is_small = told.is_whole and length_bytes is not None and length_bytes <= SMALL_CONTENT_BYTES
     if not (is_small and isinstance(command, CreateFile) and services.blobs.packed.takes_new()):
         return None
-    if not keeps_in_memory(request, length_bytes or 0):
-        return None
     call = PlaceCall(command.caller, command.file_uuid, command.bucket_id, length_bytes or 0)
     try:
         place = await services.api.metadata.place(call)
     except FilestoreError:  # the creation says that better, or was carried out before
         return None
     if services.node_id not in place.placement or services.disk.hangs():
+        return None
+    if not keeps_in_memory(request, length_bytes or 0):
         return None
     # There is no lock by which the client would be broken off, to ask elsewhere, while the disk hangs.
     place_of = services.locks.writer(command.caller.subject, command.file_uuid)

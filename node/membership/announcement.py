@@ -7,7 +7,6 @@ import asyncio
 import logging
 
 from ca.errors import FilestoreError, Unavailable
-from coordinator.model.instance import parsed
 from coordinator.model.records import NodeRecord
 from coordinator.protocol.commands import AnnounceNode
 from coordinator.rpc.client import MetadataClient
@@ -38,7 +37,7 @@ class Announcement:
         if known is None or not self._tells_place(known):
             raise Unavailable("The cluster does not know yet where peers reach this node.")
         if not self._tells_speaker(known) and known.speaker:
-            if parsed(known.speaker).is_followed_by(parsed(self._start.instance)):
+            if self._start.succeeds(known.speaker):
                 raise Unavailable("The cluster does not know yet that this node has started again.")
             raise Unavailable("Another process speaks for this node: see `filestore status`.")
 

@@ -145,12 +145,12 @@ class Chain:
     def _shortage(self) -> FilestoreError:
         """Why there is no write quorum."""
         sound = {name for name, stop in self.durable().items() if self._is_sound((name, stop))}
-        lacking = [name for name in self._members if name not in sound]
-        if lacking and self._full.issuperset(lacking):
+        lacking = set(self._members) - sound
+        if len(sound) < self._needed and lacking and lacking <= self._full:
             return InsufficientStorage(
                 f"{counted(len(sound) + 1, 'node has', 'nodes have')} room for these bytes,"
                 f" {self._needed + 1} must:"
-                f" delete files or add nodes. Full: {', '.join(sorted(self._full)[:SHOWN_MAX])}."
+                f" delete files or add nodes. Full: {', '.join(sorted(lacking)[:SHOWN_MAX])}."
             )
         return _too_few(self._needed)
 
@@ -308,10 +308,10 @@ class Chain:
         self._best[link.member] = max(durable_offset, self._best.get(link.member, 0))
 
     def _is_sound(self, durable: tuple[str, int]) -> bool:
-        """Whether a member counts; one that had no room only when it has taken more than it had."""
+        """Whether a member counts; one that had no room when it has taken more than it had, or all."""
         name, offset = durable
         is_doubtful = name in self._full or self._futile[name] >= FUTILE_MAX
-        return not is_doubtful or offset > self._best[name]
+        return not is_doubtful or offset > self._best[name] or offset >= self._source.limit
 
     async def _wait(self) -> None:
         changed = self._changed

@@ -40,8 +40,8 @@ def store_upload(node: Node) -> None:
         upload.sync()
 
 
-def chain_of_all(node: Node, upload: UploadFile) -> Chain:
-    """From n1 to n2 and n3, on its way: nothing comes behind what lies on n1."""
+def chain_of_all(node: Node, upload: UploadFile, *, ends: bool = True) -> Chain:
+    """From n1 to n2 and n3, on its way: nothing comes behind what lies on n1, if it `ends`."""
     services = node.services
     chain = Chain(
         node_id="n1",
@@ -53,5 +53,6 @@ def chain_of_all(node: Node, upload: UploadFile) -> Chain:
         placement=["n1", "n2", "n3"],
     )
     chain.start()
-    chain.end()
+    if ends:
+        chain.end()
     return chain
