@@ -112,14 +112,14 @@ def test_same_content_uploaded_again_replaces_every_damaged_replica(mended: Clus
 
 @pytest.mark.long
 def test_finished_content_that_rots_before_its_commit_has_to_come_again(mended: Cluster) -> None:
-    cluster, content = mended, os.urandom(100_000)
+    cluster, content = mended, os.urandom(200_000)
     url = cluster.create(size_bytes=len(content))["upload_url"]
     holder = next(node for node in cluster.nodes if url.startswith(node.url))
     others = [node for node in cluster.nodes if node is not holder]
     cluster.kill(*others)
     assert cluster.request("PUT", url, content=content).status == 503
     spoil(cluster, holder, content, 10)
-    nothing = {"Content-Range": "bytes */100000"}
+    nothing = {"Content-Range": "bytes */200000"}
     answer = cluster.request("PUT", url, content=b"", headers=nothing)
     assert (answer.status, answer.headers["upload-offset"]) == (409, "0")
     cluster.restart(*others)

@@ -138,7 +138,7 @@ def test_content_whose_last_sync_failed_is_not_available_before_it_was_synced_an
 def test_node_that_dies_between_the_unlink_and_its_report_reports_after_its_start(
     lone_node: Cluster, tmp_path: Path
 ) -> None:
-    content, node = os.urandom(100_000), lone_node.nodes[0]
+    content, node = os.urandom(200_000), lone_node.nodes[0]
     file_uuid = lone_node.store(content)
     path = replica(lone_node, node, content)
     rows = "SELECT sha256 FROM blob_replicas WHERE sha256 = ?"

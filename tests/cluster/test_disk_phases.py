@@ -265,7 +265,7 @@ def test_replicas_on_a_disk_that_fails_are_made_anew_and_those_on_a_full_one_are
         read_back(cluster, file_uuid, content, cluster.nodes)
 
 
-@pytest.mark.parametrize(("size_bytes", "area"), [(100_000, "blobs"), (50_000, "packs")])
+@pytest.mark.parametrize(("size_bytes", "area"), [(BLOB_BYTES_MAX + 1, "blobs"), (50_000, "packs")])
 def test_damage_on_a_read_only_disk_is_reported_and_made_anew(
     cluster: Cluster, rules: DiskRules, size_bytes: int, area: str
 ) -> None:

@@ -42,7 +42,7 @@ def until_known(cluster: Cluster, node: Member) -> None:
 
 
 def test_node_without_a_copy_redirects_who_asks_for_it_and_serves_who_does_not(four: Cluster) -> None:
-    content = os.urandom(100_000)
+    content = os.urandom(200_000)
     file_uuid = four.store(content)
     holders = holders_of(four, content)
     assert len(holders) == 2
@@ -60,7 +60,7 @@ def test_node_without_a_copy_redirects_who_asks_for_it_and_serves_who_does_not(f
 
 
 def test_another_node_stands_in_for_one_of_the_placement_that_died(four: Cluster) -> None:
-    content = os.urandom(100_000)
+    content = os.urandom(200_000)
     created = four.create(size_bytes=len(content))
     url = created["upload_url"]
     candidates = [Candidate(node.id, "", 100, 1 << 40, 1 << 40) for node in four.nodes]
@@ -91,7 +91,7 @@ def test_content_is_placed_anew_when_its_whole_placement_is_full(four: Cluster, 
 
 
 def test_draining_node_stands_in_for_nobody(four: Cluster) -> None:
-    content = os.urandom(100_000)
+    content = os.urandom(200_000)
     created = four.create(size_bytes=len(content))
     candidates = [Candidate(node.id, "", 100, 1 << 40, 1 << 40) for node in four.nodes]
     holder, doomed = choose(created["file_uuid"], candidates, 2)
@@ -105,7 +105,7 @@ def test_draining_node_stands_in_for_nobody(four: Cluster) -> None:
 
 
 def test_peer_that_hangs_does_not_hold_up_an_upload_with_enough_copies(own_cluster: Cluster) -> None:
-    content = os.urandom(100_000)
+    content = os.urandom(200_000)
     own_cluster.store(os.urandom(1000))  # so that nodes have connections to each other
     created = own_cluster.create(size_bytes=len(content))
     hanging = next(node for node in own_cluster.nodes if not created["upload_url"].startswith(node.url))
