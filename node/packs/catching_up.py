@@ -4,6 +4,7 @@ What the medium does not give is stepped over, so that a bad sector costs the bl
 removal that cannot be read is looked for again by the next who opens the packs. All calls block.
 """
 
+import errno
 import logging
 import os
 import stat
@@ -66,8 +67,8 @@ class CatchingUp:
         for number, start in left:
             self._index_blobs(number, start)
         for number, start in left:  # wherever the blobs are that they are of
-            if self._index_removals(number, start):
-                self._index.seal(number)
+            if self._index_removals(number, start, is_known=number in known):
+                self._seal(number)
 
     def _remove_unbegun(self) -> None:
         """Packs whose header a crash has kept from being written. Nobody may be about to write one now."""
@@ -111,8 +112,11 @@ class CatchingUp:
             blobs = [each for each in batch if each.kind == PackRecordKind.BLOB]
             self._index.add(number, blobs, stop=start, at_ns=at_ns)  # until its removals are read too
 
-    def _index_removals(self, number: int, start: int) -> bool:
-        """Whether all could be read; else the next who opens the packs reads them again."""
+    def _index_removals(self, number: int, start: int, *, is_known: bool) -> bool:
+        """Whether all could be read; else the next who opens the packs reads them again.
+
+        Of a pack that the index knows to its end nothing is written: the disk may be full.
+        """
         reader, unread = self._reader(number), 0
         found = [each for each in _records_of(reader, start) if each.kind == PackRecordKind.REMOVED]
         removals = list[Removal]()
@@ -128,8 +132,19 @@ class CatchingUp:
                 removals.append(Removal(record.sha256, Place(number, record.offset), target))
         if unread:
             _log.error("removals in a pack cannot be read", extra={"pack": number, "removals": unread})
-        self._index.add(number, (), removals, stop=start if unread else reader.size_bytes)
+        stop = start if unread else reader.size_bytes
+        if removals or stop != start or not is_known:
+            self._index.add(number, (), removals, stop=stop)
         return not unread
+
+    def _seal(self, number: int) -> None:
+        """On a full disk that is left to the next who opens the packs: blobs are found all the same."""
+        try:
+            self._index.seal(number)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _log.warning("a pack is not sealed yet: the disk is full", extra={"pack": number})
 
 
 def _records_of(reader: PackReader, start: int) -> Iterator[PackRecord]:

@@ -23,7 +23,7 @@ from tests.cluster.harness import Cluster
 from tests.unit.custody_node import cut
 
 CONTENT = b"kept whole" * 1000
-LARGE = b"kept in a file of its own" * 4000
+LARGE = b"kept in a file of its own" * 8000
 
 
 def doctor(data: Path, *options: str) -> Result:

@@ -8,6 +8,7 @@ had been written there, and nothing that only the kernel still had in memory.
 import os
 import platform
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -241,9 +242,16 @@ class Machine:
         return False
 
     def _kill(self) -> None:
+        """When this returns nobody is left there: one that lived on would acknowledge what its disk lacks."""
         if self._nspawn is not None:
             with suppress(ProcessLookupError):
-                os.kill(self._leader, signal.SIGKILL)
+                ended = os.pidfd_open(self._leader)
+                try:
+                    signal.pidfd_send_signal(ended, signal.SIGKILL)
+                    # The first process of a namespace ends after all others of it (pid_namespaces(7)).
+                    assert select.select([ended], [], [], BOOT_TIMEOUT_S)[0], f"{self.name} does not end"
+                finally:
+                    os.close(ended)
             self._nspawn.kill()
             self._nspawn.wait()
             self._nspawn = None
