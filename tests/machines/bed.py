@@ -25,6 +25,7 @@ BRIDGE = "filestore0"
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 SHARE = "/mnt/snapshots"  # on machines that have one, it is the same for all
 DISK_BYTES = 3 << 30  # sparse
+COPIES_MAX = 20  # of a disk that is written to
 BOOT_TIMEOUT_S = 120.0
 COMMAND_TIMEOUT_S = 300.0
 # What a machine has before the package comes: the test's network leads nowhere from where apt could fetch it.
@@ -146,10 +147,19 @@ class Machine:
         wait_until(self._has_booted, what=f"{self.name}; see {self._log}", timeout_s=BOOT_TIMEOUT_S)
 
     def cut_power(self) -> None:
-        """Everything on it stops at once, and what its kernel had not written yet is lost."""
+        """Everything on it stops at once, and what its kernel had not written yet is lost.
+
+        The kernel writes on while the disk is copied: its journal may be newer in the copy than what that is
+        about, as on no disk. A copy that is equal afterwards is the disk as it was at one moment in between.
+        """
         self._kill()
         torn = self._disk.with_suffix(".torn")
-        subprocess.run(["cp", "--sparse=always", str(self._disk), str(torn)], check=True)
+        for _ in range(COPIES_MAX):
+            subprocess.run(["cp", "--sparse=always", str(self._disk), str(torn)], check=True)
+            if subprocess.run(["cmp", "--quiet", str(self._disk), str(torn)], check=False).returncode == 0:
+                break
+        else:
+            raise AssertionError(f"the disk of {self.name} does not come to rest")
         self._namespaces.run("umount", str(self._data))
         torn.replace(self._disk)
         self._mount()
