@@ -52,7 +52,7 @@ class Connection:
         try:
             return AsyncClient(self.urls, root_pem=root_pem, token=token, deadline_s=self.deadline_s)
         except UnusableFile as error:
-            raise InvalidRequest(f"{self.ca}: {error.details}") from error
+            raise InvalidRequest(f"{naming(self.ca)}{self.ca}: {error.details}") from error
 
     def token(self) -> str:
         """The token, from its file. Raises InvalidRequest naming the file."""

@@ -111,7 +111,7 @@ def checksum_mismatch(cluster: Cluster) -> Answer:
 
 def internal(cluster: Cluster) -> Answer:
     """Where the bytes of an upload belong, there is a directory, on every node."""
-    content = bytes(100_000)  # less would never get there
+    content = bytes(200_000)  # less would never get there
     made = create(cluster, "/vms", size_bytes=len(content))
     for node in cluster.nodes:
         (cluster.data(node) / "uploads" / made["file_uuid"] / "data").mkdir(parents=True)

@@ -274,5 +274,5 @@ def test_file_that_holds_no_such_thing_is_named(cluster: Cluster, tmp_path: Path
     path.write_text("neither one\nnor the other")
     done = run_filestore(["ls"], cluster.command_environment(**{variable: str(path)}))
     assert done.returncode == 1
-    assert done.stderr.startswith(f"filestore: invalid_request: {path}: ".encode())
+    assert done.stderr.startswith(f"filestore: invalid_request: {variable}: {path}: ".encode())
     assert b"nor the other" not in done.stderr
