@@ -6,12 +6,13 @@
 Three coordinators and three nodes, three replicas, write quorum two, all on this machine with its clients.
 A file is one request over a kept HTTPS connection: its creation at any node, by tus, with its 4 KiB, answered
 when the file is available. With SMALLFILES_REQUESTS=2 it is two: its record at any node, its bytes at the
-node that holds the upload. Then each is read once, at any node. Beside it what one disk does at best with one
-thread: 4 KiB appended and synced;
-and what was published of OpenStack Swift, on other machines, by its project lead: all on one machine
-(`swift-bench --saio` with the Hummingbird object server, gist.github.com/notmyname/18fcf28d), and empty
-objects on a cluster of unknown size (ssbench, 128 at once, gist.github.com/notmyname/2bb85acf). Syncs are
-counted by strace over SAMPLED files of each client; that slows them, so it comes last and is not timed.
+node that holds the upload. Then each is read once, at any node.
+
+Beside it what one disk does at best with one thread: 4 KiB appended and synced; and what was published of
+OpenStack Swift, on other machines, by its project lead: all on one machine (`swift-bench --saio` with the
+Hummingbird object server, gist.github.com/notmyname/18fcf28d), and empty objects on a cluster of unknown size
+(ssbench, 128 at once, gist.github.com/notmyname/2bb85acf). Syncs are counted by strace over SAMPLED files of
+each client; that slows them, so it comes last and is not timed.
 """
 
 import asyncio

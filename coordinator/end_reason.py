@@ -18,17 +18,17 @@ _Error = TypeVar("_Error", bound=BaseException)
 def reason_of(group: BaseExceptionGroup) -> Exception | None:
     """What an operator can do something about, if that ended the process."""
     for kind in (StateDiverged, TooOld, CannotListen, Displaced, LogDamaged, LogFailed):
-        if (found := _first(group, kind)) is not None:
+        if (found := first_in(group, kind)) is not None:
             return found
-    error = _first(group, StateDamaged) or _first(group, sqlite3.Error)
+    error = first_in(group, StateDamaged) or first_in(group, sqlite3.Error)
     if error is not None and (trouble := damage_in(error) or unreadable_in(error)) is not None:
         return trouble
-    if (lost := _first(group, AcknowledgedLost)) is not None:
+    if (lost := first_in(group, AcknowledgedLost)) is not None:
         return StateLost(
             f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."
             " Set this member up again with `filestore coordinator rebuild`, under a new name."
         )
-    if (contradicted := _first(group, CommittedContradicted)) is not None:
+    if (contradicted := first_in(group, CommittedContradicted)) is not None:
         return StateLost(
             f"The leader lacks what was committed ({contradicted}): those that elected it have lost changes"
             " that were acknowledged. They are here: copy this directory before anything else, and see"
@@ -37,11 +37,11 @@ def reason_of(group: BaseExceptionGroup) -> Exception | None:
     return None
 
 
-def _first(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:
+def first_in(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:
     """One exception of this kind in a group, however deep."""
     for error in group.exceptions:
         if isinstance(error, kind):
             return error
-        if isinstance(error, BaseExceptionGroup) and (found := _first(error, kind)) is not None:
+        if isinstance(error, BaseExceptionGroup) and (found := first_in(error, kind)) is not None:
             return found
     return None

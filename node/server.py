@@ -22,6 +22,7 @@ from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from ca.webcertificate import WebCertificate
+from coordinator.end_reason import first_in
 from coordinator.http.listener import CannotListen
 from coordinator.http.web_access import WebAccess, understood
 from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
@@ -133,8 +134,8 @@ async def run_node(
         try:
             await _run(files, config, siblings, plain, manager, read_level, lock=lock, start=start, web=web)
         except BaseExceptionGroup as group:
-            if (refused := group.subgroup(CannotListen)) is not None:
-                raise refused.exceptions[0] from group
+            if (refused := first_in(group, CannotListen)) is not None:
+                raise refused from group
             raise
     _log.info("stopped")
 

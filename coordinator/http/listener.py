@@ -106,11 +106,11 @@ async def bound_socket(host: str, port: int, *, shared: bool = False) -> socket.
         return _bound(*place_of(host, port), shared=shared)
     except OSError as error:
         if is_literal(host) or is_loopback_name(host) or error.errno not in _NO_IPV6:
-            raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
+            raise _cannot_listen(error, host, port) from error
     try:
         return _bound(socket.AF_INET, ("0.0.0.0", port), shared=shared)  # noqa: S104  # as was said
     except OSError as error:
-        raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
+        raise _cannot_listen(error, host, port) from error
 
 
 def start_listening(bound: socket.socket) -> socket.socket:
@@ -120,8 +120,12 @@ def start_listening(bound: socket.socket) -> socket.socket:
     except OSError as error:  # somebody else has come to listen meanwhile
         host, port = bound.getsockname()[:2]
         bound.close()
-        raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
+        raise _cannot_listen(error, host, port) from error
     return bound
+
+
+def _cannot_listen(error: OSError, host: str, port: int) -> CannotListen:
+    return CannotListen(error.errno, error.strerror, f"{host}:{port}")
 
 
 def place_of(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:

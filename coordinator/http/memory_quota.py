@@ -1,10 +1,10 @@
 """What a process keeps in memory for clients.
 
 It counts large answers until they are taken, large bodies until they have come, and those that are content
-until it is stored. A client that takes its
-time costs what is kept for it, and there may be thousands. So all together have BUFFERED_BYTES_MAX, beside up
-to SMALL_BYTES for each connection. What one address may have shrinks with what is left, as with connections
-(`coordinator/http/listener.py`): a few never have all of it. For one event loop.
+until it is stored. A client that takes its time costs what is kept for it, and there may be thousands. So all
+together have BUFFERED_BYTES_MAX, beside up to SMALL_BYTES for each connection. What one address may have
+shrinks with what is left, as with connections (`coordinator/http/listener.py`): a few never have all of it.
+For one event loop.
 """
 
 from collections import Counter

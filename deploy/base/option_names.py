@@ -61,17 +61,17 @@ def options_named() -> Iterator[None]:
 def naming(path: Path) -> str:
     """The option or the variable that this path came from, as `--ca: `; "" for one that nobody gave."""
     context = click.get_current_context(silent=True)
-    for each in context.command.params if context is not None else ():
-        if context is None or each.name is None:
-            continue
-        given = context.params.get(each.name)
+    if context is None:
+        return ""
+    for name, given in context.params.items():
         if not isinstance(given, str | Path) or Path(given) != path:
             continue
-        source = context.get_parameter_source(each.name)
-        if source is ParameterSource.ENVIRONMENT and isinstance(each.envvar, str):
-            return f"{each.envvar}: "
+        parameter = next(each for each in context.command.params if each.name == name)
+        source = context.get_parameter_source(name)
+        if source is ParameterSource.ENVIRONMENT and isinstance(parameter.envvar, str):
+            return f"{parameter.envvar}: "
         if source is ParameterSource.COMMANDLINE:
-            return f"{_name_of(each)}: "
+            return f"{_name_of(parameter)}: "
     return ""
 
 

@@ -23,9 +23,7 @@ from node.storage.verified_segments import FileIdentity
 
 OPEN_BLOBS_MAX = 256  # descriptors
 OPEN_BLOBS_SHARE = 10  # of those that a process may have, where that is less
-CONTENT_BYTES_MAX = (
-    BLOB_BYTES_MAX  # of one that is kept in memory too: 32 MiB for all, twice that for packed ones
-)
+CONTENT_BYTES_MAX = BLOB_BYTES_MAX  # of one that is in memory too: 32 MiB for all, twice that for packed ones
 LOOK_S = 0.1  # between two looks at the file of a blob that is in memory
 
 

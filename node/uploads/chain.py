@@ -144,7 +144,7 @@ class Chain:
 
     def _shortage(self) -> FilestoreError:
         """Why there is no write quorum."""
-        sound = {name for name, stop in self.durable().items() if self._is_sound((name, stop))}
+        sound = self._sound()
         lacking = set(self._members) - sound
         if len(sound) < self._needed and lacking and lacking <= self._full:
             return InsufficientStorage(
@@ -296,7 +296,7 @@ class Chain:
             self._peers.silent.note(name)
 
     def _note_lacking(self) -> None:
-        if sum(map(self._is_sound, self.durable().items())) >= self._needed:
+        if len(self._sound()) >= self._needed:
             self._lacking_since_s = None
         elif self._lacking_since_s is None:
             self._lacking_since_s = self._loop.time()
@@ -306,6 +306,10 @@ class Chain:
         is_more = durable_offset > self._best.get(link.member, -1)
         self._futile[link.member] = 0 if is_more else self._futile[link.member] + 1
         self._best[link.member] = max(durable_offset, self._best.get(link.member, 0))
+
+    def _sound(self) -> set[str]:
+        """Those that count, of all that have said what is durable there."""
+        return {durable[0] for durable in self.durable().items() if self._is_sound(durable)}
 
     def _is_sound(self, durable: tuple[str, int]) -> bool:
         """Whether a member counts; one that had no room when it has taken more than it had, or all."""

@@ -191,9 +191,7 @@ async def has_prefix(services: UploadContext, node_id: str, record: UploadRecord
             return await own_prefix(services, record.file_uuid, stop) == record.prefix_sha256 or not stop
         except NotFound:
             return not stop
-        except (
-            FilestoreError
-        ):  # they are being read, or this disk fails: then it does not say, as others do not
+        except FilestoreError:  # they are being read, or this disk fails: it does not say
             return None
     path = f"/uploads/{record.file_uuid}?stop={stop}"
     if not (within_s := bounded_s(PROBE_S)):

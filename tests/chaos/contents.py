@@ -8,12 +8,10 @@ contents are small, so that nodes pack them. Each comes from the seed by its num
 import asyncio
 import base64
 import json
-import math
 import random
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 
 import aiohttp
@@ -22,6 +20,7 @@ from ca.tls import client_context
 from node.packs.store import BLOB_BYTES_MAX
 from tests.chaos.clients import Ledger
 from tests.chaos.members import Member
+from tests.seeded_content import SeededContent, even_by_logarithm
 
 CLIENTS = 3
 PAUSE_S_MAX = 0.4  # between two operations of one client: all share this machine's cores
@@ -42,32 +41,13 @@ _TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stre
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
 
 
-@dataclass(frozen=True)
-class Content:
-    """Bytes that the seed and a number decide."""
+class Content(SeededContent):
+    """Within the bounds of small or of large ones, and at the boundaries more often than by chance."""
 
-    seed: int
-    number: int
-
-    @cached_property
-    def size_bytes(self) -> int:
-        """Between the bounds of small or of large ones, even by its logarithm."""
-        dice = random.Random(f"{self.seed} size {self.number}")
-        if dice.random() < LARGE:
-            low, high = BLOB_BYTES_MAX + 1, LARGE_BYTES_MAX
-        else:
-            low, high = 1, BLOB_BYTES_MAX
-        even = round(math.exp(dice.uniform(math.log(low), math.log(high))))
+    def _size(self, dice: random.Random) -> float:
+        low, high = (BLOB_BYTES_MAX + 1, LARGE_BYTES_MAX) if dice.random() < LARGE else (1, BLOB_BYTES_MAX)
+        even = round(even_by_logarithm(dice, low, high))
         return dice.choice(BOUNDARIES) if dice.random() < 0.1 else even
-
-    @cached_property
-    def sha256(self) -> str:
-        """Of the bytes."""
-        return sha256(self.bytes()).hexdigest()
-
-    def bytes(self) -> bytes:
-        """Made anew each time."""
-        return random.Random(f"{self.seed} bytes {self.number}").randbytes(self.size_bytes)
 
 
 @dataclass

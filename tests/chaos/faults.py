@@ -68,10 +68,7 @@ async def kill_leader(arena: Arena) -> None:
 
 async def kill_follower(arena: Arena) -> None:
     """SIGKILL for a follower."""
-    victim = arena.dice.choice(arena.others(await arena.leader()))
-    victim.kill()
-    await hold(arena)
-    victim.start()
+    await _kill_for_a_while(arena, arena.dice.choice(arena.others(await arena.leader())))
 
 
 async def kill_all(arena: Arena) -> None:
@@ -81,10 +78,7 @@ async def kill_all(arena: Arena) -> None:
 
 async def kill_node(arena: Arena) -> None:
     """SIGKILL for a node: two are left, which are enough to write to."""
-    victim = any_node(arena)
-    victim.kill()
-    await hold(arena)
-    victim.start()
+    await _kill_for_a_while(arena, any_node(arena))
 
 
 async def kill_nodes(arena: Arena) -> None:
@@ -95,6 +89,12 @@ async def kill_nodes(arena: Arena) -> None:
 async def kill_everything(arena: Arena) -> None:
     """SIGKILL for coordinators and nodes at once."""
     await _kill_at_once(arena, arena.everybody)
+
+
+async def _kill_for_a_while(arena: Arena, victim: Member) -> None:
+    victim.kill()
+    await hold(arena)
+    victim.start()
 
 
 async def _kill_at_once(arena: Arena, victims: Sequence[Member]) -> None:

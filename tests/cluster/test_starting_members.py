@@ -2,6 +2,8 @@
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,17 @@ def first_answer(cluster: Cluster, member: Member) -> tuple[Answer, float]:
             return cluster.get("/project-files", node=member), took_s
         except ConnectionRefusedError:
             time.sleep(0.001)
+
+
+@contextmanager
+def started_alone(cluster: Cluster, role: str) -> Iterator[Member]:
+    """A member of this role that has just been started, while those that it waits for are killed."""
+    first, *others = cluster.coordinators
+    chosen, away = (cluster.nodes[0], [first, *others]) if role == "node" else (first, others)
+    cluster.kill(chosen)
+    with cluster.down(*away):
+        cluster.restart(chosen)
+        yield chosen
 
 
 def until_ready(cluster: Cluster, member: Member) -> set[str]:
@@ -62,30 +75,20 @@ def test_first_request_that_a_started_member_takes_is_served(mended: Cluster, *,
 
 @ROLES
 def test_member_that_starts_without_the_others_says_so_after_a_while(mended: Cluster, role: str) -> None:
-    cluster = mended
-    first, *others = cluster.coordinators
-    chosen, away = (cluster.nodes[0], [first, *others]) if role == "node" else (first, others)
-    cluster.kill(chosen, *away)
-    cluster.restart(chosen)
-    answer, took_s = first_answer(cluster, chosen)
-    assert took_s >= KNOWN_S
-    assert (answer.status, answer.json["code"]) == (503, "unavailable")
-    assert "coordinators" in answer.json["details"]
-    cluster.restart(*away)
-    cluster.wait_healthy()
+    with started_alone(mended, role) as chosen:
+        answer, took_s = first_answer(mended, chosen)
+        assert took_s >= KNOWN_S
+        assert (answer.status, answer.json["code"]) == (503, "unavailable")
+        assert "coordinators" in answer.json["details"]
 
 
 @ROLES
 def test_member_that_waits_for_others_ends_at_once_when_it_is_asked_to(mended: Cluster, role: str) -> None:
     cluster = mended
-    first, *others = cluster.coordinators
-    chosen, away = (cluster.nodes[0], [first, *others]) if role == "node" else (first, others)
-    cluster.kill(chosen, *away)
-    cluster.restart(chosen)
-    wait_until(lambda: catches(cluster.pid(chosen), signal.SIGTERM), what="it waits", timeout_s=START_S)
-    began_s = time.monotonic()
-    cluster.terminate(chosen)
-    assert time.monotonic() - began_s < KNOWN_S, cluster.last_words(chosen)
-    assert "ended with code 0" in cluster.last_words(chosen)
-    cluster.restart(chosen, *away)
-    cluster.wait_healthy()
+    with started_alone(cluster, role) as chosen:
+        wait_until(lambda: catches(cluster.pid(chosen), signal.SIGTERM), what="it waits", timeout_s=START_S)
+        began_s = time.monotonic()
+        cluster.terminate(chosen)
+        assert time.monotonic() - began_s < KNOWN_S, cluster.last_words(chosen)
+        assert "ended with code 0" in cluster.last_words(chosen)
+        cluster.restart(chosen)

@@ -32,20 +32,25 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskRules
 
 
 @contextmanager
+def running(place: Place, name: str, role: str, data: Path, plain: int) -> Iterator[Service]:
+    """A member that has said that it is ready, with a plain port."""
+    options = ("--data", str(data), "--http", f"127.0.0.1:{plain}")
+    with service(place.directory, name, role, "run", *options) as started:
+        started.until("READY=1")
+        yield started
+
+
+@contextmanager
 def coordinating(place: Place) -> Iterator[Service]:
     place.make_coordinator()
-    options = ("--data", str(place.coordinator), "--http", f"127.0.0.1:{place.plain}")
-    with service(place.directory, "c1", "coordinator", "run", *options) as started:
-        started.until("READY=1")
+    with running(place, "c1", "coordinator", place.coordinator, place.plain) as started:
         yield started
 
 
 @contextmanager
 def keeping(place: Place) -> Iterator[Service]:
     place.make_node()
-    options = ("--data", str(place.node), "--http", f"127.0.0.1:{place.node_plain}")
-    with service(place.directory, "n1", "node", "run", *options) as started:
-        started.until("READY=1")
+    with running(place, "n1", "node", place.node, place.node_plain) as started:
         started.until_status("Serves")
         yield started
 

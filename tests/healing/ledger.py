@@ -1,37 +1,20 @@
 """What clients did and were told: contents made from the seed, and the files that name them. No I/O here."""
 
 import collections
-import math
 import random
 import threading
 from dataclasses import dataclass, field
-from functools import cached_property
-from hashlib import sha256
+
+from tests.seeded_content import SeededContent, even_by_logarithm
 
 SIZE_BYTES_MIN, SIZE_BYTES_MAX = 4 << 10, 13 << 20
 
 
-@dataclass(frozen=True)
-class Content:
-    """Bytes that the seed and a number decide; small ones are as likely as large ones."""
+class Content(SeededContent):
+    """Small ones are as likely as large ones."""
 
-    seed: int
-    number: int
-
-    @cached_property
-    def size_bytes(self) -> int:
-        """Between the bounds, even by its logarithm."""
-        dice = random.Random(f"{self.seed} size {self.number}")
-        return int(math.exp(dice.uniform(math.log(SIZE_BYTES_MIN), math.log(SIZE_BYTES_MAX))))
-
-    @cached_property
-    def sha256(self) -> str:
-        """Of the bytes."""
-        return sha256(self.bytes()).hexdigest()
-
-    def bytes(self) -> bytes:
-        """Made anew each time."""
-        return random.Random(f"{self.seed} bytes {self.number}").randbytes(self.size_bytes)
+    def _size(self, dice: random.Random) -> float:
+        return even_by_logarithm(dice, SIZE_BYTES_MIN, SIZE_BYTES_MAX)
 
 
 @dataclass

@@ -1,9 +1,15 @@
 """Of one upload: its content, its record at some offset, and its file on a node."""
 
+import dataclasses
+import errno
 import hashlib
 import os
+from collections.abc import Callable
+
+import pytest
 
 from coordinator.model.records import BACKUP, UploadRecord
+from node.diskio.durable import SLOT_BYTES, Octets
 from node.staging.upload_file import UploadFile
 from node.uploads.chain import Chain
 from node.uploads.chain_link import LinkSource, LinkTerms
@@ -38,6 +44,18 @@ def store_upload(node: Node) -> None:
     with node.services.uploads.open(UUID, None) as upload:
         upload.append(CONTENT)
         upload.sync()
+
+
+def fill(node: Node, monkeypatch: pytest.MonkeyPatch, *, is_full: Callable[[], bool] = lambda: True) -> None:
+    """The disk takes nothing new once it `is_full`; what lies already can be written over."""
+
+    def pwrite(descriptor: int, buffer: Octets, offset: int) -> int:
+        if is_full() and len(buffer) > SLOT_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.pwrite(descriptor, buffer, offset)
+
+    disk = dataclasses.replace(node.services.blobs.disk, pwrite=pwrite)
+    monkeypatch.setattr(node.services.blobs, "disk", disk)
 
 
 def chain_of_all(node: Node, upload: UploadFile, *, ends: bool = True) -> Chain:

@@ -1,7 +1,6 @@
 """Why an upload has too few members: for want of room, or because they are slow, which clients wait for."""
 
 import dataclasses
-import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -12,11 +11,10 @@ import pytest
 from ca.errors import FilestoreError, InsufficientStorage, Unavailable
 from coordinator.model import time_limits
 from coordinator.model.time_limits import patient
-from node.diskio.durable import SLOT_BYTES, Octets
 from node.uploads import chain as chain_module
 from node.uploads.chain import Chain
 from tests.unit.peer_nodes import Node
-from tests.unit.upload_records import CONTENT, UUID, chain_of_all, store_upload
+from tests.unit.upload_records import CONTENT, UUID, chain_of_all, fill, store_upload
 
 PATIENCE_S = 2.0
 
@@ -25,19 +23,6 @@ PATIENCE_S = 2.0
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_limits, "PATIENCE_S", PATIENCE_S)
     monkeypatch.setattr(chain_module, "LACKING_S", PATIENCE_S)
-
-
-def fill(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its disk takes nothing new; what lies already can be written over."""
-
-    def refuse(descriptor: int, buffer: Octets, offset: int) -> int:
-        if len(buffer) > SLOT_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return os.pwrite(descriptor, buffer, offset)
-
-    monkeypatch.setattr(
-        node.services.blobs, "disk", dataclasses.replace(node.services.blobs.disk, pwrite=refuse)
-    )
 
 
 @contextmanager

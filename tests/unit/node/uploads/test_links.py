@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import errno
 import hashlib
 import os
 import threading
@@ -14,13 +13,13 @@ from prometheus_client import Counter
 
 from ca.errors import Conflict, InvalidRequest
 from node.diskio import pagecache
-from node.diskio.durable import SLOT_BYTES, Octets
 from node.peer.client import PeerFailed
 from node.staging.upload_file import UploadFile
 from node.uploads import chain_link
 from node.uploads.chain_link import OFFSET_HEADER, Link, LinkSource, LinkTerms
 from node.uploads.link_fencing import LinkFences, next_fencing_token
 from tests.unit.peer_nodes import Node
+from tests.unit.upload_records import fill
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
 ACKNOWLEDGED = os.urandom(3_000_000)
@@ -151,14 +150,7 @@ async def test_member_whose_disk_fills_while_bytes_come_says_so(
 ) -> None:
     last, more = nodes[2], os.urandom(1 << 20)
     full = threading.Event()
-
-    def fill(descriptor: int, buffer: Octets, offset: int) -> int:
-        if full.is_set() and len(buffer) > SLOT_BYTES:  # what lies already can be written over
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return os.pwrite(descriptor, buffer, offset)
-
-    filling = dataclasses.replace(last.services.blobs.disk, pwrite=fill)
-    monkeypatch.setattr(last.services.blobs, "disk", filling)
+    fill(last, monkeypatch, is_full=full.is_set)
     with upload_at(nodes[1], MORE) as upload:
         source = LinkSource(nodes[1].services.disk, upload)
         link = link_to_last(nodes[1], source, nodes[1].services.metrics.replica_bytes.labels("sent"))
