@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,13 @@ STOP_TIMEOUT_S = 25.0  # a node drains for at most 20 s
 PORTS_VARIABLE = "FILESTORE_PORTS"
 # Below the range from which outgoing connections take theirs: a port must still be free at the next start.
 PORTS_DEFAULT = "20000-32000"
+ATTEMPTS = 1000  # to find ports; in the second half those count too that were given lately
+GIVEN_MAX = 512  # ports that are remembered as given
 PR_SET_PDEATHSIG = 1
 OURS = (sys.executable, "-m", "deploy.entry")  # the command of this version
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_given: deque[int] = deque(maxlen=GIVEN_MAX)
 
 
 class Flag:
@@ -148,13 +152,18 @@ def is_ready(port: int, context: ssl.SSLContext, *, host: str = LOOPBACK) -> boo
 def free_ports(count: int) -> list[int]:
     """Loopback ports on which nobody listens now, in a row, out of FILESTORE_PORTS (`LOW-HIGH`).
 
+    While there are others, none that this process was given lately: who has it may be about to listen there,
+    or to start again.
+
     Raises Unavailable when none are found, InvalidRequest when the variable is no such range.
     """
     low, high = _port_range(os.environ.get(PORTS_VARIABLE, PORTS_DEFAULT))
-    for _ in range(1000):
+    for attempt in range(ATTEMPTS):
         base = random.randint(low, max(low, high - count))
-        if all(_is_free(port) for port in range(base, base + count)):
-            return list(range(base, base + count))
+        found = range(base, base + count)
+        if (2 * attempt >= ATTEMPTS or not set(found) & set(_given)) and all(map(_is_free, found)):
+            _given.extend(found)
+            return list(found)
     raise Unavailable(f"No {count} free ports in a row between {low} and {high}.")
 
 

@@ -223,7 +223,9 @@ def test_uploads_whose_nodes_are_all_gone_are_deleted_and_begun_anew(five: Clust
     for node in away:
         assert "unfinished uploads were placed there" in force(five, node, asked)
     assert five.request("HEAD", deleted.path, node=other, headers=TUS).status == 404
-    assert asked_for.offset_once_told(asked) == 0
+    # Until `asked` knows of all three that they are gone it tells what was acknowledged.
+    begun = "an upload that begins anew"
+    wait_until(lambda: asked_for.offset_once_told(asked) == 0, what=begun, timeout_s=30)
     answer = five.request("PUT", put.path, node=asked, content=put.content, timeout_s=60)
     assert answer.status == 200, answer.body
     mismatch = patched.patch_until_taken(8 * MIB, SIZE, other)
