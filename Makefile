@@ -75,7 +75,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5 $(TESTS)
 
 long: $(INSTALLED)
-	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile tests/cluster tests/unit tests/test_docs.py tests/test_vendoring.py
+	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile tests/cluster tests/api tests/unit tests/test_docs.py tests/test_vendoring.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

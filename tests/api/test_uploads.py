@@ -298,6 +298,7 @@ def test_image_is_found_by_its_md5(cluster: Cluster, way: str) -> None:
     assert found_by_md5(cluster, content) == [file_uuid]
 
 
+@pytest.mark.long
 def test_image_that_was_whole_before_its_node_died_has_its_md5(own_cluster: Cluster) -> None:
     cluster, content = own_cluster, os.urandom(200_000)
     file_uuid, url = vm(cluster, content)

@@ -65,7 +65,7 @@ def test_whole_put_begins_anew_on_the_members_too(four: Cluster) -> None:
     assert_complete(steps)
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_dead_member_is_linked_around(four: Cluster, number: int) -> None:
     steps = Steps(four, os.urandom(SIZE))
     with steps.begin(SIZE) as sender:

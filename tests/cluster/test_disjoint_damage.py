@@ -123,9 +123,8 @@ def check_told(cluster: Cluster, files: list[Stored]) -> None:
         assert (each.file_uuid in listed.stdout.decode()) == bool(each.model.lost())
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4, 5, 6))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 7))
 def test_exactly_what_is_sound_somewhere_is_served(whole: Cluster, seed: int) -> None:
     cluster, dice = whole, random.Random(seed)
     files = []

@@ -7,6 +7,8 @@ import os
 import threading
 import time
 
+import pytest
+
 from deploy.dev.cluster import Member
 from tests.cluster.harness import Answer, Cluster
 
@@ -126,6 +128,7 @@ def test_death_of_everything_loses_nothing_acknowledged(mended: Cluster) -> None
     assert mended.get(f"/files/{created['file_uuid']}").body == half
 
 
+@pytest.mark.long
 def test_completion_waits_for_the_write_quorum(mended: Cluster) -> None:
     cluster = mended
     created = cluster.create(size_bytes=4)

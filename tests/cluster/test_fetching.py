@@ -158,6 +158,7 @@ def test_fetch_goes_on_where_a_killed_node_stopped(cluster: Cluster, big_sha256:
     assert list((cluster.data(target) / "partials").iterdir()) == []
 
 
+@pytest.mark.long
 def test_source_that_is_killed_is_followed_by_the_other(cluster: Cluster, big_sha256: str) -> None:
     target, doomed, other = cluster.nodes
     answers = pull_until(cluster, target, big_sha256, [doomed, other], lambda: cluster.kill(doomed))

@@ -62,7 +62,6 @@ HOLDER = {HANGS: PATIENCE_S, SYNC_HANGS: DISK_S + PATIENCE_S, READ_HANGS: DISK_S
 REMOTE = {HANGS: REPLICAS * READ_S, SYNC_HANGS: READ_S, READ_HANGS: REPLICAS * READ_S}
 LOCAL = {SYNC_HANGS: READ_S, READ_HANGS: DISK_S}
 QUICK = {
-    ("upload, first byte", HANGS.name),
     ("upload, middle", HANGS.name),
     ("completion", HANGS.name),
     ("download", HANGS.name),

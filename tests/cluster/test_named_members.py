@@ -6,6 +6,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ca.tls import client_context
 from coordinator.admin.setup import init_cluster, mint_admin_token
 from coordinator.http.listener import EVERYWHERE, listening_socket, place_of
@@ -65,6 +67,7 @@ class Named:
         return AsyncClient(f"https://{NAME}:{port}", root_pem=self.root_pem, token=token)
 
 
+@pytest.mark.long
 async def test_members_with_names_hold_copies_and_tell_their_names(tmp_path: Path) -> None:
     named, content = Named(tmp_path), os.urandom(100_000)
     source, target = tmp_path / "content", tmp_path / "copy"

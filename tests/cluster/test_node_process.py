@@ -64,6 +64,7 @@ def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_requ
     wait_until(lambda: not directory.exists(), what="the sweep", timeout_s=2 * SWEEP_S)
 
 
+@pytest.mark.long
 def test_bytes_of_an_ended_upload_are_swept_and_those_of_a_live_one_stay(mended: Cluster) -> None:
     cluster = mended
     ended, live = (cluster.create(size_bytes=10)["upload_url"] for _ in range(2))

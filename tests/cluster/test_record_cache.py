@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pytest
+
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from tests.cluster.harness import API, Cluster
@@ -198,6 +200,7 @@ def test_file_with_a_retention_period_is_asked_for_each_time(cluster: Cluster) -
     assert lookups(cluster, node)["asked"] - before["asked"] == 5
 
 
+@pytest.mark.long
 def test_no_read_is_stale_while_the_leader_dies_and_a_node_is_paused(own_cluster: Cluster) -> None:
     kinds: tuple[Callable[[Cluster, int], Register], ...] = (deleted, withdrawn, revoked)
     registers = [kind(own_cluster, number) for number in range(REGISTERS_EACH) for kind in kinds]

@@ -206,6 +206,7 @@ def test_too_few_nodes_keep_the_bytes_for_later(small: Cluster, method: str) -> 
     assert read(steps, steps.others[0]) == steps.content
 
 
+@pytest.mark.long
 @METHODS
 def test_what_cannot_be_completed_is_kept_whole_in_place_of_what_came_before(
     small: Cluster, method: str

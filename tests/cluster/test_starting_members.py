@@ -60,9 +60,8 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) & 1 << number - 1)
 
 
-@pytest.mark.parametrize(
-    "kill", [pytest.param(False, marks=pytest.mark.long, id="ended"), pytest.param(True, id="killed")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kill", [pytest.param(False, id="ended"), pytest.param(True, id="killed")])
 def test_first_request_that_a_started_member_takes_is_served(mended: Cluster, *, kill: bool) -> None:
     cluster = mended
     for member in cluster.members:
@@ -73,6 +72,7 @@ def test_first_request_that_a_started_member_takes_is_served(mended: Cluster, *,
         assert not [why for why in until_ready(cluster, member) if "Another process" in why]
 
 
+@pytest.mark.long
 @ROLES
 def test_member_that_starts_without_the_others_says_so_after_a_while(mended: Cluster, role: str) -> None:
     with started_alone(mended, role) as chosen:

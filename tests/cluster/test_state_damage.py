@@ -43,7 +43,8 @@ def answers_until_it_ends(cluster: Cluster, member: Member) -> list[tuple[int, l
     raise AssertionError("unreachable")
 
 
-@pytest.mark.parametrize("leads", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("leads", [False, True])
 def test_coordinator_with_a_damaged_table_ends_and_nobody_is_told_wrong(
     own_cluster: Cluster, leads: bool
 ) -> None:

@@ -45,6 +45,7 @@ def test_upload_goes_on_at_another_node_and_the_old_holder_comes_back_as_a_membe
         assert steps.stored(node) == steps.content
 
 
+@pytest.mark.long
 def test_holder_whose_disk_gives_other_bytes_back_leaves_the_upload_to_another(four: Cluster) -> None:
     steps = Steps(four, os.urandom(SIZE))
     assert steps.patch(0, 8 * MIB).status == 204

@@ -20,6 +20,7 @@ def alone(tmp_path: Path) -> Iterator[Cluster]:
         yield started
 
 
+@pytest.mark.long
 def test_start_that_the_disk_does_not_count_is_no_other_process_to_a_worker(alone: Cluster) -> None:
     """The copy on the disk tells of the start, but the first process tells none."""
     [node] = alone.nodes

@@ -222,6 +222,7 @@ def counts(cluster: Cluster, node: Member) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
+@pytest.mark.long
 def test_metrics_of_nodes_move(own_cluster: Cluster) -> None:
     cluster, content = own_cluster, os.urandom(5_000_000)
     upload = Upload(cluster, size_bytes=len(content))

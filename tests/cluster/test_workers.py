@@ -129,6 +129,7 @@ def begin(
     return connection
 
 
+@pytest.mark.long
 def test_connections_are_dealt_out_to_all_workers(crowd: Cluster) -> None:
     node = crowd.nodes[0]
     connections = [connect(crowd, node) for _ in range(60)]

@@ -230,8 +230,8 @@ class Machine:
     def _unplug(self) -> None:
         """Take it off the network. The kernel would do that with the machine's last connection only.
 
-        That of a killed process is kept while its last bytes are sent again and again, 100 s to peers that are
-        off as well: no machine without power does that.
+        That of a killed process is kept while its last bytes are sent again and again, 100 s to peers that
+        are off as well: no machine without power does that.
         """
         command = self._namespaces.inside("ip", "link", "delete", f"vb-{self.name}")
         done = subprocess.run(command, capture_output=True, text=True, check=False)

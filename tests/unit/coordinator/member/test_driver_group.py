@@ -385,6 +385,7 @@ async def test_change_of_a_membership_that_is_no_longer_the_present_one_is_refus
             await leader.change_members(before, late)
 
 
+@pytest.mark.long
 async def test_log_is_not_compacted_past_a_snapshot_that_is_being_made(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +425,7 @@ async def made(seat: Seat, leader: Driver) -> SnapshotMeta:
     return meta
 
 
+@pytest.mark.long
 async def test_log_is_not_compacted_past_a_snapshot_whose_fetcher_is_not_heard_for_a_moment(
     group: Group,
 ) -> None:

@@ -111,6 +111,7 @@ async def test_lead_stays_where_all_disks_are_slow(group: Group, monkeypatch: py
         assert (first.is_leader, first.status().term) == (True, term)
 
 
+@pytest.mark.long
 async def test_member_whose_disk_hangs_falls_silent(group: Group) -> None:
     """Its leader must not count it among those that live, nor make it lead."""
     seats = [group.seat(name) for name in ("c1", "c2", "c3")]

@@ -14,6 +14,7 @@ def failing(_: AnyCall) -> Exception:
     return RuntimeError("a row that nobody can read")
 
 
+@pytest.mark.long
 async def test_read_that_fails_at_one_coordinator_is_asked_of_another_and_that_one_last_for_a_while(
     client: MetadataClient, coordinators: list[Answering]
 ) -> None:

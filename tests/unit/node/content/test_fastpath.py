@@ -178,6 +178,7 @@ async def test_answer_that_runs_when_the_right_to_it_goes_ends_whole_and_those_b
     writer.close()
 
 
+@pytest.mark.long
 async def test_blob_that_was_put_aside_is_not_sent_from_what_was_kept_open(running: HotNode) -> None:
     running.known[UUID] = record(["n1"])
     running.node.services.blobs.delete(running.known[UUID].file.blob_sha256)

@@ -126,6 +126,7 @@ async def asked(node: Node, target: str, content: bytes, sources: list[str]) -> 
         return answer.status, await answer.json()
 
 
+@pytest.mark.long
 async def test_answer_names_the_sources_that_failed(nodes: list[Node]) -> None:
     nodes[1].store(SMALL)
     status, answer = await asked(nodes[2], "n1", SMALL, ["n3", "n9"])
