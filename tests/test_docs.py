@@ -120,10 +120,10 @@ def test_three_machines_work_as_described(tmp_path: Path) -> None:
     assert package == "apt install ./filestore_*.deb\n"  # tests/machines does it
     assert re.sub(r"'.*'", "'TEXT'", join) == "filestore setup --join 'TEXT'\n"
     script = f"{first.strip()} --development {stand_in(1, ports, tmp_path)} | tee printed\n"
-    script += running(1, tmp_path)
+    script += running(1, ports, tmp_path)
     for number in (2, 3):
         script += f"line=$(grep -o \"filestore setup --join '.*'\" printed | sed -n {number - 1}p)\n"
-        script += f'eval "$line {stand_in(number, ports, tmp_path)}"\n' + running(number, tmp_path)
+        script += f'eval "$line {stand_in(number, ports, tmp_path)}"\n' + running(number, ports, tmp_path)
     script += wait_before_status("\n".join(rest)).replace(f"{PACKAGED}/", f"{tmp_path}/m1/")
     for number, address in enumerate(MACHINES, 1):
         script = script.replace(f"{address}:7443", f"127.0.0.1:{ports[4 * number - 1]}")
@@ -135,15 +135,25 @@ def test_three_machines_work_as_described(tmp_path: Path) -> None:
 def stand_in(number: int, ports: list[int], directory: Path) -> str:
     """The options of one of several machines that are one."""
     names = ("--peer-port", "--api-port", "--node-peer-port", "--node-api-port")
-    own = ports[4 * number - 4 : 4 * number]
-    places = " ".join(f"{name} {port}" for name, port in zip(names, own, strict=True))
+    places = " ".join(f"{name} {port}" for name, port in zip(names, ports_of(number, ports), strict=True))
     return f"--name m{number} --data {directory}/m{number} {places}"
 
 
-def running(number: int, directory: Path) -> str:
-    """What `filestore setup` says to run where there are no units."""
+def ports_of(number: int, ports: list[int]) -> list[int]:
+    return ports[4 * number - 4 : 4 * number]
+
+
+def running(number: int, ports: list[int], directory: Path) -> str:
+    """What `filestore setup` says to run where there are no units, until both take clients.
+
+    Before that the status may be about the processes of the setup, which have ended.
+    """
     data = f"{directory}/m{number}"
-    return in_background("".join(f"filestore {role} run --data {data}/{role}\n" for role in ROLES))
+    script = in_background("".join(f"filestore {role} run --data {data}/{role}\n" for role in ROLES))
+    for port in ports_of(number, ports)[1::2]:
+        answers = f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null"
+        script += f"for _ in $(seq 300); do {answers} && break; sleep 0.1; done\n"
+    return script
 
 
 def test_guide_to_the_package_says_the_same_commands_for_three_machines() -> None:
