@@ -33,6 +33,7 @@ HEALED_S = 90.0
 FILES_MIN = 20  # before any is deleted
 SIZE_BYTES_MIN, SIZE_BYTES_MAX = 1 << 10, 16 << 20
 SOCKETS_MORE_MAX = 40  # connections that are kept come and go
+SOCKETS_BACK_S = 60.0
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(ROLLING_S + 300)]
 
@@ -215,5 +216,10 @@ def test_nothing_is_lost_while_members_come_and_go_in_order(tmp_path: Path) -> N
                     storm.fault(f"{file_uuid} at {node.id}: {answer.status}")
         assert not storm.faults, "\n".join(storm.faults)
         assert len(files.all()) >= FILES_MIN
-        grown = {member.id: sockets(cluster, member) - before[member.id] for member in cluster.members}
-        assert max(grown.values()) <= SOCKETS_MORE_MAX, grown
+
+        def are_given_back() -> bool:
+            grown = {member.id: sockets(cluster, member) - before[member.id] for member in cluster.members}
+            return max(grown.values()) <= SOCKETS_MORE_MAX
+
+        # Pools keep what the reading took for some seconds; what leaks never goes.
+        wait_until(are_given_back, what="sockets that are given back", timeout_s=SOCKETS_BACK_S)
