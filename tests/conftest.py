@@ -40,11 +40,10 @@ def pytest_sessionstart() -> None:
     """Say at once what a full disk would say in every test."""
     directory = tempfile.gettempdir()
     found = shutil.disk_usage(directory)
+    free_gib = found.free / 1024**3
     needed_gib = FREE_GIB_MIN + Candidate("", "", 1, found.free, found.total).reserve_bytes / 1024**3
-    if found.free / 1024**3 < needed_gib:
-        pytest.exit(
-            f"{directory} has {found.free / 1024**3:.1f} GiB free, and the tests need {needed_gib:.1f}", 1
-        )
+    if free_gib < needed_gib:
+        pytest.exit(f"{directory} has {free_gib:.1f} GiB free, and the tests need {needed_gib:.1f}", 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

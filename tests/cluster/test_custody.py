@@ -101,10 +101,7 @@ def spoil_truncate(path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "spoil",
-    [spoil_flip, spoil_truncate, Path.unlink, spoil_link],
-)
+@pytest.mark.parametrize("spoil", [spoil_flip, spoil_truncate, Path.unlink, spoil_link])
 def test_what_a_download_meets_is_reported_and_the_download_is_right(
     cluster: Cluster, spoil: Callable[[Path], None]
 ) -> None:

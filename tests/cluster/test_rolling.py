@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from ca.errors import Unavailable
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from tests.cluster.harness import Answer, Cluster
@@ -217,9 +218,11 @@ def test_nothing_is_lost_while_members_come_and_go_in_order(tmp_path: Path) -> N
         assert not storm.faults, "\n".join(storm.faults)
         assert len(files.all()) >= FILES_MIN
 
-        def are_given_back() -> bool:
-            grown = {member.id: sockets(cluster, member) - before[member.id] for member in cluster.members}
-            return max(grown.values()) <= SOCKETS_MORE_MAX
+        def grown() -> dict[str, int]:
+            return {member.id: sockets(cluster, member) - before[member.id] for member in cluster.members}
 
-        # Pools keep what the reading took for some seconds; what leaks never goes.
-        wait_until(are_given_back, what="sockets that are given back", timeout_s=SOCKETS_BACK_S)
+        with suppress(Unavailable):  # pools keep what the reading took for a while; what leaks never goes
+            few = "connections that are given back"
+            wait_until(lambda: max(grown().values()) <= SOCKETS_MORE_MAX, what=few, timeout_s=SOCKETS_BACK_S)
+        found = grown()
+        assert max(found.values()) <= SOCKETS_MORE_MAX, found
