@@ -8,11 +8,12 @@ A file is one request over a kept HTTPS connection: its creation at any node, by
 when the file is available. With SMALLFILES_REQUESTS=2 it is two: its record at any node, its bytes at the
 node that holds the upload. Then each is read once, at any node.
 
-Beside it what one disk does at best with one thread: 4 KiB appended and synced; and what was published of
-OpenStack Swift, on other machines, by its project lead: all on one machine (`swift-bench --saio` with the
-Hummingbird object server, gist.github.com/notmyname/18fcf28d), and empty objects on a cluster of unknown size
-(ssbench, 128 at once, gist.github.com/notmyname/2bb85acf). Syncs are counted by strace over SAMPLED files of
-each client; that slows them, so it comes last and is not timed.
+Beside it what this machine does at best with one thread, as processors and disk are the limit: 4 KiB appended
+and synced, and a loop in Python; and what was published of OpenStack Swift, on other machines, by its project
+lead: all on one machine (`swift-bench --saio` with the Hummingbird object server,
+gist.github.com/notmyname/18fcf28d), and empty objects on a cluster of unknown size (ssbench, 128 at once,
+gist.github.com/notmyname/2bb85acf). Syncs are counted by strace over SAMPLED files of each client; that slows
+them, so it comes last and is not timed.
 """
 
 import asyncio
@@ -191,6 +192,7 @@ def measure(directory: Path) -> dict[str, float]:
     """Every number, by name. Starts and ends the cluster."""
     found = {
         "bare 4 KiB appends with fdatasync/s": yardstick.fdatasync_appends_per_s(directory),
+        "steps of a Python loop/s, one core": yardstick.interpreter_steps_per_s(),
         "Swift on one machine, published: PUT/s": SWIFT_ONE_MACHINE,
         "Swift on a cluster, published: empty PUT/s": SWIFT_CLUSTER,
     }

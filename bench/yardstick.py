@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured in the same run: fdatasync, write and fsync, sha256.
+"""What this machine can do at best, measured in the same run: fdatasync, write and fsync, sha256, Python.
 
 A number of a benchmark means little without these: on a shared machine only ratios can be compared
 between days.
@@ -12,6 +12,7 @@ from pathlib import Path
 BLOCK_BYTES = 4096
 APPENDS = 500
 BULK_BYTES = 256 << 20
+INTERPRETER_STEPS = 2_000_000
 
 
 def fdatasync_appends_per_s(directory: Path) -> float:
@@ -54,3 +55,12 @@ def sha256_bytes_per_s() -> float:
     for _ in range(BULK_BYTES >> 20):
         digest.update(block)
     return BULK_BYTES / (time.perf_counter() - start)
+
+
+def interpreter_steps_per_s() -> float:
+    """Turns of a loop in Python that adds, looks up and stores: how fast one core runs such code today."""
+    counts = dict.fromkeys(range(256), 0)
+    start = time.perf_counter()
+    for step in range(INTERPRETER_STEPS):
+        counts[step & 255] += step
+    return INTERPRETER_STEPS / (time.perf_counter() - start)

@@ -39,7 +39,11 @@ RUN_BY: Final = {
     "traced": "hops",
 }
 # What the environment sets, and constants of modules, which are set before the benchmark begins.
-_YARDSTICK: Final = {"bench.yardstick.APPENDS": 20, "bench.yardstick.BULK_BYTES": 4 * MIB}
+_YARDSTICK: Final = {
+    "bench.yardstick.APPENDS": 20,
+    "bench.yardstick.BULK_BYTES": 4 * MIB,
+    "bench.yardstick.INTERPRETER_STEPS": 1000,
+}
 NUMBERS: Final[Mapping[str, Mapping[str, object]]] = {
     "api": {
         "API_FILES": 700,
