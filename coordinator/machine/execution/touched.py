@@ -13,7 +13,17 @@ from typing import Final
 
 # They change with every command, or with every file: to note that would cost much and never prove anything.
 UNTRACKED: Final = frozenset(
-    {"applied", "digest_position", "sessions", "replies", "rules", "buckets", "blob_totals", "uploads"}
+    {
+        "applied",
+        "digest_position",
+        "sessions",
+        "replies",
+        "rules",
+        "buckets",
+        "blob_totals",
+        "replica_totals",
+        "uploads",
+    }
 )
 TOUCHED_MAX: Final = 100_000  # keys of one table: some 10 MB. Beyond, nothing is known for the pass to come.
 
@@ -27,11 +37,14 @@ def track(db: sqlite3.Connection) -> None:
         db.execute(
             f"CREATE TEMP TABLE touched_{table} ({columns}, PRIMARY KEY ({', '.join(key)})) WITHOUT ROWID"
         )
-        for event, rows in (("INSERT", ("NEW",)), ("UPDATE", ("OLD", "NEW")), ("DELETE", ("OLD",))):
-            db.execute(f"DROP TRIGGER IF EXISTS temp.touched_{table}_{event}")
-            noted = "".join(_note(table, key, row) for row in rows)
+        moved = f"UPDATE OF {', '.join(key)}"  # never fires, and costs nothing, where the key is not set
+        for number, (event, row) in enumerate(
+            (("INSERT", "NEW"), ("UPDATE", "OLD"), (moved, "NEW"), ("DELETE", "OLD"))
+        ):
+            db.execute(f"DROP TRIGGER IF EXISTS temp.touched_{table}_{number}")
             db.execute(
-                f"CREATE TEMP TRIGGER touched_{table}_{event} AFTER {event} ON main.{table} BEGIN{noted} END"
+                f"CREATE TEMP TRIGGER touched_{table}_{number} AFTER {event} ON main.{table}"
+                f" BEGIN {_note(table, key, row)}; END"
             )
         _forget_all(db, table)
 
@@ -96,11 +109,7 @@ def _note(table: str, key: Iterable[str], row: str) -> str:
     It is not OR IGNORE: a conflict clause of the statement that fires the trigger would take its place.
     """
     values = ", ".join(f"{row}.{name}" for name in key)
-    known = " AND ".join(f"{name} IS {row}.{name}" for name in key)
-    return (
-        f" INSERT INTO touched_{table} SELECT {values}"
-        f" WHERE NOT EXISTS (SELECT 1 FROM touched_{table} WHERE {known});"
-    )
+    return f"INSERT INTO touched_{table} VALUES ({values}) ON CONFLICT DO NOTHING"
 
 
 def _count(db: sqlite3.Connection, table: str) -> int:

@@ -77,3 +77,29 @@ def test_what_is_noted_is_no_part_of_the_state(state: State, tmp_path: Path) -> 
         assert db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'touched%'").fetchall() == []
     state.store = Store(state.path)
     assert before == [line for line in dump(state.path) if "touched" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "keys"),
+    [
+        ("INSERT INTO t VALUES ('a', 9, 0) ON CONFLICT (name, number) DO UPDATE SET value = value + 1", "a9"),
+        ("INSERT OR REPLACE INTO t VALUES ('a', 1, 5)", "a1"),
+        ("INSERT OR IGNORE INTO t VALUES ('a', 9, 5)", "a9"),
+        ("INSERT OR IGNORE INTO t VALUES ('a', 1, 5)", ""),
+        ("UPDATE t SET value = value + 1 WHERE number = 1", "a1 b1"),
+        ("UPDATE OR IGNORE t SET value = value + 1 WHERE name = 'b'", "b1 b2"),
+        ("UPDATE OR REPLACE t SET number = 7 WHERE name = 'b' AND number = 2", "b2 b7"),
+        ("UPDATE t SET name = 'c', value = 3 WHERE name = 'a'", "a1 a2 c1 c2"),
+        ("DELETE FROM t WHERE number = 2", "a2 b2"),
+    ],
+)
+def test_every_way_to_change_a_row_notes_its_keys_and_may_be_repeated(statement: str, keys: str) -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute("CREATE TABLE digest_position (one INTEGER PRIMARY KEY, table_name TEXT, after BLOB)")
+        db.execute("CREATE TABLE t (name TEXT, number INTEGER, value INTEGER, PRIMARY KEY (name, number))")
+        db.execute("INSERT INTO t VALUES ('a', 1, 0), ('a', 2, 0), ('b', 1, 0), ('b', 2, 0)")
+        touched.track(db)
+        for _ in range(2):  # what is noted already is no conflict, whatever the statement says of those
+            db.execute(statement)
+        noted = db.execute("SELECT name || number FROM touched_t ORDER BY 1").fetchall()
+        assert " ".join(key for (key,) in noted) == keys
