@@ -6,7 +6,7 @@ import msgspec
 
 from ca.errors import Gone, NotAvailable, PayloadTooLarge, Unavailable
 from coordinator.machine import blobs, files, manifests, replicas
-from coordinator.machine.execution import quotas, rules, states
+from coordinator.machine.execution import rules, states
 from coordinator.machine.execution.access import Level, reads_lastingly
 from coordinator.machine.execution.change import Change, Question
 from coordinator.model.bounds import COUNT_MAX
@@ -55,22 +55,18 @@ def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> Non
 
 
 def make_available(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
-    """The file has this content from now on, and its upload is no more."""
+    """The file has this content from now on."""
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     next_state = states.next_state(change.db)
+    knows_patch = rules.in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN
+    patch_offset = command.patch_offset if isinstance(command.patch_offset, int) and knows_patch else None
     change.db.execute(
         "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
-        f" {next_state}, due_at_ms = ? + {files.RETENTION_MS} WHERE sequence = ?",
-        (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, row.sequence),
+        f" {next_state}, due_at_ms = ? + {files.RETENTION_MS}, patch_offset = COALESCE(?, patch_offset)"
+        " WHERE sequence = ?",
+        (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, patch_offset, row.sequence),
     )
     describe(change, row, command)
-    if isinstance(command.patch_offset, int) and rules.in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN:
-        change.db.execute(
-            "UPDATE files SET patch_offset = ? WHERE sequence = ?", (command.patch_offset, row.sequence)
-        )
-    quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, command.file_uuid))
-    files.remove_parts(change, command.file_uuid)
-    change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
     change.db.execute(
         f"UPDATE buckets SET used_bytes = used_bytes + ?, {next_state} WHERE bucket_id = ?",
         (command.size_bytes, change.at_ms, row.bucket_id),

@@ -152,33 +152,46 @@ def check(question: Question, query: CheckNewFile) -> None:
     check_new(question, require_user(question.users, query.caller), new)
 
 
-def insert(change: Change, user: User, new: NewFile) -> None:
+def insert(change: Change, user: User, new: NewFile) -> FileRow:
     """Write the row of a file that `check_new` let through."""
+    row = FileRow(
+        file_uuid=new.file_uuid,
+        sequence=change.log_index,
+        kind=new.kind,
+        bucket_id=new.bucket_id,
+        owner_id=user.user_id,
+        status="pending",
+        size_bytes=new.size_bytes,
+        expected_sha256=new.expected_sha256,
+        blob_sha256="",
+    )
     change.db.execute(
         "INSERT INTO files (sequence, file_uuid, kind, bucket_id, owner_id, filename, content_type,"
         " size_bytes, expected_sha256, status, retention_hours, created_at_ms, updated_at_ms)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)",
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            change.log_index,
-            new.file_uuid,
-            new.kind,
-            new.bucket_id,
-            user.user_id,
+            row.sequence,
+            row.file_uuid,
+            row.kind,
+            row.bucket_id,
+            row.owner_id,
             new.filename,
             new.content_type,
-            new.size_bytes,
-            new.expected_sha256,
+            row.size_bytes,
+            row.expected_sha256,
+            row.status,
             new.retention_hours,
             change.at_ms,
             change.at_ms,
         ),
     )
-    if new.kind == PARTIAL:
-        return
-    change.db.execute(
-        f"UPDATE buckets SET file_count = file_count + 1, {states.next_state(change.db)} WHERE bucket_id = ?",
-        (change.at_ms, new.bucket_id),
-    )
+    if new.kind != PARTIAL:
+        next_state = states.next_state(change.db)
+        change.db.execute(
+            f"UPDATE buckets SET file_count = file_count + 1, {next_state} WHERE bucket_id = ?",
+            (change.at_ms, new.bucket_id),
+        )
+    return row
 
 
 def labels_named(change: Change, command: UpdateFile) -> dict[str, str]:

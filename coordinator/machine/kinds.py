@@ -98,7 +98,7 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
     taken = parts.require(change, user, command)
     files.check_new(change, user, new, given_back_bytes=taken.reserved_in(command.bucket_id))
     uploads.check_stored(change, command)
-    files.insert(change, user, new)
+    row = files.insert(change, user, new)
     columns = ("sequence", "file_uuid", "owner_id", *kind.created)
     own = (None if (value := getattr(command, name)) is UNSET else value for name in kind.created)
     change.db.execute(
@@ -106,7 +106,7 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
         (change.log_index, command.file_uuid, user.user_id, *own),
     )
     if command.content is not UNSET:
-        return uploads.end_at_once(change, command, command.content)
+        return uploads.end_at_once(change, row, command, command.content)
     taken.join(change, command)
     return uploads.begin(change, new, command.placement)
 

@@ -54,8 +54,9 @@ def insert(change: Change, sha256: str, node_ids: Sequence[str]) -> None:
         "INSERT OR IGNORE INTO blob_replicas (sha256, node_id) VALUES (?, ?)",
         [(sha256, node_id) for node_id in node_ids],
     )
-    for node_id in node_ids:  # a whole one has taken the place of a damaged one
-        damaged.forget(change.db, sha256, node_id)
+    for copy in damaged.of_blob(change.db, sha256):
+        if copy.node_id in node_ids:  # a whole one has taken the place of a damaged one
+            damaged.forget(change.db, sha256, copy.node_id)
 
 
 def holders(db: sqlite3.Connection, sha256: str) -> list[str]:

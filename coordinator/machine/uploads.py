@@ -255,6 +255,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
     replicas.require_present(change.db, command.blob_sha256, command.replicas, command.as_of)
     contents.make_available(change, row, command)
+    _end(change, row)
     return _completed(change, command)
 
 
@@ -276,10 +277,11 @@ def check_stored(change: Change, command: CreateFile) -> None:
     replicas.require_present(change.db, content.sha256, content.replicas, content.as_of)
 
 
-def end_at_once(change: Change, command: CreateFile, content: StoredContent) -> UploadRecord:
+def end_at_once(
+    change: Change, row: files.FileRow, command: CreateFile, content: StoredContent
+) -> UploadRecord:
     """Make a file available that was just created, with content that `check_stored` let through."""
     assert command.size_bytes is not None
-    row, _ = _require(change, command.caller, command.file_uuid)
     completion = CompleteUpload(
         caller=command.caller,
         file_uuid=command.file_uuid,
@@ -291,7 +293,7 @@ def end_at_once(change: Change, command: CreateFile, content: StoredContent) -> 
         patch_offset=-1,
     )
     contents.make_available(change, row, completion)
-    return _record(change, _require(change, command.caller, command.file_uuid)[0], None)
+    return _record(change, msgspec.structs.replace(row, status="available", blob_sha256=content.sha256), None)
 
 
 def terminate(change: Change, command: TerminateUpload) -> None:
@@ -304,6 +306,13 @@ def terminate(change: Change, command: TerminateUpload) -> None:
         raise Conflict("This upload has ended; delete the file instead.")
     files.require_removable(change.db, row)
     files.remove(change, row)
+
+
+def _end(change: Change, row: files.FileRow) -> None:
+    """Take away what the file has beside its content while it is uploaded."""
+    quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, row.file_uuid))
+    files.remove_parts(change, row.file_uuid)
+    change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (row.file_uuid,))
 
 
 def _completed(change: Change, command: CompleteUpload) -> ContentRecord:
