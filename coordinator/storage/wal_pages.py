@@ -15,6 +15,7 @@ from typing import Final
 
 _WAL_HEADER: Final = struct.Struct(">8xI4x8s8x")  # the size of pages, the salts
 _FRAME_HEADER: Final = struct.Struct(">I4x8s8x")  # the number of a page, the salts
+_READ_BYTES: Final = 1 << 18  # at once: to copy pages along costs less than a call for each header
 
 
 class WalPages:
@@ -90,9 +91,13 @@ def wal_salts(path: str) -> bytes:
 
 
 def _pages_of(wal: int, salts: bytes, offset: int, frame_bytes: int) -> Iterator[int]:
-    while len(frame := os.pread(wal, _FRAME_HEADER.size, offset)) == _FRAME_HEADER.size:
-        page, found = _FRAME_HEADER.unpack(frame)
-        if found != salts or page == 0:
+    read_bytes = max(_READ_BYTES // frame_bytes, 1) * frame_bytes
+    while frames := os.pread(wal, read_bytes, offset):
+        for at in range(0, len(frames) - _FRAME_HEADER.size + 1, frame_bytes):
+            page, found = _FRAME_HEADER.unpack_from(frames, at)
+            if found != salts or page == 0:
+                return
+            yield page
+        if len(frames) < read_bytes:
             return
-        yield page
-        offset += frame_bytes
+        offset += read_bytes
