@@ -1,8 +1,8 @@
 """What a coordinator tells of the calls that it answers: counts, times, and lines in its log.
 
-A line is written for every change that a member asks for on behalf of a request, and for every such read that
-is refused, so that the request's id is found on the coordinator too. Reads that are answered are counted
-alone: there are many, and the node that asked has a line for each. No secret is in either.
+A line is written for every change that a member asks for on behalf of a request, and for every such question
+that is refused, so that the request's id is found on the coordinator too. Questions that are answered are
+counted alone: there are many, and the node that asked has a line for each. No secret is in either.
 """
 
 import functools
@@ -13,14 +13,15 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from ca.errors import Internal
 from ca.tls import Peer
-from coordinator.protocol.calls import AnyCall, HeartbeatCall, ProposeCall, ReadCall, StatusCall
+from coordinator.protocol.calls import AnyCall, HeartbeatCall, PlaceCall, ProposeCall, ReadCall, StatusCall
 from coordinator.protocol.commands import RecordProgress
 from coordinator.rpc import wire
 from coordinator.runtime.logs import REQUEST_ID, log_call
 
 DURATION_BUCKETS_S: Final = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 MALFORMED: Final = "malformed"
-_QUIET: Final = (ReadCall, HeartbeatCall, StatusCall, RecordProgress)  # many, and nothing anyone looks for
+# Many, and nothing anyone looks for.
+_QUIET: Final = (ReadCall, PlaceCall, HeartbeatCall, StatusCall, RecordProgress)
 _FIXED: Final = {wire.OK: "ok", wire.NOT_LEADER: "not_leader", wire.RETRY: "retry", Internal.code: "failed"}
 
 

@@ -67,7 +67,7 @@ class JsonLines(logging.Formatter):
 
 
 class LogLines(logging.StreamHandler[TextIO]):
-    """Where this process logs to. The line of an answer, of which there are many, has a way of its own.
+    """Where this process logs to. Lines of answers, of which there are many, have a way of their own.
 
     The lines of answers that a turn of the event loop gives are written together at its end, before any other
     line that comes meanwhile, and when LINES_WAITING_MAX of them wait.
@@ -76,7 +76,7 @@ class LogLines(logging.StreamHandler[TextIO]):
     def __init__(self, component: str) -> None:
         super().__init__(sys.stderr)
         self.setFormatter(JsonLines(component))
-        self._origin = f'"component": {json.dumps(component)}, "logger": "{_requests.name}"'
+        self._component = json.dumps(component)
         self._second = (0, "")
         self._waiting: deque[str] = deque()
         try:
@@ -84,26 +84,16 @@ class LogLines(logging.StreamHandler[TextIO]):
         except (OSError, ValueError):  # something that is no file stands for stderr
             self._descriptor = -1
 
-    def write_request(
-        self,
-        level: int,
-        *,
-        request_id: str,
-        remote: str,
-        method: str,
-        path: str,
-        status: int,
-        size_bytes: int,
-        duration_s: float,
-    ) -> bool:
-        """Write the line of an answer; False, and nothing is written, where a text has to be escaped."""
-        if self._descriptor < 0 or _PLAIN.fullmatch(f"{request_id}{remote}{method}{path}") is None:
+    def write_answer(self, level: int, logger: str, message: str, *, texts: str, facts: str) -> bool:
+        """Write the line of an answer; False, and nothing is written, where a text has to be escaped.
+
+        `facts`: the pairs of its JSON object, `texts`: the texts in them that come from elsewhere.
+        """
+        if self._descriptor < 0 or _PLAIN.fullmatch(texts) is None:
             return False
         line = (
-            f'{{"time": "{self._now()}", "level": "{_LEVEL_NAMES[level]}", {self._origin},'
-            f' "message": "request", "request_id": "{request_id}", "remote": "{remote}",'
-            f' "method": "{method}", "path": "{path}",'
-            f' "status": {status}, "size_bytes": {size_bytes}, "duration_s": {duration_s:.6f}}}\n'
+            f'{{"time": "{self._now()}", "level": "{_LEVEL_NAMES[level]}", "component": {self._component},'
+            f' "logger": "{logger}", "message": "{message}", {facts}}}\n'
         )
         self._waiting.append(line)
         if len(self._waiting) == 1:
@@ -191,18 +181,15 @@ def log_request(
     duration_s: float,
 ) -> None:
     """One line for one answer. `size_bytes` is what it took on the connection."""
-    if not _requests.isEnabledFor(level):
-        return
-    lines = logging.root.handlers[0] if len(logging.root.handlers) == 1 else None
-    if isinstance(lines, LogLines) and lines.write_request(
+    if not _requests.isEnabledFor(level) or _is_written(
         level,
-        request_id=request_id,
-        remote=remote,
-        method=method,
-        path=path,
-        status=status,
-        size_bytes=size_bytes,
-        duration_s=duration_s,
+        _requests,
+        "request",
+        texts=f"{request_id}{remote}{method}{path}",
+        facts=(
+            f'"request_id": "{request_id}", "remote": "{remote}", "method": "{method}", "path": "{path}",'
+            f' "status": {status}, "size_bytes": {size_bytes}, "duration_s": {duration_s:.6f}'
+        ),
     ):
         return
     facts = {
@@ -222,14 +209,34 @@ def log_call(level: int, *, request_id: str, caller: str, call: str, status: str
 
     `status` is that of the wire, "" when it is done; `caller` the id of the member.
     """
+    status = status or "ok"
+    if not _calls.isEnabledFor(level) or _is_written(
+        level,
+        _calls,
+        "call",
+        texts=f"{request_id}{caller}{call}{status}",
+        facts=(
+            f'"request_id": "{request_id}", "caller": "{caller}", "call": "{call}",'
+            f' "status": "{status}", "duration_s": {duration_s:.6f}'
+        ),
+    ):
+        return
     facts = {
         "request_id": request_id,
         "caller": caller,
         "call": call,
-        "status": status or "ok",
+        "status": status,
         "duration_s": round(duration_s, 6),
     }
     _calls.log(level, "call", extra=facts)
+
+
+def _is_written(level: int, logger: logging.Logger, message: str, *, texts: str, facts: str) -> bool:
+    """Whether the line took the short way, as in `LogLines.write_answer`."""
+    lines = logging.root.handlers[0] if len(logging.root.handlers) == 1 else None
+    return isinstance(lines, LogLines) and lines.write_answer(
+        level, logger.name, message, texts=texts, facts=facts
+    )
 
 
 def shown_path(path: str, template: str | None) -> str:

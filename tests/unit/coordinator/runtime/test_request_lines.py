@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,9 +44,20 @@ def log(path: str) -> None:
     )
 
 
+def log_call(text: str) -> None:
+    logs.log_call(
+        logging.INFO, request_id=text, caller="node-1", call="GetFile", status="", duration_s=0.0012344
+    )
+
+
+@pytest.mark.parametrize("log", [log, log_call])
 @pytest.mark.parametrize("path", PATHS)
 def test_line_of_an_answer_is_the_one_that_any_record_gets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root_logger: logging.Logger, path: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    root_logger: logging.Logger,
+    log: Callable[[str], None],
+    path: str,
 ) -> None:
     with (tmp_path / "log").open("w") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
