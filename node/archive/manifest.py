@@ -17,6 +17,8 @@ from msgspec import Raw, Struct
 from coordinator.model.bounds import IMAGES_MAX, LABEL_CHARS_MAX
 from coordinator.model.records import Manifest, ManifestImage
 from node.archive.zip_reader import (
+    END_MAGIC,
+    LOCAL_MAGIC,
     CentralDirectory,
     TooLarge,
     ZipDamaged,
@@ -87,6 +89,13 @@ _IMAGE_FIELDS = tuple(
 )
 _project = msgspec.json.Decoder(_Project).decode
 _text = msgspec.json.Decoder(str).decode
+
+
+def manifest_at_once(content: bytes) -> Manifest | None:
+    """What content is that has no end of a zip, and is not read therefore; None if it may have one."""
+    if END_MAGIC in content:
+        return None
+    return Manifest(archive="damaged" if content.startswith(LOCAL_MAGIC) else "other")
 
 
 def read_manifest(descriptor: int, size_bytes: int) -> Manifest:

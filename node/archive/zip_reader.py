@@ -18,7 +18,7 @@ ENTRIES_MAX = 100_000
 WINDOW_BYTES = 256 * 1024  # more than the longest entry: 46 bytes and three fields of up to 65,535
 
 LOCAL_MAGIC = b"PK\x03\x04"
-_EMPTY_MAGIC = b"PK\x05\x06"  # the end record: an archive of nothing begins with it
+END_MAGIC = b"PK\x05\x06"  # the end record: an archive of nothing begins with it
 _LOCATOR_MAGIC, _END64_MAGIC, _ENTRY_MAGIC = b"PK\x06\x07", b"PK\x06\x06", b"PK\x01\x02"
 _END = struct.Struct("<4s4H2LH")  # ..., directory size, directory offset, length of the comment
 _LOCATOR = struct.Struct("<4sLQL")  # magic, disk, offset of the zip64 end record, disks
@@ -154,18 +154,18 @@ class Source:
 def _begins_as_zip(descriptor: int, size_bytes: int) -> bool:
     if size_bytes < len(LOCAL_MAGIC):
         return False
-    return _read(descriptor, 0, len(LOCAL_MAGIC)) in (LOCAL_MAGIC, _EMPTY_MAGIC)
+    return _read(descriptor, 0, len(LOCAL_MAGIC)) in (LOCAL_MAGIC, END_MAGIC)
 
 
 def _find_end(tail: bytes, *, exact: bool) -> int:
     """Where the last end record stands in the end of the file, -1 if nowhere. `exact`: nothing follows it."""
-    at = tail.rfind(_EMPTY_MAGIC)
+    at = tail.rfind(END_MAGIC)
     while at >= 0:
         if at + _END.size <= len(tail):
             comment_bytes = _END.unpack_from(tail, at)[-1]
             if not exact or at + _END.size + comment_bytes == len(tail):
                 return at
-        at = tail.rfind(_EMPTY_MAGIC, 0, at + len(_EMPTY_MAGIC) - 1)
+        at = tail.rfind(END_MAGIC, 0, at + len(END_MAGIC) - 1)
     return -1
 
 

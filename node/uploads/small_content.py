@@ -16,7 +16,7 @@ from ca.errors import FilestoreError
 from coordinator.model.records import PROJECT_FILE, VM, Caller, ContentRecord, Manifest, UploadRecord
 from coordinator.model.time_limits import SPARE_S, bounded_s, moved
 from coordinator.protocol.commands import CompleteUpload, StoredContent
-from node.archive.manifest import read_manifest
+from node.archive.manifest import manifest_at_once, read_manifest
 from node.packs.store import BLOB_BYTES_MAX
 from node.storage.packed_blobs import in_memory
 from node.storage.segments import FinishedBlob
@@ -24,7 +24,6 @@ from node.uploads.completion import record_completion
 from node.uploads.context import UploadContext
 
 SMALL_CONTENT_BYTES: Final = BLOB_BYTES_MAX
-_END_OF_ARCHIVE: Final = b"PK\x05\x06"  # no zip is without (APPNOTE.TXT 4.3.16)
 
 _log = logging.getLogger(__name__)
 
@@ -118,9 +117,9 @@ async def _stored(
 
 async def _manifest(services: UploadContext, content: bytes) -> Manifest | None:
     """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
+    if (manifest := manifest_at_once(content)) is not None:
+        return manifest
     try:
-        if _END_OF_ARCHIVE not in content:
-            return _read_manifest(content)  # which sees that at once
         return await services.disk.run(_read_manifest, content)
     except (OSError, FilestoreError) as error:
         _log.warning("an archive was not looked at", extra={"reason": str(error)})

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from coordinator.model.bounds import IMAGES_MAX, LABEL_CHARS_MAX
 from coordinator.model.records import Manifest, ManifestImage
 from node.archive import manifest, zip_methods, zip_reader
-from node.archive.manifest import OBJECTS_MAX, TOPOLOGY_BYTES_MAX, read_manifest
+from node.archive.manifest import OBJECTS_MAX, TOPOLOGY_BYTES_MAX, manifest_at_once, read_manifest
 
 MD5 = "8d3612fe22b1a7dec118010e17e29411"
 MEMORY_BYTES_MAX = 64 << 20
@@ -42,7 +42,9 @@ def opened(content: bytes) -> Iterator[int]:
 
 def manifest_of(content: bytes) -> Manifest:
     with opened(content) as descriptor:
-        return read_manifest(descriptor, len(content))
+        found = read_manifest(descriptor, len(content))
+    assert manifest_at_once(content) in (None, found)
+    return found
 
 
 def node(kind: str, **properties: object) -> dict[str, object]:
@@ -193,6 +195,7 @@ def test_archive_that_was_cut_off_is_damaged() -> None:
     content = zipped(topology(), files={"images/QEMU/a": os.urandom(1000)})
     for length in (5, 40, len(content) // 2, len(content) - 1):
         assert manifest_of(content[:length]) == Manifest(archive="damaged")
+    assert manifest_at_once(content[:40]) is not None
 
 
 @pytest.mark.parametrize(
