@@ -49,6 +49,13 @@ def hunt(mutant: Mutant, arguments: Sequence[str], root: Path = ROOT) -> str:
     return _tested(mutant, done) if mutant.tests else _simulated(done)
 
 
+def absent(tests: Sequence[str], root: Path = ROOT) -> str:
+    """Which of these tests pytest does not find, in its words; "" for none."""
+    command = [sys.executable, "-m", *PYTEST, "--collect-only", *tests]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=HUNT_S_MAX, check=False)
+    return "" if done.returncode == 0 else done.stderr or done.stdout
+
+
 def _simulated(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode not in (0, 1) or (done.returncode == 1 and done.stderr):
         return f"by the end of the process: {(done.stderr.splitlines() or ['killed'])[-1]}"
@@ -58,8 +65,7 @@ def _simulated(done: subprocess.CompletedProcess[str]) -> str:
 def _tested(mutant: Mutant, done: subprocess.CompletedProcess[str]) -> str:
     said = done.stdout.strip().splitlines()
     if done.returncode not in (0, FAILED):
-        raise NoVerdict(
-            f"{mutant.name}: pytest ended with {done.returncode}: {(said or ['nothing said'])[-1]}"
-        )
+        why = done.stderr.strip().splitlines() or said or ["nothing said"]
+        raise NoVerdict(f"{mutant.name}: pytest ended with {done.returncode}: {why[0]}")
     failed = [line for line in said if line.startswith(("FAILED tests/", "ERROR tests/"))]
     return f"by {(failed or said)[0]}" if done.returncode == FAILED else ""

@@ -390,7 +390,7 @@ LEADERS = (
 )
 
 _OUTBOX = "tests/unit/coordinator/rpc/test_websocket.py::test_"
-_GROUP = "tests/unit/coordinator/member/test_driver_group.py::test_"
+_GROUP = "tests/unit/coordinator/member/test_applying.py::test_"
 
 TURNS = (
     Mutant.of(

@@ -40,6 +40,12 @@ def test_every_mutant_fits_the_product() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
 
 
+def test_every_test_that_a_mutant_names_is_there() -> None:
+    named = sorted({test for mutant in MUTANTS for test in mutant.tests})
+
+    assert hunting.absent(named) == ""
+
+
 def test_mutant_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "coordinator").mkdir()
     (tmp_path / "coordinator" / "log.py").write_text("twice twice", encoding="utf-8")
