@@ -8,6 +8,7 @@ _STANDING = "tests/unit/coordinator/member/test_member_standing.py::test_"
 _TIME = "tests/unit/coordinator/test_service_time.py::test_"
 _CLOCKS = "tests/unit/coordinator/member/test_member_clocks.py::test_"
 _DIVERGENCE = "tests/unit/coordinator/member/test_divergence.py::test_"
+_TOUCHED = "tests/unit/coordinator/machine/execution/test_touched.py::test_"
 _SNAPSHOTS = "tests/unit/coordinator/storage/test_sound_snapshots.py::test_"
 _ENDS = (
     "tests/unit/coordinator/machine/test_permission_ends.py::test_permission_holds_until_its_last_millisecond"
@@ -266,6 +267,20 @@ STATES = (
         "is_sure = len(confirmed) == 1 and not any(report.touched for report in reports.values())",
         "is_sure = len(confirmed) == 1",
         f"{_DIVERGENCE}one_that_knows_the_rows_were_touched_makes_the_past_no_proof",
+    ),
+    Mutant.of(
+        "key that a row moves to is not noted",
+        "machine/execution/touched",
+        '(moved, "NEW")',
+        '(moved, "OLD")',
+        f"{_TOUCHED}every_way_to_change_a_row_notes_its_keys_and_may_be_repeated",
+    ),
+    Mutant.of(
+        "key that is noted already makes the change fail",
+        "machine/execution/touched",
+        " ON CONFLICT DO NOTHING",
+        "",
+        f"{_TOUCHED}every_way_to_change_a_row_notes_its_keys_and_may_be_repeated",
     ),
     Mutant.of(
         "learners decide who is odd",

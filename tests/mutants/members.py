@@ -390,7 +390,7 @@ LEADERS = (
 )
 
 _OUTBOX = "tests/unit/coordinator/rpc/test_websocket.py::test_"
-_GROUP = "tests/unit/coordinator/member/test_applying.py::test_"
+_APPLYING = "tests/unit/coordinator/member/test_applying.py::test_"
 
 TURNS = (
     Mutant.of(
@@ -406,7 +406,7 @@ TURNS = (
         "member/applying",
         "if self._member.led_term or self._member.has_waiting_reads:",
         "if self._member.led_term:",
-        f"{_GROUP}follower_applies_later_what_nobody_waits_for_and_at_once_what_a_read_does",
+        f"{_APPLYING}follower_applies_later_what_nobody_waits_for_and_at_once_what_a_read_does",
     ),
     Mutant.of(
         "message that the socket takes late is dropped",
