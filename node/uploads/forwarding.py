@@ -36,13 +36,14 @@ from coordinator.http.rate_limits import BodyPace
 from coordinator.http.request_body import waits_to_go_on
 from coordinator.http.web_access import CLIENT_ADDRESS, client_address
 from coordinator.model.time_limits import PATIENCE_S, moved
+from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.uploads.context import UploadContext
 from node.uploads.takeover import is_reachable
 
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
-KEPT_BYTES_MAX = 64 << 10  # of a body, to be sent once more
+KEPT_BYTES_MAX = BLOB_BYTES_MAX  # of a body, to be sent once more: all of what takes the short way
 KEPT_CONNECTION_S = 1.0  # in which one that the holder had closed shows it; who hangs up later means it
 REFUSAL_BYTES_MAX = 64 << 10  # of the body that says why; ours have less than 1 KiB
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
@@ -218,6 +219,7 @@ class _Body:
         self._pace = pace
         self._from_peer = from_peer
         self._kept: list[bytes] | None = []  # all that was taken of it; None once that is too much
+        self._kept_bytes = 0  # counted along: they may come one by one
         self._is_at_rest = asyncio.Event()  # nobody takes any
         self._is_at_rest.set()
         self.answer: aiohttp.ClientResponse | None = None
@@ -259,7 +261,8 @@ class _Body:
     def _keep(self, chunk: bytes) -> None:
         if self._kept is not None:
             self._kept.append(chunk)
-            if self.answer is not None or sum(map(len, self._kept)) > KEPT_BYTES_MAX:
+            self._kept_bytes += len(chunk)
+            if self.answer is not None or self._kept_bytes > KEPT_BYTES_MAX:
                 self._kept = None
 
 

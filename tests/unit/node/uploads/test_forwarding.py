@@ -11,13 +11,14 @@ from aiohttp import web
 
 from coordinator.http.app import Listener, body_chunks, new_application, serve
 from coordinator.http.rate_limits import BodyPace, RequestTimeouts
+from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import open_request
 from node.uploads import forwarding
 from node.uploads.forwarding import PASSED_WITHIN, HolderAddress, pass_on
 
 ANSWER_S = 0.25  # for those that have nothing to complete
 TOLD = b"told\n"
-CONTENT = b"x" * 100_000
+CONTENT = b"x" * 200_000
 STALL_S = 0.3
 
 
@@ -230,7 +231,7 @@ class HangsUp:
 
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
-@pytest.mark.parametrize("size_bytes", [1, forwarding.KEPT_BYTES_MAX // 2])
+@pytest.mark.parametrize("size_bytes", [1, BLOB_BYTES_MAX - 1000])
 async def test_holder_that_closes_a_kept_connection_is_asked_on_a_new_one(
     method: str, size_bytes: int
 ) -> None:
