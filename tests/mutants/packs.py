@@ -17,6 +17,7 @@ UNREAD = f"{_STORE}removal_that_could_not_be_read_is_read_by_the_next_who_opens"
 UNDONE = f"{_STORE}removal_that_is_known_is_not_undone_by_reading_a_pack_once_more"
 LEFT = f"{_PACKS}/test_pack_power_loss.py::test_what_a_process_finds_that_another_has_left_is_durable[4]"
 _HEADERS = f"{_PACKS}/test_pack_headers.py::test_"
+BEHIND = f"{_PACKS}/test_index_behind.py"
 IN_USE = f"{_STORE}pack_that_another_process_appends_to_is_not_rewritten"
 SEALED = f"{_STORE}pack_that_takes_no_more_carries_its_index"
 FAILED = f"{_STORE}sync_that_fails_fails_all_of_its_blobs_and_no_other"
@@ -139,7 +140,7 @@ PACKS = (
         _CATCHING_UP,
         "max(HEADER_BYTES, facts.indexed_bytes if facts else 0)",
         "max(HEADER_BYTES, facts.indexed_bytes + 1 if facts else 0)",
-        CUT_LEFT,
+        BEHIND,
     ),
     _of(
         "blobs of a pack indexed without its removals",

@@ -7,6 +7,9 @@ from tests.mutants.mutant import Mutant
 
 _POWER = "tests/unit/coordinator/storage/test_power_loss.py::test_"
 APPLIED = f"{_POWER}state_is_that_of_the_last_checkpoint_or_a_later_one[sound-1]"
+SUMMED = [
+    f"{_POWER}state_is_that_of_the_last_checkpoint_or_a_later_one[sound-{seed}]" for seed in range(2, 7)
+]
 DEAF = f"{_POWER}state_is_that_of_the_last_checkpoint_or_a_later_one[deaf-1]"
 COPIED = f"{_POWER}copy_that_is_said_to_be_made_is_whole[1]"
 MADE = f"{_POWER}snapshot_that_is_handed_out_is_whole_and_none_goes_before_the_next_is_there[1]"
@@ -52,14 +55,14 @@ STATE = (
         "storage/page_sums",
         "                self._forget(pages)\n",
         "                pass\n",
-        APPLIED,
+        *SUMMED,
     ),
     Mutant.of(
         "sums of pages taken out without a sync",
         "storage/stored_sums",
         "wal_salts=wal_salts))\n            os.fdatasync(self._file)\n",
         "wal_salts=wal_salts))\n",
-        APPLIED,
+        *SUMMED,
     ),
     Mutant.of(
         "sums kept of a database whose mark is not durable",

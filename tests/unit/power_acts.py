@@ -51,6 +51,7 @@ SEGMENT_BYTES = 64 << 10
 APPENDED_SEGMENT_BYTES = 4096
 LIFE_BATCHES = 8
 SYNCED_BATCHES = 3  # between two syncs
+CHECKPOINT_CHANGES = 20  # so that most lives have a checkpoint, and changes behind it
 
 
 def note(text: str) -> None:
@@ -81,7 +82,10 @@ def apply(root: Path, entries: Path) -> None:
             note("checked")
             pinned = None
             for number, batch in enumerate(batches[:LIFE_BATCHES], 1):
+                changes = opened._checkpointed_changes
                 opened.apply(batch)
+                if opened._checkpointed_changes != changes:
+                    note("copied")
                 if number % SYNCED_BATCHES == 0:
                     note(f"durable {opened.checkpoint()}")
                 if pinned is not None:
@@ -328,7 +332,7 @@ def main() -> None:
     log_defaults()["segment_bytes"] = SEGMENT_BYTES
     database.WAL_RESERVED_BYTES = WAL_BYTES
     snapshot_store.CHUNK_BYTES_MAX = PART_BYTES
-    state_store.CHECKPOINT_CHANGES = 40
+    state_store.CHECKPOINT_CHANGES = CHECKPOINT_CHANGES
     ACTS[act](Path(root), *map(Path, arguments))
 
 
