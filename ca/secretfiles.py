@@ -144,6 +144,12 @@ def _link(temporary: str, final: str) -> None:
     Path(temporary).unlink()
 
 
+def sync_file(path: Path) -> None:
+    """Make durable what was written to a file. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        os.fsync(file.fileno())
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -30,7 +30,8 @@ class Ledger:
     snapshots: SnapshotStore
 
     def close(self) -> None:
-        """Close log and database."""
+        """Close log and database, and end what is done to snapshots."""
+        self.snapshots.close()
         self.store.close()
         self.log.close()
 

@@ -9,6 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from ca.errors import Unavailable
 from coordinator.machine.execution.digests import whole_digest
 from coordinator.protocol.commands import HashWhole, decode_envelope
 from coordinator.raft.messages import Entry, EntryKind
@@ -96,19 +98,56 @@ class Examined(Struct, frozen=True):
     sha256: str
 
 
-def examine(path: Path) -> Examined:
-    """All of that. Of a large database by a process of its own, as Python's lock is for those who serve.
+class Examiner:
+    """Examines databases that are at rest, for any thread, until `close`."""
 
-    Where none can be started, or it is killed, it is done here. Raises OSError.
-    """
-    if path.stat().st_size >= EXAMINED_BESIDE_BYTES_MIN:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._children = set[subprocess.Popen[bytes]]()
+        self._is_closed = False
+
+    def examine(self, path: Path) -> Examined:
+        """What is to be said of it.
+
+        Of a large one by a process of its own, as Python's lock is for those who serve. Where none can be
+        started, or it is killed, it is done here. Raises OSError; Unavailable once this is closed.
+        """
+        if path.stat().st_size >= EXAMINED_BESIDE_BYTES_MIN:
+            try:
+                return self._examine_beside(path)
+            except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+                if self._is_closed:
+                    raise Unavailable("This coordinator is stopping.") from error
+                _log.warning("the copy of the state is examined in this process: %s", error)
+        return _examine(path, pause=pacing())
+
+    def close(self) -> None:
+        """End what is under way: it may take many minutes, and nobody waits for it any more."""
+        with self._lock:
+            self._is_closed = True
+            for child in self._children:
+                child.kill()
+
+    def _examine_beside(self, path: Path) -> Examined:
         arguments = [sys.executable, "-P", "-m", "coordinator.storage.pinned_state", str(path)]
+        with self._lock:
+            if self._is_closed:
+                raise Unavailable("This coordinator is stopping.")
+            # Its input ends with this process, however that ends: then it ends as well.
+            child = subprocess.Popen(
+                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            self._children.add(child)
         try:
-            done = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-            return msgspec.json.decode(done.stdout, type=Examined)
-        except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-            _log.warning("the copy of the state is examined in this process: %s", error)
-    return _examine(path, pause=pacing())
+            with child:
+                assert child.stdout is not None, "it is a pipe"
+                said = child.stdout.read()
+        finally:
+            with self._lock:
+                self._children.discard(child)
+        if child.returncode != 0:
+            raise subprocess.CalledProcessError(child.returncode, arguments)
+        return msgspec.json.decode(said, type=Examined)
 
 
 def _examine(path: Path, *, pause: Callable[[], None]) -> Examined:
@@ -139,8 +178,16 @@ def pacing() -> Callable[[], None]:
     return pause
 
 
+def _end_with_parent() -> None:
+    """Nobody reads what is found once whoever asked for it is gone, and keeps the other end of our input."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
 def main() -> None:
-    """Examine the database that is named, and print what was found as JSON."""
+    """Examine the database that is named, and print what was found as JSON; ends when its input does."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(OSError):  # a service may be forbidden to
         os.nice(NICENESS)
     sys.stdout.buffer.write(msgspec.json.encode(_examine(Path(sys.argv[1]), pause=_no_pause)))

@@ -27,13 +27,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ca.errors import InsufficientStorage, Internal, InvalidRequest, NotFound
-from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
+from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, sync_file, write_durable
 from coordinator.model.bounds import Count
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.runtime.json_files import sealed, unsealed
 from coordinator.storage.file_digests import digest_beside, matches_digest, sha256_of
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.pinned_state import Pinned, examine
+from coordinator.storage.pinned_state import Examiner, Pinned
 from coordinator.storage.snapshot_origins import read_origin, write_origin
 from coordinator.storage.state_backup import copy_pinned, copy_settled
 from coordinator.storage.state_damage import StateDamaged, damage_in, flaw_in
@@ -107,8 +107,9 @@ class SnapshotDisk:
 class Incoming:
     """A snapshot that comes in parts, each at `offset`. One fetcher at a time."""
 
-    def __init__(self, directory: Path, meta: SnapshotMeta, source: str = "") -> None:
+    def __init__(self, directory: Path, meta: SnapshotMeta, examiner: Examiner, source: str = "") -> None:
         self._meta = meta
+        self._examiner = examiner
         self._source = source  # who offers it
         self._origin_path = directory / f"{_name(meta)}.origin"
         self._path = directory / f"{_name(meta)}.part"
@@ -173,7 +174,7 @@ class Incoming:
             return
         assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
         assert self._note is not None
-        examined = examine(self._path)
+        examined = self._examiner.examine(self._path)
         if examined.sha256 != self._note.sha256:
             self.restart()
             raise InvalidRequest("snapshot: what came is not what was announced.")
@@ -190,7 +191,7 @@ class Incoming:
             damage = examined.flaw or "its rows are not those that were announced"
             raise InvalidRequest(f"snapshot: what came is damaged: {damage}.")
         try:
-            _sync_file(self._path)
+            sync_file(self._path)
         except OSError:
             self.restart()  # the same bytes would seem to be durable at the next try
             raise
@@ -232,6 +233,7 @@ class SnapshotStore:
         self._intent_path = state_path.with_name(state_path.name + ".install")
         self._origin_path = state_path.with_name(state_path.name + ".origin")
         self._disk = disk or SnapshotDisk()
+        self._examiner = Examiner()
         self._outgoing: _Note | None = None
         self._origin = read_origin(self._origin_path)
         self.served_at_s = float("-inf")  # when somebody last fetched a part, on the monotonic clock
@@ -240,6 +242,10 @@ class SnapshotStore:
             note = _read_note(path.with_suffix(".json"))
             if note is not None and path.stat().st_size == note.size_bytes:
                 self._outgoing = max(self._outgoing or note, note, key=lambda n: (n.meta.index, n.meta.term))
+
+    def close(self) -> None:
+        """End what is being examined, in whichever thread; nothing can be made or verified any more."""
+        self._examiner.close()
 
     def pin(self, file: PageSums | None = None) -> Pinned:
         """The state as it is now. Raises sqlite3.Error. `file` as in Pinned."""
@@ -263,7 +269,7 @@ class SnapshotStore:
                     copy_pinned(pinned.db, making)
                 else:
                     copy_settled(pinned.file, making)
-            found = examine(making)
+            found = self._examiner.examine(making)
             if found.flaw:
                 raise StateDamaged(f"state.sqlite is damaged: its copy says {found.flaw}")
             meta = describe(making)
@@ -348,7 +354,7 @@ class SnapshotStore:
             for path in sorted(self._directory.glob(pattern)):
                 if path.name.split(".")[0] != _name(meta):
                     path.unlink()
-        return Incoming(self._directory, meta, source)
+        return Incoming(self._directory, meta, self._examiner, source)
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
         """Make the snapshot that `Incoming.finish` verified the database of `store`.
@@ -491,8 +497,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _sync_file(path: Path) -> None:
-    with open(path, "rb", buffering=0) as file:
-        os.fsync(file.fileno())

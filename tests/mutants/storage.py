@@ -164,7 +164,7 @@ SNAPSHOTS = (
     Mutant.of(
         "fetched snapshot not synced",
         "storage/snapshot_store",
-        "            _sync_file(self._path)\n",
+        "            sync_file(self._path)\n",
         "            pass\n",
         INSTALLED,
     ),
@@ -179,7 +179,7 @@ SNAPSHOTS = (
         "verified before it is synced",
         "storage/snapshot_store",
         """        try:
-            _sync_file(self._path)
+            sync_file(self._path)
         except OSError:
             self.restart()  # the same bytes would seem to be durable at the next try
             raise

@@ -381,7 +381,7 @@ def test_snapshot_whose_sync_failed_comes_again(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
-        patched.setattr(snapshot_store, "_sync_file", fail)
+        patched.setattr(snapshot_store, "sync_file", fail)
         with pytest.raises(OSError, match="Input/output error"):
             fetch(source, target)
     assert target.incoming(meta_of(source)).offset == 0

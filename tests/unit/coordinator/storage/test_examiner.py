@@ -1,0 +1,70 @@
+"""Whoever examines a copy of the state in a process of its own ends it with itself, however that ends."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ca.errors import Unavailable
+from coordinator.storage import pinned_state
+from coordinator.storage.pinned_state import Examiner
+from deploy.dev.processes import wait_until
+
+WAIT_S = 20.0
+EXAMINE = """
+import sys
+from pathlib import Path
+from coordinator.storage import pinned_state
+pinned_state.EXAMINED_BESIDE_BYTES_MIN = 0
+pinned_state.Examiner().examine(Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What is opened for reading as long as nobody writes there: an examination of it does not end."""
+    monkeypatch.setattr(pinned_state, "EXAMINED_BESIDE_BYTES_MIN", 0)
+    os.mkfifo(path := tmp_path / "endless")
+    yield path
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_NONBLOCK), "wb"):  # lets go of whoever reads still
+        pass
+
+
+def examining(path: Path) -> list[int]:
+    """The processes that examine this."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = each.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"coordinator.storage.pinned_state" in arguments and os.fsencode(path) in arguments:
+            found.append(int(each.parent.name))
+    return found
+
+
+def test_examination_ends_when_it_is_closed(endless: Path) -> None:
+    examiner = Examiner()
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(examiner.examine, endless)
+        wait_until(lambda: bool(examining(endless)), what="an examination", timeout_s=WAIT_S)
+        examiner.close()
+        with pytest.raises(Unavailable):
+            done.result(WAIT_S)
+    assert examining(endless) == []
+    with pytest.raises(Unavailable):
+        examiner.examine(endless)
+
+
+def test_examination_ends_with_a_process_that_is_killed(endless: Path) -> None:
+    asking = subprocess.Popen([sys.executable, "-c", EXAMINE, str(endless)])
+    try:
+        wait_until(lambda: bool(examining(endless)), what="an examination", timeout_s=WAIT_S)
+    finally:
+        asking.kill()
+        asking.wait()
+    wait_until(lambda: not examining(endless), what="the end of the examination", timeout_s=WAIT_S)
