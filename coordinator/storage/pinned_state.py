@@ -116,9 +116,10 @@ class Examiner:
             try:
                 return self._examine_beside(path)
             except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-                if self._is_closed:
-                    raise Unavailable("This coordinator is stopping.") from error
-                _log.warning("the copy of the state is examined in this process: %s", error)
+                if not self._is_closed:
+                    _log.warning("the copy of the state is examined in this process: %s", error)
+        if self._is_closed:
+            raise Unavailable("This coordinator is stopping.")
         return _examine(path, pause=pacing())
 
     def close(self) -> None:
@@ -132,7 +133,7 @@ class Examiner:
         arguments = [sys.executable, "-P", "-m", "coordinator.storage.pinned_state", str(path)]
         with self._lock:
             if self._is_closed:
-                raise Unavailable("This coordinator is stopping.")
+                raise InterruptedError("no examination begins any more")
             # Its input ends with this process, however that ends: then it ends as well.
             child = subprocess.Popen(
                 arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -1,5 +1,6 @@
 """The id of a request is found in the logs of every member that worked for it."""
 
+import base64
 import json
 import uuid
 from typing import Any
@@ -53,3 +54,21 @@ def test_request_id_follows_an_upload_that_another_node_holds(cluster: Cluster) 
     headers = {"X-Request-Id": request_id}
     assert cluster.request("PUT", path, node=other, content=b"trace", headers=headers).status == 200
     assert wait_for_call(cluster, request_id, "complete_upload")["caller"] == holder.id
+
+
+def test_question_where_content_would_go_has_no_line_of_its_own(cluster: Cluster) -> None:
+    request_id = f"trace-{uuid.uuid4()}"
+    names = (("filename", "traced.gns3p"), ("project_id", "trace"))
+    headers = {
+        "X-Request-Id": request_id,
+        "Tus-Resumable": "1.0.0",
+        "Upload-Length": "5",
+        "Upload-Metadata": ",".join(
+            f"{name} {base64.b64encode(text.encode()).decode()}" for name, text in names
+        ),
+        "Content-Type": "application/offset+octet-stream",
+    }
+    answer = cluster.request("POST", f"{API}/project-files", content=b"trace", headers=headers)
+    assert answer.status == 201
+    wait_for_call(cluster, request_id, "create_project_file")
+    assert {line["call"] for line in calls_of(cluster, request_id)} == {"create_project_file"}
