@@ -18,6 +18,7 @@ import msgspec
 
 from ca.errors import Conflict, FilestoreError, InsufficientStorage
 from ca.secretfiles import sync_directory, write_durable
+from coordinator.member.snapshot_fetch import verify
 from coordinator.model.clock import now_ms
 from coordinator.raft.messages import HardState, SnapshotMeta
 from coordinator.rpc.client import MetadataClient
@@ -162,7 +163,7 @@ async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming,
     while not incoming.is_complete:
         piece = await metadata.snapshot_chunk(source, meta.index, meta.term, incoming.offset)
         await asyncio.to_thread(incoming.add, piece)
-    await asyncio.to_thread(incoming.finish)
+    await verify(incoming, metadata, source, meta)
 
 
 def _move_aside(files: CoordinatorFiles) -> None:

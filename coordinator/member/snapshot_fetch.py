@@ -8,16 +8,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.websocket import end
-from coordinator.storage.snapshot_store import Chunk, SnapshotStore
+from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 2.0
 FETCHED_S = 5.0  # what was fetched is being installed for so long: the same offer again is an echo
+HEARD_S = 10.0  # while what came is verified; the source waits six times that for whoever fetches
 PAUSES_MAX = 30  # without a piece, about a minute: then the leader offers again, or another one leads
 
 _log = logging.getLogger(__name__)
@@ -89,7 +91,7 @@ class Fetcher:
         finally:
             if ahead is not None:
                 await end(ahead)
-        await asyncio.to_thread(incoming.finish)
+        await verify(incoming, self._metadata, offer.source, offer.meta)
         if not incoming.is_vouched and (why := self._forbids()):
             raise Conflict(f"it would take the place of a state that may be right, as {why}")
         return True
@@ -110,6 +112,26 @@ class Fetcher:
 
     async def _asked(self, offer: SnapshotOffer, offset: int) -> Chunk:
         return await self._metadata.snapshot_chunk(offer.source, offer.meta.index, offer.meta.term, offset)
+
+
+async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta: SnapshotMeta) -> None:
+    """`Incoming.finish`, and its errors, while the source hears that somebody is still at this snapshot.
+
+    That takes many minutes for a large one, and a source takes whoever asks for nothing for gone: it would no
+    longer keep the log that follows the snapshot, and make another one.
+    """
+
+    async def be_heard(last: int) -> None:
+        while True:
+            await asyncio.sleep(HEARD_S)
+            with suppress(FilestoreError):  # what is here is verified all the same
+                await metadata.snapshot_chunk(source, meta.index, meta.term, last)
+
+    heard = asyncio.create_task(be_heard(incoming.offset - 1), name="verifying is heard of")
+    try:
+        await asyncio.to_thread(incoming.finish)
+    finally:
+        await end(heard)
 
 
 def _reason(error: FilestoreError | OSError) -> str:

@@ -1,6 +1,7 @@
 """A coordinator with a damaged database gets its state from its log, or from another coordinator."""
 
 import os
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from ca.certificates import Authority
 from ca.identity import Identity, Role
-from coordinator.member import rebuilding
+from coordinator.member import rebuilding, snapshot_fetch
 from coordinator.member.open_storage import Ledger, open_ledger
 from coordinator.member.rebuilding import note_damage, rebuild
 from coordinator.model.records import CoordinatorRecord
@@ -18,7 +19,7 @@ from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost
 from coordinator.storage.snapshot_origins import write_origin
-from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.snapshot_store import Incoming, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
@@ -28,6 +29,7 @@ from tests.unit.state import ADMIN, State, create, dump
 from tests.unit.state_damage import spoil
 
 NOBODY = CoordinatorRecord(coordinator_id="c2", address="127.0.0.1", peer_port=1, api_port=1)
+DEADLINE_S = 20.0
 DAMAGE = StateDamaged("state.sqlite is damaged: by a test")
 
 
@@ -84,6 +86,29 @@ async def test_state_comes_from_another_coordinator_and_nothing_promised_is_forg
         assert (known.term, known.vote) == ((7, "c2") if last_term == 1 else (9, ""))
         assert ledger.log.last_index() == 41
     assert dump(files.state) == state.dump()
+    state.store.close()
+
+
+async def test_source_hears_of_a_rebuild_for_as_long_as_that_verifies(
+    tmp_path: Path, peer_authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = history(tmp_path, count=40)
+    files = member(tmp_path, state.entries[:35], HardState(7, "c2", 30), after=20)
+    snapshots = SnapshotStore(tmp_path / "snapshots", state.path)
+    finish, heard = Incoming.finish, list[bool]()
+
+    def finish_late(incoming: Incoming) -> None:
+        asked_at_s, ends_at_s = snapshots.served_at_s, time.monotonic() + DEADLINE_S
+        while snapshots.served_at_s == asked_at_s and time.monotonic() < ends_at_s:
+            time.sleep(0.001)
+        heard.append(snapshots.served_at_s > asked_at_s)
+        finish(incoming)
+
+    monkeypatch.setattr(snapshot_fetch, "HEARD_S", 0.01)
+    monkeypatch.setattr(Incoming, "finish", finish_late)
+    async with peer(snapshots, tmp_path, peer_authority) as connect:
+        await rebuild(files, DAMAGE, connect, sync=os.fdatasync)
+    assert heard == [True]
     state.store.close()
 
 

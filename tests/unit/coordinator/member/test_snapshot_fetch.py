@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from ca.certificates import Authority
-from ca.errors import NotFound, Unavailable
+from ca.errors import FilestoreError, NotFound, Unavailable
 from ca.tls import Peer
+from coordinator.member import snapshot_fetch
 from coordinator.member.snapshot_fetch import Fetcher
 from coordinator.model.records import CoordinatorRecord
 from coordinator.protocol.calls import AnyCall, SnapshotChunkCall
@@ -157,6 +158,45 @@ async def test_next_piece_is_on_its_way_while_one_is_written(
         assert len(asked_before_written) > 2
         assert all(asked_before_written)
         assert sorted(source.asked) == sorted(set(source.asked))
+
+
+@pytest.mark.parametrize("refused", [None, NotFound("gone"), Unavailable("lost")])
+async def test_source_hears_of_a_member_for_as_long_as_it_verifies(
+    state: State,
+    tmp_path: Path,
+    peer_authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: FilestoreError | None,
+) -> None:
+    heard: list[float] = []  # when the source was last asked, as it knows it, before and while
+    finish = Incoming.finish
+
+    def refuse(call: SnapshotChunkCall) -> None:
+        if heard and refused is not None:
+            raise refused
+
+    async with offering(tmp_path, peer_authority) as source:
+        meta = taken(source.snapshots, origin="")
+        source.before = refuse
+
+        def finish_late(incoming: Incoming) -> None:
+            heard.append(source.snapshots.served_at_s)
+            asked, ends_at_s = len(source.asked), time.monotonic() + DEADLINE_S
+            while len(source.asked) < asked + 3 and time.monotonic() < ends_at_s:
+                time.sleep(0.001)
+            heard.append(source.snapshots.served_at_s)
+            finish(incoming)
+
+        monkeypatch.setattr(snapshot_fetch, "HEARD_S", 0.01)
+        monkeypatch.setattr(Incoming, "finish", finish_late)
+        async with lagging(source, tmp_path, peer_authority) as target, asyncio.timeout(DEADLINE_S):
+            target.fetcher.offer(SnapshotOffer("c1", meta))
+            assert await target.fetched.get() == meta
+            if refused is None:
+                assert heard[0] < heard[1]
+            asked = len(source.asked)
+            await asyncio.sleep(0.05)
+            assert len(source.asked) <= asked + 1, "nothing is asked for once it is verified"
 
 
 async def test_newer_offer_takes_the_place_of_one_that_is_gone(
