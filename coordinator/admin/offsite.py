@@ -28,6 +28,7 @@ from coordinator.machine.execution.rules import RULES
 from coordinator.rpc.connector import Connector
 from coordinator.runtime.config import CoordinatorFiles, NotInitialised
 from coordinator.runtime.json_files import decode_foreign
+from coordinator.runtime.stopping import Stop, in_thread
 from coordinator.runtime.version import VERSION
 from coordinator.storage.file_digests import digest_beside, sha256_of
 
@@ -42,6 +43,7 @@ LISTED: Final = 1000
 PAUSE_S: Final = 1.0  # before the next attempt
 _PASSING: Final = (HTTPStatus.LOCKED, HTTPStatus.TOO_MANY_REQUESTS)
 _SNAPSHOT: Final = ".sqlite"
+_MAKING: Final = ".making"
 _INDEX: Final = re.compile(r"-(\d+)\.sqlite$")
 
 
@@ -78,20 +80,20 @@ class Offsite:
         """Bring a snapshot and what belongs to it there; to which place. Raises FilestoreError, OSError."""
         cluster = await asyncio.to_thread(self._files.read_config)
         name = f"{cluster.cluster}-{snapshot.name}"
-        note = await asyncio.to_thread(self._note, snapshot, name, log_index=log_index, at=at)
+        note = await in_thread(partial(self._note, snapshot, name, log_index, at))
         if self._config.directory:
             directory = self._files.data / self._config.directory
-            await asyncio.to_thread(_into_directory, directory, snapshot, name, note, self._config.keep)
+            await in_thread(partial(_into_directory, directory, snapshot, name, note, self._config.keep))
             return f"directory {directory}"
         async with _Bucket.opened(self._files.data, self._config) as bucket:
             await bucket.receive(snapshot, name, note, prefix=f"{cluster.cluster}-", keep=self._config.keep)
         return f"bucket {self._config.bucket_id}"
 
-    def _note(self, snapshot: Path, name: str, *, log_index: int, at: str) -> bytes:
+    def _note(self, snapshot: Path, name: str, log_index: int, at: str, stop: Stop) -> bytes:
         settings = self._files.read_config()
         note = {
             "snapshot": name,
-            "sha256": sha256_of(snapshot),
+            "sha256": sha256_of(snapshot, stop),
             "taken_at": at,
             "log_index": log_index,
             "version": VERSION,
@@ -111,21 +113,26 @@ def read_offsite(files: CoordinatorFiles) -> Offsite | None:
         raise NotInitialised(f"{files.offsite} cannot be read: {error}") from error
 
 
-def _into_directory(directory: Path, snapshot: Path, name: str, note: bytes, keep: int) -> None:
+def _into_directory(directory: Path, snapshot: Path, name: str, note: bytes, keep: int, stop: Stop) -> None:
     """Blocks until it is durable. A directory that is not there is not made: it may not be mounted."""
     if not directory.is_dir():
         raise Unavailable(f"There is no directory {directory}: is it mounted?")
-    target = directory / name
-    digest = f"{sha256_of(snapshot)}  {name}\n".encode()
+    target, making = directory / name, directory / f".{name}{_MAKING}"
+    prefix = name.rpartition("-")[0].rpartition("-")[0]
+    for left in directory.glob(f".{prefix}-*{_MAKING}"):
+        left.unlink(missing_ok=True)  # of a process that was killed
+    digest = f"{sha256_of(snapshot, stop)}  {name}\n".encode()
     for path, content in ((digest_beside(target), digest), (_note_beside(target), note)):
         _write(path, content)
-    making = directory / f".{name}.making"
-    copy_durably(snapshot, making)
-    if sha256_of(making).encode() != digest.split()[0]:
-        making.unlink()
-        raise Unavailable(f"What was written to {directory} is not what was sent.")
-    making.replace(target)
-    own = [each.name for each in directory.glob(f"{name.rpartition('-')[0].rpartition('-')[0]}-*{_SNAPSHOT}")]
+    try:
+        copy_durably(snapshot, making, stop)
+        if sha256_of(making, stop).encode() != digest.split()[0]:
+            raise Unavailable(f"What was written to {directory} is not what was sent.")
+        making.replace(target)
+    except BaseException:
+        making.unlink(missing_ok=True)
+        raise
+    own = [each.name for each in directory.glob(f"{prefix}-*{_SNAPSHOT}")]
     for older in _older(own, keep):
         for path in (directory / older, digest_beside(directory / older), _note_beside(directory / older)):
             path.unlink(missing_ok=True)
@@ -174,7 +181,7 @@ class _Bucket:
 
     async def receive(self, snapshot: Path, name: str, note: bytes, *, prefix: str, keep: int) -> None:
         """Store the snapshot and what belongs to it; then remove those that are too many."""
-        digest = await asyncio.to_thread(sha256_of, snapshot)
+        digest = await in_thread(partial(sha256_of, snapshot))
         await self._tried(partial(self._store, f"{name}.sha256", f"{digest}  {name}\n".encode()))
         await self._tried(partial(self._store, f"{name}.json", note))
         await self._tried(partial(self._store, name, snapshot, sha256=digest))

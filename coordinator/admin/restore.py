@@ -43,6 +43,7 @@ from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, MembershipChange, SnapshotMeta
 from coordinator.rpc.roster import read_known
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.runtime.stopping import NEVER, Stop
 from coordinator.storage.database import newest_key
 from coordinator.storage.file_digests import digest_beside, matches_digest, write_digest
 from coordinator.storage.log_directory import while_stopped
@@ -240,11 +241,13 @@ def _newest_intermediate(state: Path) -> IntermediateCredential | None:
     return None if found is None else IntermediateCredential(*found[1:])
 
 
-def copy_durably(source: Path, target: Path) -> None:
-    """Blocks until the copy is durable. Its owner alone may read it."""
+def copy_durably(source: Path, target: Path, stop: Stop = NEVER) -> None:
+    """Blocks until the copy is durable; its owner alone may read it. Raises WorkStopped: a part is left."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, SECRET_MODE)
     with source.open("rb") as original, open(descriptor, "wb") as copy:
-        shutil.copyfileobj(original, copy, COPY_BYTES)
+        while data := original.read(COPY_BYTES):
+            copy.write(data)
+            stop.check()
         copy.flush()
         os.fsync(copy.fileno())
 

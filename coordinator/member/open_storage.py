@@ -30,8 +30,7 @@ class Ledger:
     snapshots: SnapshotStore
 
     def close(self) -> None:
-        """Close log and database, and end what is done to snapshots."""
-        self.snapshots.close()
+        """Close log and database."""
         self.store.close()
         self.log.close()
 

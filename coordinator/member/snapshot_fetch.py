@@ -14,6 +14,7 @@ from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.websocket import end
+from coordinator.runtime.stopping import in_thread
 from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
 
 PAUSE_S_MIN = 0.05
@@ -129,7 +130,7 @@ async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta
 
     heard = asyncio.create_task(be_heard(incoming.offset - 1), name="verifying is heard of")
     try:
-        await asyncio.to_thread(incoming.finish)
+        await in_thread(incoming.finish)
     finally:
         await end(heard)
 

@@ -13,12 +13,14 @@ import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from ca.errors import Conflict, FilestoreError
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.rpc.websocket import end
+from coordinator.runtime.stopping import in_thread
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.snapshot_store import Made, SnapshotStore
@@ -216,5 +218,5 @@ class Making:
             for other in others.values():
                 self.witnesses.pinned(other)
         is_asked = pinned is not None
-        made = await asyncio.to_thread(self._snapshots.make, pinned or self._snapshots.pin())
+        made = await in_thread(partial(self._snapshots.make, pinned or self._snapshots.pin()))
         return made, is_asked

@@ -6,9 +6,10 @@ digests of the members if a row is another one than with the others.
 """
 
 import asyncio
-import threading
+from functools import partial
 from typing import Final
 
+from coordinator.runtime.stopping import in_thread
 from coordinator.storage.state_store import Store
 
 SLICE_PAUSE_S: Final = 0.03  # between slices of 1 MiB: 1.3 GiB, a million files, take 45 s
@@ -30,11 +31,7 @@ async def _compare_pages(store: Store) -> None:
 
 
 async def _compare_indexes(store: Store) -> None:
-    stop = threading.Event()
-    try:
-        while True:
-            for table in store.tables():
-                await asyncio.to_thread(store.compare_indexes, table, stop)
-            await asyncio.sleep(INDEXES_S)
-    finally:
-        stop.set()  # the thread cannot be cancelled
+    while True:
+        for table in store.tables():
+            await in_thread(partial(store.compare_indexes, table))
+        await asyncio.sleep(INDEXES_S)

@@ -35,6 +35,7 @@ from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.server import Refused, value_of
 from coordinator.runtime.config import CoordinatorFiles
 from coordinator.runtime.json_files import sealed, unsealed
+from coordinator.runtime.stopping import in_thread
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.snapshot_store import Made, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged, damage_in
@@ -383,7 +384,7 @@ class Digests:
         while True:
             pinned = await self._to_hash.get()
             try:
-                digest = await asyncio.to_thread(_digest_and_close, pinned)
+                digest = await in_thread(pinned.digest_and_close)
             except sqlite3.Error as error:
                 _log.warning("the whole state cannot be hashed: %s", error)
                 if (damage := damage_in(error)) is not None:
@@ -451,11 +452,6 @@ class Digests:
 
 def _keeps_up(state: ProgressState) -> bool:
     return state is not ProgressState.SNAPSHOT
-
-
-def _digest_and_close(pinned: Pinned) -> str:
-    with contextlib.closing(pinned):
-        return pinned.digest()
 
 
 def _read_saved(path: Path) -> _SavedDifferences:

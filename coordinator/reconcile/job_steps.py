@@ -18,6 +18,7 @@ from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import Expire
 from coordinator.reconcile.job_runs import StepProgress, Work
 from coordinator.runtime.config import CoordinatorFiles
+from coordinator.runtime.stopping import NEVER, Stop, in_thread
 from coordinator.storage.file_digests import write_digest
 from coordinator.storage.snapshot_store import SNAPSHOT_RESERVE_BYTES, describe
 from coordinator.storage.state_backup import copy_database
@@ -26,7 +27,7 @@ EXPIRE_STEP_ROWS = 100
 EXPIRE_REST_S = 0.02  # after each step: at most 5000 rows a second, most of the members' time for others
 BACKUPS_RETAINED = 7
 MAKING_NAME = "making"
-_ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may still copy when the next one begins
+_ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may copy for a moment still
 
 
 def job_works(files: CoordinatorFiles, offsite: Offsite | None = None) -> Mapping[str, Work]:
@@ -55,13 +56,13 @@ async def snapshot(files: CoordinatorFiles, offsite: Offsite | None, progress: S
     The result names the file, its bytes, the last log entry in it, and where it was sent.
     """
     at_ms = now_ms()
-    path, log_index = await asyncio.to_thread(take_backup, files, at_ms=at_ms)
+    path, log_index = await in_thread(partial(take_backup, files, at_ms))
     progress.result.update(done=1, file=path.name, bytes=path.stat().st_size, log_index=log_index)
     if offsite is not None:
         progress.result["sent_to"] = await offsite.send(path, log_index=log_index, at=rfc3339(at_ms))
 
 
-def take_backup(files: CoordinatorFiles, *, at_ms: int) -> tuple[Path, int]:
+def take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop = NEVER) -> tuple[Path, int]:
     """Write the state of now to a new file in `files.backups`, for its owner alone.
 
     Returns the file and the index of the last log entry in it.
@@ -70,20 +71,20 @@ def take_backup(files: CoordinatorFiles, *, at_ms: int) -> tuple[Path, int]:
     that has its name is whole. Raises InsufficientStorage.
     """
     with _ONE_AT_A_TIME:
-        return _take_backup(files, at_ms)
+        return _take_backup(files, at_ms, stop)
 
 
-def _take_backup(files: CoordinatorFiles, at_ms: int) -> tuple[Path, int]:
+def _take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop) -> tuple[Path, int]:
     make_directory(files.backups)
     making = files.backups / MAKING_NAME
     size_bytes, free_bytes = files.state.stat().st_size, shutil.disk_usage(files.backups).free
     if free_bytes < size_bytes + SNAPSHOT_RESERVE_BYTES:
         raise InsufficientStorage(f"A copy of {size_bytes} bytes has no room: {free_bytes} are free.")
-    copy_database(files.state, making)  # over what an interrupted one has left
+    copy_database(files.state, making, stop=stop)  # over what an interrupted one has left
     taken = describe(making)
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     path = files.backups / f"{at:%Y%m%dT%H%M%S}-{taken.index}.sqlite"
-    write_digest(making, named_as=path)
+    write_digest(making, named_as=path, stop=stop)
     making.replace(path)
     for older in sorted(files.backups.glob("*-*.sqlite"), key=_age)[:-BACKUPS_RETAINED]:
         older.unlink()

@@ -6,14 +6,22 @@ For files that are kept for years and bear no checksums themselves: SQLite's pag
 import hashlib
 import os
 from pathlib import Path
+from typing import Final
 
 from ca.secretfiles import write_secret
+from coordinator.runtime.stopping import NEVER, Stop
+
+READ_BYTES: Final = 1 << 20
 
 
-def sha256_of(path: Path) -> str:
-    """The digest of a whole file, in lower-case hexadecimal."""
-    with open(path, "rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of(path: Path, stop: Stop = NEVER) -> str:
+    """The digest of a whole file, in lower-case hexadecimal. Raises WorkStopped."""
+    digest, buffer = hashlib.sha256(), bytearray(READ_BYTES)
+    with open(path, "rb", buffering=0) as file, memoryview(buffer) as view:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+            stop.check()
+    return digest.hexdigest()
 
 
 def digest_beside(path: Path) -> Path:
@@ -21,10 +29,10 @@ def digest_beside(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def write_digest(path: Path, *, named_as: Path | None = None) -> None:
+def write_digest(path: Path, *, named_as: Path | None = None, stop: Stop = NEVER) -> None:
     """Write the digest of a file beside it, or beside the name that it is going to have, durably."""
     name = named_as or path
-    write_secret(digest_beside(name), os.fsencode(f"{sha256_of(path)}  {name.name}\n"))
+    write_secret(digest_beside(name), os.fsencode(f"{sha256_of(path, stop)}  {name.name}\n"))
 
 
 def matches_digest(path: Path, *, named_as: Path | None = None) -> bool:

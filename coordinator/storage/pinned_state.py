@@ -13,17 +13,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from ca.errors import Unavailable
 from coordinator.machine.execution.digests import whole_digest
 from coordinator.protocol.commands import HashWhole, decode_envelope
 from coordinator.raft.messages import Entry, EntryKind
+from coordinator.runtime.stopping import NEVER, Stop, WorkStopped
 from coordinator.storage.file_digests import sha256_of
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import flaw_in
@@ -33,6 +33,7 @@ EXAMINED_BESIDE_BYTES_MIN: Final = 256 << 20  # some 200,000 files: seconds
 NICENESS: Final = 5  # of the process that examines
 WORK_S = 0.01  # and then PAUSE_S: others want this processor, and Python's lock, too
 PAUSE_S = 0.002
+LOOK_S: Final = 0.1  # whether a process that examines has ended
 
 
 _log = logging.getLogger(__name__)
@@ -57,9 +58,14 @@ class Pinned:
             self.db.close()
             raise
 
-    def digest(self) -> str:
-        """Of all the rows. Raises sqlite3.Error for what cannot be read."""
-        return whole_digest(self.db, pause=pacing())
+    def digest(self, stop: Stop = NEVER) -> str:
+        """Of all the rows. Raises WorkStopped, and sqlite3.Error for what cannot be read."""
+        return whole_digest(self.db, pause=pacing(stop))
+
+    def digest_and_close(self, stop: Stop) -> str:
+        """Likewise, and the state is let go of, whatever happens."""
+        with closing(self):
+            return self.digest(stop)
 
     def close(self) -> None:
         """Let the WAL begin anew."""
@@ -98,63 +104,43 @@ class Examined(Struct, frozen=True):
     sha256: str
 
 
-class Examiner:
-    """Examines databases that are at rest, for any thread, until `close`."""
+def examine(path: Path, stop: Stop = NEVER) -> Examined:
+    """What is to be said of a database that is at rest.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._children = set[subprocess.Popen[bytes]]()
-        self._is_closed = False
-
-    def examine(self, path: Path) -> Examined:
-        """What is to be said of it.
-
-        Of a large one by a process of its own, as Python's lock is for those who serve. Where none can be
-        started, or it is killed, it is done here. Raises OSError; Unavailable once this is closed.
-        """
-        if path.stat().st_size >= EXAMINED_BESIDE_BYTES_MIN:
-            try:
-                return self._examine_beside(path)
-            except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-                if not self._is_closed:
-                    _log.warning("the copy of the state is examined in this process: %s", error)
-        if self._is_closed:
-            raise Unavailable("This coordinator is stopping.")
-        return _examine(path, pause=pacing())
-
-    def close(self) -> None:
-        """End what is under way: it may take many minutes, and nobody waits for it any more."""
-        with self._lock:
-            self._is_closed = True
-            for child in self._children:
-                child.kill()
-
-    def _examine_beside(self, path: Path) -> Examined:
-        arguments = [sys.executable, "-P", "-m", "coordinator.storage.pinned_state", str(path)]
-        with self._lock:
-            if self._is_closed:
-                raise InterruptedError("no examination begins any more")
-            # Its input ends with this process, however that ends: then it ends as well.
-            child = subprocess.Popen(
-                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-            self._children.add(child)
+    Of a large one by a process of its own, as Python's lock is for those who serve. Where none can be
+    started, or it is killed, it is done here. Raises OSError, WorkStopped.
+    """
+    if path.stat().st_size >= EXAMINED_BESIDE_BYTES_MIN:
         try:
-            with child:
-                assert child.stdout is not None, "it is a pipe"
-                said = child.stdout.read()
-        finally:
-            with self._lock:
-                self._children.discard(child)
-        if child.returncode != 0:
-            raise subprocess.CalledProcessError(child.returncode, arguments)
-        return msgspec.json.decode(said, type=Examined)
+            return _examine_beside(path, stop)
+        except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+            _log.warning("the copy of the state is examined in this process: %s", error)
+    return _examine(path, stop, pause=pacing(stop))
 
 
-def _examine(path: Path, *, pause: Callable[[], None]) -> Examined:
+def _examine_beside(path: Path, stop: Stop) -> Examined:
+    arguments = [sys.executable, "-P", "-m", "coordinator.storage.pinned_state", str(path)]
+    # Its input ends with this process, however that ends: then it ends as well.
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
+        assert child.stdout is not None, "it is a pipe"
+        try:
+            while child.poll() is None:
+                stop.rest(LOOK_S)  # what it prints is short: the pipe holds it
+        except WorkStopped:
+            child.kill()
+            raise
+        said = child.stdout.read()
+    if child.returncode != 0:
+        raise subprocess.CalledProcessError(child.returncode, arguments)
+    return msgspec.json.decode(said, type=Examined)
+
+
+def _examine(path: Path, stop: Stop, *, pause: Callable[[], None]) -> Examined:
     """Three things at the same time: each takes long, and only reads."""
     with ThreadPoolExecutor(2) as pool:
-        flaw, sha256 = pool.submit(flaw_in, path, at_rest=True), pool.submit(sha256_of, path)
+        flaw, sha256 = pool.submit(flaw_in, path, at_rest=True), pool.submit(sha256_of, path, stop)
         try:
             content, unreadable = content_digest(path, pause=pause), ""
         except sqlite3.Error as error:
@@ -166,14 +152,14 @@ def _no_pause() -> None:
     """The kernel shares the processors out."""
 
 
-def pacing() -> Callable[[], None]:
-    """To be called often by what takes minutes: rests PAUSE_S after every WORK_S."""
+def pacing(stop: Stop) -> Callable[[], None]:
+    """To be called often by what takes minutes: rests PAUSE_S after every WORK_S. Raises WorkStopped."""
     rested_s = time.monotonic()
 
     def pause() -> None:
         nonlocal rested_s
         if time.monotonic() - rested_s >= WORK_S:
-            time.sleep(PAUSE_S)
+            stop.rest(PAUSE_S)
             rested_s = time.monotonic()
 
     return pause
@@ -191,7 +177,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(OSError):  # a service may be forbidden to
         os.nice(NICENESS)
-    sys.stdout.buffer.write(msgspec.json.encode(_examine(Path(sys.argv[1]), pause=_no_pause)))
+    sys.stdout.buffer.write(msgspec.json.encode(_examine(Path(sys.argv[1]), NEVER, pause=_no_pause)))
 
 
 if __name__ == "__main__":

@@ -31,9 +31,10 @@ from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, sync_fil
 from coordinator.model.bounds import Count
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.runtime.json_files import sealed, unsealed
+from coordinator.runtime.stopping import NEVER, Stop
 from coordinator.storage.file_digests import digest_beside, matches_digest, sha256_of
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.pinned_state import Examiner, Pinned
+from coordinator.storage.pinned_state import Pinned, examine
 from coordinator.storage.snapshot_origins import read_origin, write_origin
 from coordinator.storage.state_backup import copy_pinned, copy_settled
 from coordinator.storage.state_damage import StateDamaged, damage_in, flaw_in
@@ -107,9 +108,8 @@ class SnapshotDisk:
 class Incoming:
     """A snapshot that comes in parts, each at `offset`. One fetcher at a time."""
 
-    def __init__(self, directory: Path, meta: SnapshotMeta, examiner: Examiner, source: str = "") -> None:
+    def __init__(self, directory: Path, meta: SnapshotMeta, source: str = "") -> None:
         self._meta = meta
-        self._examiner = examiner
         self._source = source  # who offers it
         self._origin_path = directory / f"{_name(meta)}.origin"
         self._path = directory / f"{_name(meta)}.part"
@@ -161,11 +161,11 @@ class Incoming:
             _write_all(file.fileno(), chunk.data)
         self.offset += len(chunk.data)
 
-    def finish(self) -> None:
+    def finish(self, stop: Stop = NEVER) -> None:
         """Verify what came.
 
         Raises InvalidRequest, and removes it all, unless it is the snapshot that was asked; OSError, and
-        removes it too, when the disk refuses.
+        removes it too, when the disk refuses; WorkStopped, and removes nothing.
 
         Afterwards it is durable and waits for SnapshotStore.install.
         """
@@ -174,7 +174,7 @@ class Incoming:
             return
         assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
         assert self._note is not None
-        examined = self._examiner.examine(self._path)
+        examined = examine(self._path, stop)
         if examined.sha256 != self._note.sha256:
             self.restart()
             raise InvalidRequest("snapshot: what came is not what was announced.")
@@ -233,7 +233,6 @@ class SnapshotStore:
         self._intent_path = state_path.with_name(state_path.name + ".install")
         self._origin_path = state_path.with_name(state_path.name + ".origin")
         self._disk = disk or SnapshotDisk()
-        self._examiner = Examiner()
         self._outgoing: _Note | None = None
         self._origin = read_origin(self._origin_path)
         self.served_at_s = float("-inf")  # when somebody last fetched a part, on the monotonic clock
@@ -243,10 +242,6 @@ class SnapshotStore:
             if note is not None and path.stat().st_size == note.size_bytes:
                 self._outgoing = max(self._outgoing or note, note, key=lambda n: (n.meta.index, n.meta.term))
 
-    def close(self) -> None:
-        """End what is being examined, in whichever thread; nothing can be made or verified any more."""
-        self._examiner.close()
-
     def pin(self, file: PageSums | None = None) -> Pinned:
         """The state as it is now. Raises sqlite3.Error. `file` as in Pinned."""
         return Pinned(self._state_path, file)
@@ -255,10 +250,10 @@ class SnapshotStore:
         """What is wrong with the structure of the state, which is in use; "" if nothing is. See flaw_in."""
         return flaw_in(self._state_path, at_rest=False)
 
-    def make(self, pinned: Pinned) -> Made:
+    def make(self, pinned: Pinned, stop: Stop = NEVER) -> Made:
         """Write the state as a snapshot, which `publish` then hands out: seconds to minutes. Closes `pinned`.
 
-        Raises InsufficientStorage, OSError, and StateDamaged when what was copied is no sound database.
+        Raises InsufficientStorage, OSError, WorkStopped, and StateDamaged when the copy is no sound database.
         """
         making = self._directory / MAKING_NAME
         try:
@@ -266,10 +261,10 @@ class SnapshotStore:
                 making.unlink(missing_ok=True)
                 _check_room(self._directory, self._state_path.stat().st_size)
                 if pinned.file is None:
-                    copy_pinned(pinned.db, making)
+                    copy_pinned(pinned.db, making, stop=stop)
                 else:
-                    copy_settled(pinned.file, making)
-            found = self._examiner.examine(making)
+                    copy_settled(pinned.file, making, stop=stop)
+            found = examine(making, stop)
             if found.flaw:
                 raise StateDamaged(f"state.sqlite is damaged: its copy says {found.flaw}")
             meta = describe(making)
@@ -354,7 +349,7 @@ class SnapshotStore:
             for path in sorted(self._directory.glob(pattern)):
                 if path.name.split(".")[0] != _name(meta):
                     path.unlink()
-        return Incoming(self._directory, meta, self._examiner, source)
+        return Incoming(self._directory, meta, source)
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
         """Make the snapshot that `Incoming.finish` verified the database of `store`.

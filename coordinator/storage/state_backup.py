@@ -6,12 +6,12 @@ takes less than half of the time: so long the WAL grows (`coordinator.storage.pi
 
 import os
 import sqlite3
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ca.secretfiles import sync_directory
+from coordinator.runtime.stopping import NEVER, Stop
 from coordinator.storage.page_sums import PageSums
 
 PAUSE_S = 0.005  # after each step: a copy takes at most about 200 MB/s, and lets others to the disk
@@ -22,29 +22,31 @@ _SYNC_SENT = 4  # likewise
 _FORMAT_AT, _NO_WAL = 18, b"\x01\x01"  # https://www.sqlite.org/fileformat.html, section 1.3.3
 
 
-def copy_database(source: Path, target: Path, *, pause_s: float = PAUSE_S) -> None:
+def copy_database(source: Path, target: Path, *, pause_s: float = PAUSE_S, stop: Stop = NEVER) -> None:
     """A consistent copy of a database that others may be changing, in place of what `target` holds, durable.
 
     All in one read transaction: with it open, what others commit neither shows nor makes the copy begin again
     (https://www.sqlite.org/c3ref/backup_finish.html), so the copy ends however many changes come. The WAL
-    grows meanwhile. The copy is one file, not in WAL mode. Leaves nothing there when it fails.
+    grows meanwhile. The copy is one file, not in WAL mode. Leaves nothing there when it fails, or is stopped.
     """
     with closing(
         sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
     ) as live:
         live.execute("BEGIN")
         live.execute("SELECT log_index FROM applied").fetchone()  # the transaction begins with the first read
-        copy_pinned(live, target, pause_s=pause_s)
+        copy_pinned(live, target, pause_s=pause_s, stop=stop)
         live.execute("COMMIT")
 
 
-def copy_pinned(live: sqlite3.Connection, target: Path, *, pause_s: float = PAUSE_S) -> None:
+def copy_pinned(
+    live: sqlite3.Connection, target: Path, *, pause_s: float = PAUSE_S, stop: Stop = NEVER
+) -> None:
     """The same of what a connection sees in the read transaction that it has open."""
     with _made(target) as descriptor:
-        _copy(live, target, descriptor, pause_s)
+        _copy(live, target, descriptor, lambda: stop.rest(pause_s))
 
 
-def copy_settled(file: PageSums, target: Path, *, pause_s: float = PAUSE_S) -> None:
+def copy_settled(file: PageSums, target: Path, *, pause_s: float = PAUSE_S, stop: Stop = NEVER) -> None:
     """The same of a database that is pinned as it lies in its file (see Store.settle). Raises OSError."""
     with _made(target) as descriptor:
         size_bytes, offset, steps = file.size_bytes(), 0, 0
@@ -55,7 +57,7 @@ def copy_settled(file: PageSums, target: Path, *, pause_s: float = PAUSE_S) -> N
             offset, steps = offset + sent, steps + 1
             if steps % _SYNC_SENT == 0:
                 os.fdatasync(descriptor)
-            time.sleep(pause_s)
+            stop.rest(pause_s)
         # The copy says WAL, as the original does. To have SQLite change that would make a WAL beside it.
         os.pwrite(descriptor, _NO_WAL, _FORMAT_AT)
 
@@ -75,7 +77,7 @@ def _made(target: Path) -> Iterator[int]:
     sync_directory(target.parent)
 
 
-def _copy(live: sqlite3.Connection, target: Path, descriptor: int, pause_s: float) -> None:
+def _copy(live: sqlite3.Connection, target: Path, descriptor: int, rest: Callable[[], None]) -> None:
     steps = 0
 
     def after_step(status: int, remaining: int, total: int) -> None:
@@ -85,7 +87,7 @@ def _copy(live: sqlite3.Connection, target: Path, descriptor: int, pause_s: floa
         if steps % _SYNC_STEPS == 0:
             os.fdatasync(descriptor)
         if remaining:
-            time.sleep(pause_s)
+            rest()
 
     with closing(sqlite3.connect(target, isolation_level=None)) as copied:
         # A copy that fails is thrown away, so it needs no journal; it is synced as a whole.

@@ -51,6 +51,7 @@ async def test_directory_gets_snapshot_digest_and_note_and_the_newest_stay(
     directory = tmp_path / "elsewhere"
     directory.mkdir()
     (directory / "other-20261127T100000-1.sqlite").write_bytes(b"of another cluster")
+    (directory / ".lab-20261127T090000-8.sqlite.making").write_bytes(b"of a leader that was killed")
     for index in (9, 10, 11):
         assert await sent(files, directory, index) == f"directory {directory}"
     names = sorted(path.name for path in directory.iterdir())

@@ -16,6 +16,7 @@ from coordinator.model.records import CoordinatorRecord
 from coordinator.raft.messages import Entry, HardState
 from coordinator.rpc.client import MetadataClient
 from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.runtime.stopping import Stop
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost
 from coordinator.storage.snapshot_origins import write_origin
@@ -97,12 +98,12 @@ async def test_source_hears_of_a_rebuild_for_as_long_as_that_verifies(
     snapshots = SnapshotStore(tmp_path / "snapshots", state.path)
     finish, heard = Incoming.finish, list[bool]()
 
-    def finish_late(incoming: Incoming) -> None:
+    def finish_late(incoming: Incoming, stop: Stop) -> None:
         asked_at_s, ends_at_s = snapshots.served_at_s, time.monotonic() + DEADLINE_S
         while snapshots.served_at_s == asked_at_s and time.monotonic() < ends_at_s:
             time.sleep(0.001)
         heard.append(snapshots.served_at_s > asked_at_s)
-        finish(incoming)
+        finish(incoming, stop)
 
     monkeypatch.setattr(snapshot_fetch, "HEARD_S", 0.01)
     monkeypatch.setattr(Incoming, "finish", finish_late)

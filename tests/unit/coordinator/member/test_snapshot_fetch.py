@@ -20,6 +20,7 @@ from coordinator.model.records import CoordinatorRecord
 from coordinator.protocol.calls import AnyCall, SnapshotChunkCall
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
 from coordinator.rpc.websocket import end
+from coordinator.runtime.stopping import Stop
 from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
 from tests.unit.peer_ports import connected, serving
 from tests.unit.snapshot_files import taken
@@ -179,13 +180,13 @@ async def test_source_hears_of_a_member_for_as_long_as_it_verifies(
         meta = taken(source.snapshots, origin="")
         source.before = refuse
 
-        def finish_late(incoming: Incoming) -> None:
+        def finish_late(incoming: Incoming, stop: Stop) -> None:
             heard.append(source.snapshots.served_at_s)
             asked, ends_at_s = len(source.asked), time.monotonic() + DEADLINE_S
             while len(source.asked) < asked + 3 and time.monotonic() < ends_at_s:
                 time.sleep(0.001)
             heard.append(source.snapshots.served_at_s)
-            finish(incoming)
+            finish(incoming, stop)
 
         monkeypatch.setattr(snapshot_fetch, "HEARD_S", 0.01)
         monkeypatch.setattr(Incoming, "finish", finish_late)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ca.errors import Unavailable
+from coordinator.runtime.stopping import Stop, WorkStopped
 from coordinator.storage import pinned_state
-from coordinator.storage.pinned_state import Examiner
+from coordinator.storage.pinned_state import examine
 from deploy.dev.processes import wait_until
 
 WAIT_S = 20.0
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from coordinator.storage import pinned_state
 pinned_state.EXAMINED_BESIDE_BYTES_MIN = 0
-pinned_state.Examiner().examine(Path(sys.argv[1]))
+pinned_state.examine(Path(sys.argv[1]))
 """
 
 
@@ -47,17 +47,15 @@ def examining(path: Path) -> list[int]:
     return found
 
 
-def test_examination_ends_when_it_is_closed(endless: Path) -> None:
-    examiner = Examiner()
+def test_examination_ends_when_it_is_stopped(endless: Path) -> None:
+    stop = Stop()
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(examiner.examine, endless)
+        done = pool.submit(examine, endless, stop)
         wait_until(lambda: bool(examining(endless)), what="an examination", timeout_s=WAIT_S)
-        examiner.close()
-        with pytest.raises(Unavailable):
+        stop.set()
+        with pytest.raises(WorkStopped):
             done.result(WAIT_S)
     assert examining(endless) == []
-    with pytest.raises(Unavailable):
-        examiner.examine(endless)
 
 
 def test_examination_ends_with_a_process_that_is_killed(endless: Path) -> None:

@@ -15,7 +15,7 @@ from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage import pinned_state, state_backup
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.pinned_state import Examiner, Pinned, up_to_whole_hash
+from coordinator.storage.pinned_state import Pinned, examine, up_to_whole_hash
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import StateDamaged, flaw_in
@@ -142,7 +142,7 @@ def test_pinned_state_stays_while_changes_go_on(state: State, source: SnapshotSt
         expected = first.digest()
     made = source.make(pinned)
     assert (made.meta.index, made.content) == (before, expected)
-    assert Examiner().examine(source._directory / "making").content == expected
+    assert examine(source._directory / "making").content == expected
     with closing(source.pin()) as later:
         assert later.digest() != expected
 
@@ -168,7 +168,7 @@ def test_settled_state_is_copied_as_its_file_lies_while_changes_and_checkpoints_
     made = source.make(pinned)
     assert len(steps) > 3
     assert (made.meta.index, made.content) == (before, expected)
-    making = Examiner().examine(source._directory / "making")
+    making = examine(source._directory / "making")
     assert (making.flaw, making.content, making.sha256) == ("", expected, made.sha256)
     with closing(sqlite3.connect(source._directory / "making")) as copied:
         assert copied.execute("PRAGMA journal_mode").fetchone() == ("delete",)
@@ -186,11 +186,11 @@ def test_copy_is_examined_alike_in_a_process_of_its_own_and_here(
     is_beside: bool,
 ) -> None:
     source.make(source.pin())
-    here = Examiner().examine(source._directory / "making")
+    here = examine(source._directory / "making")
     monkeypatch.setattr(pinned_state, "EXAMINED_BESIDE_BYTES_MIN", 1)
     if not is_beside:
         monkeypatch.setattr(sys, "executable", "/nowhere")
-    assert Examiner().examine(source._directory / "making") == here
+    assert examine(source._directory / "making") == here
     assert ("in this process" in caplog.text) == (not is_beside)
 
 
@@ -201,7 +201,7 @@ def test_flaw_is_found_by_a_process_of_its_own(
     making = source._directory / "making"
     overwrite(making, place_of_a_row(making) // PAGE_BYTES * PAGE_BYTES, bytes(PAGE_BYTES))
     monkeypatch.setattr(pinned_state, "EXAMINED_BESIDE_BYTES_MIN", 1)
-    assert Examiner().examine(making).flaw
+    assert examine(making).flaw
 
 
 def test_state_of_which_a_reader_holds_a_part_in_the_wal_is_not_settled(
