@@ -10,11 +10,12 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -130,6 +131,20 @@ class Cluster:
 
     def data(self, member: Member) -> Path:
         return self._development.data(member)
+
+    def logged(self, sql: str, *values: str) -> list[Any]:
+        """What the log's state says, as the coordinator that is ahead has it: another may lag.
+
+        What the leader has answered is in it.
+        """
+        found = []
+        for member in self.coordinators:
+            state = self.data(member) / "state.sqlite"
+            with closing(sqlite3.connect(f"file:{state}?mode=ro", uri=True, isolation_level=None)) as db:
+                db.execute("BEGIN")
+                (index,) = db.execute("SELECT log_index FROM applied").fetchone()
+                found.append((index, db.execute(sql, values).fetchall()))
+        return max(found, key=lambda each: each[0])[1]
 
     def kill(self, *members: Member) -> None:
         """SIGKILL, all at once, then wait until they are gone."""

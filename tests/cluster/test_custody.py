@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import socket
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -35,16 +34,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
 
 
-def logged(cluster: Cluster, sql: str, *values: str) -> list[Any]:
-    """What the log's state says, as one of the coordinators has it by now."""
-    state = cluster.data(cluster.coordinators[0]) / "state.sqlite"
-    with closing(sqlite3.connect(f"file:{state}?mode=ro", uri=True)) as db:
-        return db.execute(sql, values).fetchall()
-
-
 def holders(cluster: Cluster, path: Path) -> list[str]:
     sql = "SELECT node_id FROM blob_replicas WHERE sha256 = ? ORDER BY node_id"
-    return [row[0] for row in logged(cluster, sql, path.name)]
+    return [row[0] for row in cluster.logged(sql, path.name)]
 
 
 def until_lost(cluster: Cluster, node: Member, path: Path) -> None:
@@ -238,10 +230,10 @@ def test_pull_puts_a_sound_blob_back_from_quarantine(cluster: Cluster, is_sound:
 def test_disk_holds_what_the_log_names_and_an_order_finds_nothing_to_do(cluster: Cluster) -> None:
     lacking = "SELECT sha256 FROM blob_replicas GROUP BY sha256 HAVING COUNT(*) < 3"
     # What the tests before have spoiled comes to a disk first, then the log hears of it.
-    wait_until(lambda: not logged(cluster, lacking), what="the last repair", timeout_s=SOON_S)
+    wait_until(lambda: not cluster.logged(lacking), what="the last repair", timeout_s=SOON_S)
     for node in cluster.nodes:
         counts = carried_out(cluster, node, "compare", f"agree-{node.id}")
         assert (counts["missing"], counts["unknown"], counts["added"]) == (0, 0, 0), node.id
         assert carried_out(cluster, node, "collect", f"agree-{node.id}")["left"] == 0
         sql = "SELECT sha256, size_bytes FROM blobs JOIN blob_replicas USING (sha256) WHERE node_id = ?"
-        assert dict(logged(cluster, sql, node.id)) == sizes_on(cluster.data(node))
+        assert dict(cluster.logged(sql, node.id)) == sizes_on(cluster.data(node))

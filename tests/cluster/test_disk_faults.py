@@ -11,7 +11,6 @@ import pytest
 from deploy.dev.processes import wait_until
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Answer, Cluster
-from tests.cluster.test_custody import logged
 from tests.cluster.test_damage import replica
 
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
@@ -72,7 +71,7 @@ def test_offset_is_told_only_after_a_slow_disk_has_synced_data_and_record(
     upload.finish(2 * PART)
 
 
-@pytest.mark.parametrize("stop", [PART + 1000, len(CONTENT)])
+@pytest.mark.parametrize("stop", [PART + 1000, pytest.param(len(CONTENT), marks=pytest.mark.long)])
 def test_client_that_waits_for_the_disk_is_not_cut_off_by_who_asks_for_the_offset(
     lone_node: Cluster, tmp_path: Path, stop: int
 ) -> None:
@@ -154,11 +153,11 @@ def test_node_that_dies_between_the_unlink_and_its_report_reports_after_its_star
     lone_node.kill(node)  # it has ended: this takes its exit code
     assert not path.exists()
     assert not sidecar.exists()
-    assert logged(lone_node, rows, path.name) == [(path.name,)]
+    assert lone_node.logged(rows, path.name) == [(path.name,)]
     lone_node.restart(node)
-    wait_until(lambda: not logged(lone_node, rows, path.name), what="the report", timeout_s=90)
+    wait_until(lambda: not lone_node.logged(rows, path.name), what="the report", timeout_s=90)
     wait_until(
-        lambda: not logged(lone_node, "SELECT sha256 FROM blobs WHERE sha256 = ?", path.name),
+        lambda: not lone_node.logged("SELECT sha256 FROM blobs WHERE sha256 = ?", path.name),
         what="the end of the blob",
         timeout_s=90,
     )

@@ -19,7 +19,6 @@ from node.packs.store import BLOB_BYTES_MAX
 from tests.blobs_on_disk import change_byte_on, content_on
 from tests.cluster.disk_shim import CHANGES, KINDS, DiskRules, disk_rules
 from tests.cluster.harness import Answer, Cluster
-from tests.cluster.test_custody import logged
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -251,8 +250,8 @@ def test_replicas_on_a_disk_that_fails_are_made_anew_and_those_on_a_full_one_are
             assert any("its replicas do not count" in line for line in told), told
             wait_until(
                 lambda: (
-                    logged(cluster, short, *named) == [(0,)]
-                    and logged(cluster, held, *named) == [(3 * len(named),)]
+                    cluster.logged(short, *named) == [(0,)]
+                    and cluster.logged(held, *named) == [(3 * len(named),)]
                 ),
                 what="other replicas",
                 timeout_s=HEALED_S,
@@ -284,7 +283,7 @@ def test_damage_on_a_read_only_disk_is_reported_and_made_anew(
     rules.add(f"{of(cluster, bad)}lost", CHANGES, errno.EROFS)
     change_byte_on(cluster.data(bad), sha256, 100)
     read_back(cluster, file_uuid, content, [bad])
-    wait_until(lambda: (bad.id,) not in logged(cluster, where, sha256), what="the report", timeout_s=SOON_S)
+    wait_until(lambda: (bad.id,) not in cluster.logged(where, sha256), what="the report", timeout_s=SOON_S)
     assert content_on(cluster.data(bad), sha256) not in (None, content)
     told = seen(cluster, bad, asked)
     assert told["poison_count"] >= 1
@@ -294,7 +293,7 @@ def test_damage_on_a_read_only_disk_is_reported_and_made_anew(
     assert f"! The node {bad.id} passes over what it cannot use:" in shown.stdout.decode()
     read_back(cluster, file_uuid, content, [bad])
     missing = "SELECT missing FROM blobs WHERE sha256 = ?"
-    wait_until(lambda: logged(cluster, missing, sha256) == [(0,)], what="another", timeout_s=HEALED_S)
+    wait_until(lambda: cluster.logged(missing, sha256) == [(0,)], what="another", timeout_s=HEALED_S)
     rules.clear()
 
     def is_rotten() -> bool:
@@ -320,7 +319,7 @@ def test_drain_goes_through_though_another_disk_fails_and_comes_to_an_end_on_the
     with rules.failing(of(cluster, bad), *KINDS[kind]):
         assert cluster.post(f"/cluster/nodes/{bad.id}/drain", node=asked).status == 200
         wait_until(
-            lambda: logged(cluster, least, *named) == [(3,)], what="all of it elsewhere", timeout_s=HEALED_S
+            lambda: cluster.logged(least, *named) == [(3,)], what="all of it elsewhere", timeout_s=HEALED_S
         )
         for file_uuid, content in files.items():
             read_back(cluster, file_uuid, content, cluster.nodes[:-1])

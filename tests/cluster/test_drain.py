@@ -16,7 +16,6 @@ from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
-from tests.cluster.test_custody import logged
 from tests.cluster.test_healing import holders, let_an_hour_pass, runs_of, state_of
 from tests.packed_blobs import packed_names
 
@@ -205,4 +204,4 @@ def is_settled(cluster: Cluster) -> bool:
     """No file lacks a replica, and no node has one to drop."""
     doomed = "SELECT COUNT(*) FROM blob_replicas WHERE doomed_at IS NOT NULL"
     lacking = "SELECT COUNT(*) FROM blobs WHERE missing > 0"
-    return logged(cluster, doomed) == [(0,)] and logged(cluster, lacking) == [(0,)]
+    return cluster.logged(doomed) == [(0,)] and cluster.logged(lacking) == [(0,)]

@@ -2,14 +2,12 @@
 
 import hashlib
 import http.client
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from coordinator.runtime.config import CoordinatorFiles
 from deploy.dev.cluster import Member
 from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster, random_file
@@ -35,9 +33,7 @@ def four(tmp_path: Path) -> Iterator[Cluster]:
 
 def counting(cluster: Cluster, sha256: str) -> list[str]:
     """The nodes whose replicas count, by word of the log."""
-    state = CoordinatorFiles(cluster.data(cluster.coordinators[0])).state
-    with closing(sqlite3.connect(f"file:{state}?mode=ro", uri=True)) as db:
-        return [node_id for (node_id,) in db.execute(COUNTING, (sha256,))]
+    return [node_id for (node_id,) in cluster.logged(COUNTING, sha256)]
 
 
 def downloaded_sha256(cluster: Cluster, file_uuid: str, node: Member) -> str:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -139,9 +138,7 @@ async def test_node_cannot_propose_what_only_coordinators_do(cluster: Cluster) -
 
 def sessions_of_members(cluster: Cluster) -> list[int]:
     """What no node knows: the numbers of the sessions that are open."""
-    path = CoordinatorFiles(cluster.data(cluster.coordinators[0])).state
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-        return [number for (number,) in db.execute("SELECT session FROM sessions ORDER BY session")]
+    return [number for (number,) in cluster.logged("SELECT session FROM sessions ORDER BY session")]
 
 
 async def answered(
