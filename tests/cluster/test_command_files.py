@@ -207,7 +207,9 @@ def test_du_adds_up_by_bucket_and_kind(cluster: Cluster, tmp_path: Path, name: s
     assert all(row["bucket"] for row in default)
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+@pytest.mark.parametrize(
+    "encoding", ["ascii", *(pytest.param(each, marks=pytest.mark.long) for each in ("latin-1", "utf-8"))]
+)
 def test_terminal_of_any_encoding_shows_the_whole_list(
     cluster: Cluster, tmp_path: Path, encoding: str
 ) -> None:

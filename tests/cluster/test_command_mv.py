@@ -8,7 +8,9 @@ from tests.cluster.command_output import objects, output, refusal
 from tests.cluster.harness import Cluster
 
 
-@pytest.mark.parametrize("path", ["project-files", "vms", "backups"])
+@pytest.mark.parametrize(
+    "path", ["vms", *(pytest.param(each, marks=pytest.mark.long) for each in ("project-files", "backups"))]
+)
 def test_file_of_any_kind_gets_another_name_and_keeps_the_rest(
     cluster: Cluster, tmp_path: Path, path: str
 ) -> None:

@@ -138,7 +138,7 @@ def test_cut_connections_are_made_again(cluster: Cluster, tmp_path: Path, file_u
     assert (tmp_path / "x").read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_interrupted_get_asks_only_for_what_is_missing(
     cluster: Cluster, tmp_path: Path, file_uuid: str, how: signal.Signals
 ) -> None:

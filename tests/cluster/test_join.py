@@ -20,6 +20,7 @@ from tests.cluster.harness import Answer, Cluster
 
 PATH = "/cluster/join/filestore"
 NEWCOMER = "newcomer"
+ODD_URLS = ("[::1]:7441", "https://::1:7441", "https://[::1]:99999")
 
 
 def body(cluster: Cluster, **changes: Any) -> dict[str, object]:
@@ -186,7 +187,9 @@ def test_bad_field_is_named(cluster: Cluster, field: str, value: object) -> None
     assert field in answer.json["details"]
 
 
-@pytest.mark.parametrize("url", ["[::1]:7441", "127.0.0.1:7441", "https://::1:7441", "https://[::1]:99999"])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:7441", *(pytest.param(each, marks=pytest.mark.long) for each in ODD_URLS)]
+)
 def test_what_is_no_url_of_a_coordinator_is_told_as_such(cluster: Cluster, url: str) -> None:
     data = str(cluster.data(cluster.nodes[0]))
     done = cluster.filestore("node", "reconnect", "--data", data, "--coordinator", url)

@@ -136,7 +136,7 @@ def test_name_that_is_no_text_fails_alone_and_goes_with_another(cluster: Cluster
     assert cluster.filestore("put", str(odd), "--filename", "good").returncode == 0
 
 
-@pytest.mark.parametrize("name", ["", ".", "/"])
+@pytest.mark.parametrize("name", ["", *(pytest.param(each, marks=pytest.mark.long) for each in (".", "/"))])
 def test_name_that_is_none_is_refused_in_one_line(cluster: Cluster, name: str) -> None:
     for arguments in ((name,), (name, "--filename", "x")):
         done = cluster.filestore("put", *arguments)

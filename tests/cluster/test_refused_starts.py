@@ -17,6 +17,8 @@ from tests.cluster.harness import Cluster
 from tests.cluster.test_doctor import lose_end_of_log, reword
 from tests.web_certificates import write_pair
 
+EITHER_ROLE = pytest.mark.parametrize("role", ["coordinator", pytest.param("node", marks=pytest.mark.long)])
+
 
 def copied(cluster: Cluster, member: Member, directory: Path) -> Path:
     """Its directory as it is now, elsewhere."""
@@ -32,7 +34,7 @@ def refusal(cluster: Cluster, role: str, data: Path, *options: str) -> str:
     return said[0]
 
 
-@pytest.mark.parametrize("role", ["coordinator", "node"])
+@EITHER_ROLE
 def test_port_of_another_process_is_named(cluster: Cluster, tmp_path: Path, role: str) -> None:
     member = next(member for member in cluster.members if member.role == role)
     line = refusal(cluster, role, copied(cluster, member, tmp_path))
@@ -44,7 +46,7 @@ def test_second_coordinator_in_one_directory_is_refused(cluster: Cluster) -> Non
     assert line.startswith("filestore: conflict: A coordinator runs in this directory already: ")
 
 
-@pytest.mark.parametrize("role", ["coordinator", "node"])
+@EITHER_ROLE
 def test_credential_that_others_may_read_is_refused(cluster: Cluster, tmp_path: Path, role: str) -> None:
     member = next(member for member in cluster.members if member.role == role)
     data = copied(cluster, member, tmp_path)
@@ -52,7 +54,7 @@ def test_credential_that_others_may_read_is_refused(cluster: Cluster, tmp_path: 
     assert refusal(cluster, role, data).endswith("open to others than its owner: chmod 600 it")
 
 
-@pytest.mark.parametrize("role", ["coordinator", "node"])
+@EITHER_ROLE
 def test_options_for_browsers_that_cannot_be_used_are_named(
     cluster: Cluster, tmp_path: Path, role: str
 ) -> None:
@@ -67,8 +69,15 @@ def test_options_for_browsers_that_cannot_be_used_are_named(
     assert "secret" not in line
 
 
-@pytest.mark.parametrize("role", ["coordinator", "node"])
-@pytest.mark.parametrize("name", ["ca.pem", "credential.pem"])
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        ("coordinator", "ca.pem"),
+        ("node", "credential.pem"),
+        pytest.param("coordinator", "credential.pem", marks=pytest.mark.long),
+        pytest.param("node", "ca.pem", marks=pytest.mark.long),
+    ],
+)
 def test_certificate_that_was_overwritten_is_named(
     cluster: Cluster, tmp_path: Path, role: str, name: str
 ) -> None:

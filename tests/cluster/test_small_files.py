@@ -36,6 +36,8 @@ SIZE_BYTES = 4096
 AT_ONCE = 24
 NAME = base64.b64encode(b"lab").decode()
 METHODS = pytest.mark.parametrize("method", ["PUT", "PATCH"])
+BY_PUT = pytest.mark.parametrize("method", ["PUT", pytest.param("PATCH", marks=pytest.mark.long)])
+BY_PATCH = pytest.mark.parametrize("method", ["PATCH", pytest.param("PUT", marks=pytest.mark.long)])
 BROKEN_OFF = (ConnectionError, http.client.HTTPException, ssl.SSLError)
 
 
@@ -162,7 +164,7 @@ def test_content_that_its_creator_declared_otherwise_is_refused(small: Cluster, 
     assert holders_of(small, sha256_of(steps)) == []
 
 
-@METHODS
+@BY_PATCH
 def test_body_that_breaks_off_goes_on_where_it_ended(small: Cluster, method: str) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES))
     with part_sent(steps, method, 1000):
@@ -195,7 +197,7 @@ def test_node_that_hangs_keeps_nobody_waiting_long_and_gets_its_copy_later(small
     )
 
 
-@METHODS
+@BY_PUT
 def test_too_few_nodes_keep_the_bytes_for_later(small: Cluster, method: str) -> None:
     steps = Steps(small, os.urandom(SIZE_BYTES))
     with small.down(*steps.others):
@@ -226,7 +228,7 @@ def test_what_cannot_be_completed_is_kept_whole_in_place_of_what_came_before(
     assert read(steps, steps.others[0]) == steps.content
 
 
-@METHODS
+@BY_PUT
 def test_what_was_answered_outlives_its_node_and_is_there_when_it_comes_back(
     small: Cluster, method: str
 ) -> None:

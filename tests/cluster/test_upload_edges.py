@@ -149,7 +149,15 @@ def test_whole_put_replaces_what_was_there(cluster: Cluster) -> None:
     assert upload.content() == b"0123456789"
 
 
-@pytest.mark.parametrize(("length", "status"), [(2**62, 413), (2**53, 413), (2**53 - 1, 507), (10**15, 507)])
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [
+        (2**53, 413),
+        (2**53 - 1, 507),
+        pytest.param(2**62, 413, marks=pytest.mark.long),
+        pytest.param(10**15, 507, marks=pytest.mark.long),
+    ],
+)
 def test_length_that_no_disk_has_room_for_is_refused_before_the_body(
     cluster: Cluster, length: int, status: int
 ) -> None:
