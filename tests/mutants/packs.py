@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 _PACKS = "tests/unit/node/packs"
 _STORE = f"{_PACKS}/test_pack_store.py::test_"
 CUT = f"{_PACKS}/test_pack_power_loss.py::test_what_was_stored_is_there_and_what_was_removed_is_not"
+COMES_BACK = f"{_PACKS}/test_pack_power_loss.py::test_pack_that_comes_back_brings_nothing_back_with_it"
 CUT_LEFT, CUT_LOST = f"{CUT}[1-index left]", f"{CUT}[1-index lost]"
 REMOVED = f"{_STORE}removed_blob_is_not_found_whoever_opens_the_packs[False]"
 DAMAGED = f"{_STORE}damage_costs_one_blob"
@@ -98,7 +99,7 @@ PACKS = (
         _STORE_FILE,
         "            self._disk.fsync(self._directory)\n            self.index.drop(number)\n",
         "            self.index.drop(number)\n",
-        f"{CUT}[20-index left]",
+        COMES_BACK,
     ),
     _of(
         "pack dropped with what was not copied",

@@ -15,7 +15,7 @@ Two ends of it are tried as often as the dice: that nothing is left which was no
 import itertools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -324,9 +324,19 @@ def cuts(record: Record, seed: int, count: int, *, behind: str = "NRLU") -> Iter
             case _:
                 at, luck = next(in_turn)
         chosen.append((at, number, luck))
+    yield from _cuts(record, seed, sorted(chosen, key=lambda each: each[:2]))
+
+
+def cuts_at(record: Record, seed: int, places: Sequence[int], luck: Luck, *, count: int) -> Iterator[Cut]:
+    """`count` of them after each of these numbers of calls, ascending; each is valid until the next."""
+    chosen = [(at, number, luck) for at in places for number in range(count)]
+    yield from _cuts(record, seed, chosen)
+
+
+def _cuts(record: Record, seed: int, chosen: Sequence[tuple[int, int, Luck]]) -> Iterator[Cut]:
     disk, played = Disk(record), 0
-    for at, number, luck in sorted(chosen, key=lambda each: each[:2]):
-        for call in calls[played:at]:
+    for at, number, luck in chosen:
+        for call in record.calls[played:at]:
             disk.play(call)
         played = at
         yield disk.cut(luck, random.Random(f"{seed} {number}"), at)

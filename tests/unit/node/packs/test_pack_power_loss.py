@@ -10,11 +10,13 @@ import pytest
 
 from node.packs.store import PackStore
 from tests.unit.disk_record import Record, Recorder
-from tests.unit.disk_replay import Cut, cuts
+from tests.unit.disk_replay import Cut, Luck, cuts, cuts_at
 from tests.unit.node.packs.pack_acts import BLOBS_MAX, PACK_BYTES, blob
 from tests.unit.packed_store import rewrite
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))]
+
+CUTS_EACH = 8  # at one place, with the contents of the index as they may be
 
 SEEDS_OF_KILLS = [4, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 40))]
 
@@ -47,6 +49,12 @@ def before_syncs(record: Record) -> list[int]:
     return [at for at, call in enumerate(calls) if call.kind == "D" and call.paths[0].endswith(".pack")]
 
 
+def after_rewriting(record: Record) -> list[int]:
+    """After how many calls a pack was removed, and the index said so."""
+    said = ("N", b"rewritten")
+    return [at for at, call in enumerate(record.calls) if (call.kind, call.data[:9]) == said]
+
+
 def check(store: PackStore, stored: set[int], removed: set[int], cut: Cut) -> None:
     for number in stored:
         sha256, content = blob(number)
@@ -76,6 +84,15 @@ def test_what_was_stored_is_there_and_what_was_removed_is_not(
             check(store, stored, removed, cut)
             present = {sha256 for sha256, _ in store.after(b"", 10_000)}
             assert present <= {blob(number)[0] for number in range(BLOBS_MAX)}
+
+
+def test_pack_that_comes_back_brings_nothing_back_with_it(used: Record, tmp_path: Path) -> None:
+    """That its name is gone is durable before the index forgets which of its blobs were removed."""
+    for number, cut in enumerate(cuts_at(used, 1, after_rewriting(used), Luck.MADE, count=CUTS_EACH)):
+        directory = cut.put(tmp_path / f"cut-{number}")
+        with closing(PackStore(directory / "packs", pack_bytes_max=PACK_BYTES)) as store:
+            check(store, set(), numbers(cut, "removed"), cut)
+        shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_KILLS)
