@@ -30,6 +30,7 @@ from coordinator.storage.state_damage import flaw_in
 
 _WHOLE_TAG = b"hash_whole"  # spares decoding every other entry
 EXAMINED_BESIDE_BYTES_MIN: Final = 256 << 20  # some 200,000 files: seconds
+MAPPED_BYTES: Final = 2 << 30  # by that process, as SIGBUS ends it alone
 NICENESS: Final = 5  # of the process that examines
 WORK_S = 0.01  # and then PAUSE_S: others want this processor, and Python's lock, too
 PAUSE_S = 0.002
@@ -137,10 +138,11 @@ def _examine_beside(path: Path, stop: Stop) -> Examined:
     return msgspec.json.decode(said, type=Examined)
 
 
-def _examine(path: Path, stop: Stop, *, pause: Callable[[], None]) -> Examined:
+def _examine(path: Path, stop: Stop, *, pause: Callable[[], None], mapped_bytes: int = 0) -> Examined:
     """Three things at the same time: each takes long, and only reads."""
     with ThreadPoolExecutor(2) as pool:
-        flaw, sha256 = pool.submit(flaw_in, path, at_rest=True), pool.submit(sha256_of, path, stop)
+        flaw = pool.submit(flaw_in, path, at_rest=True, mapped_bytes=mapped_bytes)
+        sha256 = pool.submit(sha256_of, path, stop)
         try:
             content, unreadable = content_digest(path, pause=pause), ""
         except sqlite3.Error as error:
@@ -177,7 +179,8 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(OSError):  # a service may be forbidden to
         os.nice(NICENESS)
-    sys.stdout.buffer.write(msgspec.json.encode(_examine(Path(sys.argv[1]), NEVER, pause=_no_pause)))
+    found = _examine(Path(sys.argv[1]), NEVER, pause=_no_pause, mapped_bytes=MAPPED_BYTES)
+    sys.stdout.buffer.write(msgspec.json.encode(found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Whoever examines a copy of the state in a process of its own ends it with itself, however that ends."""
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +14,9 @@ import pytest
 from coordinator.runtime.stopping import Stop, WorkStopped
 from coordinator.storage import pinned_state
 from coordinator.storage.pinned_state import examine
+from coordinator.storage.state_backup import copy_database
 from deploy.dev.processes import wait_until
+from tests.unit.state import State
 
 WAIT_S = 20.0
 EXAMINE = """
@@ -56,6 +60,23 @@ def test_examination_ends_when_it_is_stopped(endless: Path) -> None:
         with pytest.raises(WorkStopped):
             done.result(WAIT_S)
     assert examining(endless) == []
+
+
+def test_examination_is_done_here_where_a_page_that_is_not_given_ends_its_process(
+    endless: Path, tmp_path: Path
+) -> None:
+    state, copy = State(tmp_path / "state.sqlite"), tmp_path / "copy.sqlite"
+    copy_database(state.path, copy)
+    state.store.close()
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(examine, endless)
+        wait_until(lambda: bool(examining(endless)), what="an examination", timeout_s=WAIT_S)
+        shutil.copy(copy, tmp_path / "sound")
+        (tmp_path / "sound").replace(endless)
+        (child,) = examining(endless)
+        os.kill(child, signal.SIGBUS)
+        assert done.result(WAIT_S) == examine(copy)
+    assert not done.result().flaw
 
 
 def test_examination_ends_with_a_process_that_is_killed(endless: Path) -> None:
