@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -42,9 +42,8 @@ ERROR_BYTES_SHOWN: Final = 300
 LISTED: Final = 1000
 PAUSE_S: Final = 1.0  # before the next attempt
 _PASSING: Final = (HTTPStatus.LOCKED, HTTPStatus.TOO_MANY_REQUESTS)
-_SNAPSHOT: Final = ".sqlite"
 _MAKING: Final = ".making"
-_INDEX: Final = re.compile(r"-(\d+)\.sqlite$")
+_OWN: Final = r"{cluster}-\d{{8}}T\d{{6}}-(\d+)\.sqlite"
 
 
 class OffsiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,10 +82,11 @@ class Offsite:
         note = await in_thread(partial(self._note, snapshot, name, log_index, at))
         if self._config.directory:
             directory = self._files.data / self._config.directory
-            await in_thread(partial(_into_directory, directory, snapshot, name, note, self._config.keep))
+            work = partial(_into_directory, directory, cluster.cluster, snapshot, note, self._config.keep)
+            await in_thread(work)
             return f"directory {directory}"
         async with _Bucket.opened(self._files.data, self._config) as bucket:
-            await bucket.receive(snapshot, name, note, prefix=f"{cluster.cluster}-", keep=self._config.keep)
+            await bucket.receive(snapshot, name, note, cluster=cluster.cluster, keep=self._config.keep)
         return f"bucket {self._config.bucket_id}"
 
     def _note(self, snapshot: Path, name: str, log_index: int, at: str, stop: Stop) -> bytes:
@@ -113,14 +113,17 @@ def read_offsite(files: CoordinatorFiles) -> Offsite | None:
         raise NotInitialised(f"{files.offsite} cannot be read: {error}") from error
 
 
-def _into_directory(directory: Path, snapshot: Path, name: str, note: bytes, keep: int, stop: Stop) -> None:
+def _into_directory(
+    directory: Path, cluster: str, snapshot: Path, note: bytes, keep: int, stop: Stop
+) -> None:
     """Blocks until it is durable. A directory that is not there is not made: it may not be mounted."""
     if not directory.is_dir():
         raise Unavailable(f"There is no directory {directory}: is it mounted?")
+    name = f"{cluster}-{snapshot.name}"
     target, making = directory / name, directory / f".{name}{_MAKING}"
-    prefix = name.rpartition("-")[0].rpartition("-")[0]
-    for left in directory.glob(f".{prefix}-*{_MAKING}"):
-        left.unlink(missing_ok=True)  # of a process that was killed
+    for left in directory.glob(f".*{_MAKING}"):
+        if _index_of(left.name.removeprefix(".").removesuffix(_MAKING), cluster) is not None:
+            left.unlink(missing_ok=True)  # of a process that was killed
     digest = f"{sha256_of(snapshot, stop)}  {name}\n".encode()
     for path, content in ((digest_beside(target), digest), (_note_beside(target), note)):
         _write(path, content)
@@ -132,8 +135,7 @@ def _into_directory(directory: Path, snapshot: Path, name: str, note: bytes, kee
     except BaseException:
         making.unlink(missing_ok=True)
         raise
-    own = [each.name for each in directory.glob(f"{prefix}-*{_SNAPSHOT}")]
-    for older in _older(own, keep):
+    for older in _older([each.name for each in directory.iterdir()], cluster, keep):
         for path in (directory / older, digest_beside(directory / older), _note_beside(directory / older)):
             path.unlink(missing_ok=True)
     sync_directory(directory)
@@ -151,9 +153,15 @@ def _note_beside(snapshot: Path) -> Path:
     return snapshot.with_name(f"{snapshot.name}.json")
 
 
-def _older(names: Sequence[str], keep: int) -> list[str]:
-    """All but the newest, by the index of the log: a clock may be wrong."""
-    own = [(int(found[1]), name) for name in names if (found := _INDEX.search(name))]
+def _index_of(name: str, cluster: str) -> int | None:
+    """The last entry in a snapshot of this cluster, None for what is not one: `lab-2` is not `lab`."""
+    found = re.fullmatch(_OWN.format(cluster=re.escape(cluster)), name)
+    return int(found[1]) if found else None
+
+
+def _older(names: Iterable[str], cluster: str, keep: int) -> list[str]:
+    """All snapshots of this cluster but the newest, by the index of the log: a clock may be wrong."""
+    own = [(index, name) for name in names if (index := _index_of(name, cluster)) is not None]
     return [name for _, name in sorted(own)[:-keep]]
 
 
@@ -179,13 +187,13 @@ class _Bucket:
         ) as http:
             yield cls(http, config)
 
-    async def receive(self, snapshot: Path, name: str, note: bytes, *, prefix: str, keep: int) -> None:
+    async def receive(self, snapshot: Path, name: str, note: bytes, *, cluster: str, keep: int) -> None:
         """Store the snapshot and what belongs to it; then remove those that are too many."""
         digest = await in_thread(partial(sha256_of, snapshot))
         await self._tried(partial(self._store, f"{name}.sha256", f"{digest}  {name}\n".encode()))
         await self._tried(partial(self._store, f"{name}.json", note))
         await self._tried(partial(self._store, name, snapshot, sha256=digest))
-        await self._tried(partial(self._remove_older, prefix, keep))
+        await self._tried(partial(self._remove_older, cluster, keep))
 
     async def _tried(self, work: Callable[[str], Awaitable[None]]) -> None:
         """Do it, all of it again at the next address when something failed that may pass. Raises Unavailable.
@@ -219,14 +227,14 @@ class _Bucket:
         else:
             await self._call("PUT", place, data=content)
 
-    async def _remove_older(self, prefix: str, keep: int, url: str) -> None:
-        query = {"filename": prefix, "status": "available", "limit": str(LISTED)}
+    async def _remove_older(self, cluster: str, keep: int, url: str) -> None:
+        query = {"filename": f"{cluster}-", "status": "available", "limit": str(LISTED)}
         bucket = f"{url}/api/v1/buckets/{self._config.bucket_id}/files"
         listed = await self._call("GET", bucket, params=query)
         ids: dict[str, list[str]] = {}
         for file in listed["files"]:
             ids.setdefault(file["filename"], []).append(file["file_uuid"])
-        for older in _older([each for each in ids if each.endswith(_SNAPSHOT)], keep):
+        for older in _older(ids, cluster, keep):
             for each in (older, f"{older}.sha256", f"{older}.json"):
                 for file_uuid in ids.get(each, ()):
                     await self._call("DELETE", f"{url}/api/v1/files/{file_uuid}")

@@ -71,6 +71,23 @@ async def test_directory_gets_snapshot_digest_and_note_and_the_newest_stay(
     assert (note["log_index"], note["taken_at"], note["coordinator"]["cluster"]) == (11, AT, "lab")
 
 
+async def test_what_another_cluster_whose_name_begins_alike_keeps_there_stays(
+    files: CoordinatorFiles, tmp_path: Path
+) -> None:
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    others = {
+        "lab-2-20261127T100000-1.sqlite",
+        "lab-before-the-move-5.sqlite",
+        ".lab-2-20261127T100000-2.sqlite.making",
+    }
+    for name in others:
+        (directory / name).write_bytes(b"of somebody else")
+    for index in (9, 10, 11):
+        await sent(files, directory, index)
+    assert others <= {path.name for path in directory.iterdir()}
+
+
 async def test_directory_that_is_not_mounted_is_not_made(files: CoordinatorFiles, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="is it mounted"):
         await sent(files, tmp_path / "missing", 9)
