@@ -11,6 +11,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -61,6 +62,26 @@ class OffsiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keep: Annotated[int, Meta(ge=1, le=KEEP_MAX)] = KEEP
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A snapshot, its digest, and what is said of it beside."""
+
+    cluster: str
+    snapshot: Path
+    sha256: str
+    note: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """What it is called there."""
+        return f"{self.cluster}-{self.snapshot.name}"
+
+    @property
+    def digest(self) -> bytes:
+        """For `sha256sum -c`."""
+        return f"{self.sha256}  {self.name}\n".encode()
+
+
 class Offsite:
     """The other place of one coordinator's snapshots."""
 
@@ -77,30 +98,28 @@ class Offsite:
 
     async def send(self, snapshot: Path, *, log_index: int, at: str) -> str:
         """Bring a snapshot and what belongs to it there; to which place. Raises FilestoreError, OSError."""
-        cluster = await asyncio.to_thread(self._files.read_config)
-        name = f"{cluster.cluster}-{snapshot.name}"
-        note = await in_thread(partial(self._note, snapshot, name, log_index, at))
+        sent = await in_thread(partial(self._described, snapshot, log_index, at))
         if self._config.directory:
             directory = self._files.data / self._config.directory
-            work = partial(_into_directory, directory, cluster.cluster, snapshot, note, self._config.keep)
-            await in_thread(work)
+            await in_thread(partial(_into_directory, directory, sent, self._config.keep))
             return f"directory {directory}"
         async with _Bucket.opened(self._files.data, self._config) as bucket:
-            await bucket.receive(snapshot, name, note, cluster=cluster.cluster, keep=self._config.keep)
+            await bucket.receive(sent, keep=self._config.keep)
         return f"bucket {self._config.bucket_id}"
 
-    def _note(self, snapshot: Path, name: str, log_index: int, at: str, stop: Stop) -> bytes:
+    def _described(self, snapshot: Path, log_index: int, at: str, stop: Stop) -> _Sent:
         settings = self._files.read_config()
+        sent = _Sent(settings.cluster, snapshot, sha256_of(snapshot, stop))
         note = {
-            "snapshot": name,
-            "sha256": sha256_of(snapshot, stop),
+            "snapshot": sent.name,
+            "sha256": sent.sha256,
             "taken_at": at,
             "log_index": log_index,
             "version": VERSION,
             "rules": RULES,
             "coordinator": settings,
         }
-        return msgspec.json.format(msgspec.json.encode(note)) + b"\n"
+        return replace(sent, note=msgspec.json.format(msgspec.json.encode(note)) + b"\n")
 
 
 def read_offsite(files: CoordinatorFiles) -> Offsite | None:
@@ -113,29 +132,25 @@ def read_offsite(files: CoordinatorFiles) -> Offsite | None:
         raise NotInitialised(f"{files.offsite} cannot be read: {error}") from error
 
 
-def _into_directory(
-    directory: Path, cluster: str, snapshot: Path, note: bytes, keep: int, stop: Stop
-) -> None:
+def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None:
     """Blocks until it is durable. A directory that is not there is not made: it may not be mounted."""
     if not directory.is_dir():
         raise Unavailable(f"There is no directory {directory}: is it mounted?")
-    name = f"{cluster}-{snapshot.name}"
-    target, making = directory / name, directory / f".{name}{_MAKING}"
+    target, making = directory / sent.name, directory / f".{sent.name}{_MAKING}"
     for left in directory.glob(f".*{_MAKING}"):
-        if _index_of(left.name.removeprefix(".").removesuffix(_MAKING), cluster) is not None:
+        if _index_of(left.name.removeprefix(".").removesuffix(_MAKING), sent.cluster) is not None:
             left.unlink(missing_ok=True)  # of a process that was killed
-    digest = f"{sha256_of(snapshot, stop)}  {name}\n".encode()
-    for path, content in ((digest_beside(target), digest), (_note_beside(target), note)):
+    for path, content in ((digest_beside(target), sent.digest), (_note_beside(target), sent.note)):
         _write(path, content)
     try:
-        copy_durably(snapshot, making, stop)
-        if sha256_of(making, stop).encode() != digest.split()[0]:
+        copy_durably(sent.snapshot, making, stop)
+        if sha256_of(making, stop) != sent.sha256:
             raise Unavailable(f"What was written to {directory} is not what was sent.")
         making.replace(target)
     except BaseException:
         making.unlink(missing_ok=True)
         raise
-    for older in _older([each.name for each in directory.iterdir()], cluster, keep):
+    for older in _older([each.name for each in directory.iterdir()], sent.cluster, keep):
         for path in (directory / older, digest_beside(directory / older), _note_beside(directory / older)):
             path.unlink(missing_ok=True)
     sync_directory(directory)
@@ -187,13 +202,12 @@ class _Bucket:
         ) as http:
             yield cls(http, config)
 
-    async def receive(self, snapshot: Path, name: str, note: bytes, *, cluster: str, keep: int) -> None:
+    async def receive(self, sent: _Sent, *, keep: int) -> None:
         """Store the snapshot and what belongs to it; then remove those that are too many."""
-        digest = await in_thread(partial(sha256_of, snapshot))
-        await self._tried(partial(self._store, f"{name}.sha256", f"{digest}  {name}\n".encode()))
-        await self._tried(partial(self._store, f"{name}.json", note))
-        await self._tried(partial(self._store, name, snapshot, sha256=digest))
-        await self._tried(partial(self._remove_older, cluster, keep))
+        await self._tried(partial(self._store, f"{sent.name}.sha256", sent.digest))
+        await self._tried(partial(self._store, f"{sent.name}.json", sent.note))
+        await self._tried(partial(self._store, sent.name, sent.snapshot, sha256=sent.sha256))
+        await self._tried(partial(self._remove_older, sent.cluster, keep))
 
     async def _tried(self, work: Callable[[str], Awaitable[None]]) -> None:
         """Do it, all of it again at the next address when something failed that may pass. Raises Unavailable.
