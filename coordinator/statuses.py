@@ -199,6 +199,8 @@ class Statuses:
                     version=beat.version,
                     rules=beat.rules,
                     is_too_old=self._health.is_too_old(node.node_id, at_s=at_s),
+                    blocked_dead_bytes=beat.blocked_dead_bytes,
+                    blocked_wanted_bytes=beat.blocked_wanted_bytes,
                 )
             )
         return states

@@ -383,6 +383,8 @@ def _set_heartbeat_sources(
     """What heartbeats say beside how the disk is."""
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
     watch.custody_stopped = counts.custody_stops.kinds
+    if custody is not None:
+        watch.blocked_packs = lambda: custody.packing.blocked
     watch.poison_elsewhere = numbers.poison_elsewhere
     watch.unreachable = reach.unreachable
     watch.web_certificate_ends_ms = lambda: 0 if web is None else web.not_after_ms

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ca.errors import Conflict, FilestoreError
+from ca.errors import Conflict, FilestoreError, InsufficientStorage
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.rpc.websocket import end
@@ -193,6 +193,8 @@ class Making:
             is_known = isinstance(error, (Conflict, NotLeader))
             _log.warning("no snapshot could be made: %s", error, exc_info=not is_known)
             self._again_at_s = time.monotonic() + (0 if is_known else TAKE_AGAIN_S)
+            if isinstance(error, InsufficientStorage) and self._taken_at_s is not None:
+                await self._discard()  # the snapshot before is too old, and its room is for the next attempt
             return
         spent_s = time.monotonic() - started_at
         vouched = "a majority vouches for it" if is_vouched else "nobody else vouches for it"

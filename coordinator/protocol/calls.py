@@ -177,6 +177,8 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     web_certificate_ends_ms: Count = 0  # that for browsers; 0 without one, and from older versions
     version: Text = ""  # of the product; "" from older versions
     rules: Count = 0  # the newest that this node knows, as in RulesCall; 0 from older versions
+    blocked_dead_bytes: Count = 0  # of deleted small files, which cannot be given back for want of room
+    blocked_wanted_bytes: Count = 0  # how much more must be free before some of them can
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -344,6 +346,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     is_too_old: bool = False  # its heartbeats are refused, as it does not know the rules in force
     replicas: int = 0  # that count, as the log has them
     certificate_ends_at_ms: int = 0  # of the newest that lives; 0 for none
+    blocked_dead_bytes: int = 0  # see HeartbeatCall
+    blocked_wanted_bytes: int = 0
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members

@@ -216,8 +216,8 @@ class Incoming:
         return self._verified_path.exists()
 
     def _begin(self, note: _Note) -> None:
+        self._path.unlink(missing_ok=True)  # first: a file without its note has room for this one
         _check_room(self._path.parent, note.size_bytes)
-        self._path.unlink(missing_ok=True)
         write_durable(self._note_path, sealed(note), mode=SECRET_MODE)
         reserve_secret(self._path)
         self._note = note

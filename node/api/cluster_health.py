@@ -25,6 +25,7 @@ HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"
 UNAVAILABLE: Final = "unavailable"
 CLOCK_OFFSET_MS_MAX: Final = 5000
+_MIB: Final = 1 << 20
 _WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
 _SILENT: Final = frozenset({DOWN, "suspect"})
 _DIFFER: Final = (
@@ -89,6 +90,7 @@ def findings_of(
         *[Finding(problem=_DIFFER, runbook="FilestoreCoordinatorsDiffer")] * best.coordinator.differ,
         *_of_nodes(nodes, since or {}),
         *_of_room(nodes, since or {}),
+        *(_of_blocked(node) for node in nodes if node.blocked_dead_bytes),
         *_of_clocks(coordinators, nodes),
         *_of_replicas(best, takers),
         *(_of_certificate(each, now) for each in certificates),
@@ -238,6 +240,16 @@ def _of_room(nodes: list[NodeState], since: Since) -> list[Finding]:
         for node in nodes
         if node.disk in problems
     ]
+
+
+def _of_blocked(node: NodeState) -> Finding:
+    """Round up: as much as the sentence asks for is enough."""
+    dead, wanted = (-(-size // _MIB) for size in (node.blocked_dead_bytes, node.blocked_wanted_bytes))
+    return Finding(
+        problem=f"The node {node.id} cannot give back {dead} MiB of deleted small files until its disk has"
+        f" {wanted} MiB more room: delete larger files, or add a node.",
+        runbook="FilestoreDiskLow",
+    )
 
 
 def _of_poison(node: NodeState, since: Since) -> Finding:

@@ -239,6 +239,8 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         rules=seen.rules,
         is_too_old=seen.is_too_old,
         replicas=seen.replicas,
+        blocked_dead_bytes=seen.blocked_dead_bytes,
+        blocked_wanted_bytes=seen.blocked_wanted_bytes,
         certificate_expires_at=rfc3339(seen.certificate_ends_at_ms or None),
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )

@@ -4,30 +4,43 @@ A pack is due when more than DEAD_SHARE of it is dead, or its header is damaged,
 without the index; so are packs that stayed small, once there are
 SMALL_PACKS_MAX of them: each process that ends leaves one. A rewriting goes on in steps of a megabyte, within
 the node's budget of bytes, and may be left after any of them: what was copied is in its new place then.
+
+Rewriting a pack needs room for its live blobs before it gives any room back. A pack without live blobs needs
+none, so it is deleted however full the disk is. The packs that have to wait for room are in `blocked`.
 """
 
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.custody.context import CustodyContext
 from node.packs.index import PackFacts
-from node.packs.store import PACK_BYTES_MAX
+from node.packs.store import PACK_BYTES_MAX, is_mostly_dead
 
 LOOK_S: Final = 30.0
-DEAD_SHARE: Final = 0.4
-SEALED_BYTES_MIN: Final = 8 << 20  # of the pack that is appended to: before, it may fill up still
 SMALL_PACK_BYTES: Final = PACK_BYTES_MAX // 16
 SMALL_PACKS_MAX: Final = 16
 
 _log = logging.getLogger(__name__)
 
 
+class BlockedPacks(NamedTuple):
+    """Packs that cannot be rewritten for want of room.
+
+    `dead_bytes`: what rewriting them would give back. `wanted_bytes`: how much more must be free before the
+    first of them can be rewritten.
+    """
+
+    dead_bytes: int = 0
+    wanted_bytes: int = 0
+
+
 class Packing:
     """The packs of one node. `look` often, for ever."""
 
     def __init__(self, context: CustodyContext) -> None:
+        self.blocked = BlockedPacks()
         self._context = context
         self._store = context.blobs.packed.store
         self._due_at_s = float("-inf")
@@ -43,13 +56,17 @@ class Packing:
     async def rewrite_due(self) -> int:
         """Bytes given back. Raises FilestoreError, OSError."""
         context, given_back = self._context, 0
-        packs = await context.disk.run(self._store.index.packs)
-        if any(not pack.is_sealed and _is_worth_it(pack) for pack in packs):
-            await context.disk.run(self._store.seal)  # that of this process, if it is one of them
-            packs = await context.disk.run(self._store.index.packs)
+        await context.disk.run(self._store.seal_if_mostly_dead)
+        packs, blocked = await context.disk.run(self._store.index.packs), list[tuple[int, PackFacts]]()
         for pack in due_packs(packs, damaged=self._store.without_header):
-            if pack.live_bytes < await context.disk.run(context.blobs.room_bytes):
-                given_back += await self._rewrite(pack)
+            room_bytes = await context.disk.run(context.blobs.room_bytes)
+            if pack.live_blobs and pack.live_bytes >= room_bytes:
+                blocked.append((pack.live_bytes + 1 - room_bytes, pack))
+                continue
+            given_back += await self._rewrite(pack)
+        self.blocked = BlockedPacks(
+            sum(pack.dead_bytes for _, pack in blocked), min((wanted for wanted, _ in blocked), default=0)
+        )
         self._show(await context.disk.run(self._store.index.packs) if given_back else packs)
         return given_back
 
@@ -79,15 +96,7 @@ def due_packs(packs: Sequence[PackFacts], damaged: Collection[int] = ()) -> list
     """Those to be rewritten, the one that gives back most for what it costs first; `damaged`: by number."""
     sealed = [pack for pack in packs if pack.is_sealed]
     small = [pack for pack in sealed if pack.indexed_bytes < SMALL_PACK_BYTES]
-    due = [pack for pack in sealed if pack.number in damaged or _is_mostly_dead(pack)]
+    due = [pack for pack in sealed if pack.number in damaged or is_mostly_dead(pack)]
     if len(small) >= SMALL_PACKS_MAX:
         due += [pack for pack in small if pack not in due]
     return sorted(due, key=lambda pack: pack.live_bytes / max(pack.indexed_bytes, 1))
-
-
-def _is_mostly_dead(pack: PackFacts) -> bool:
-    return pack.dead_bytes > DEAD_SHARE * (pack.dead_bytes + pack.live_bytes)
-
-
-def _is_worth_it(pack: PackFacts) -> bool:
-    return pack.indexed_bytes >= SEALED_BYTES_MIN and _is_mostly_dead(pack)

@@ -48,6 +48,7 @@ class DiskWatch:
         self._uploads_elsewhere = uploads_elsewhere
         self.scrubbed_since_ms: Callable[[], int] = lambda: 0  # see `Scrubber.since_ms`, which comes later
         self.custody_stopped: Callable[[], list[str]] = list  # see `CustodyStops.kinds`
+        self.blocked_packs: Callable[[], tuple[int, int]] = lambda: (0, 0)  # the fields of `BlockedPacks`
         self.unreachable: Callable[[], list[str]] = list  # see `Reach.unreachable`
         self.poison_elsewhere: Callable[[], int] = lambda: 0  # of the other workers
         self.web_certificate_ends_ms: Callable[[], int] = lambda: 0  # no matter of the disk, but told with it
@@ -63,6 +64,7 @@ class DiskWatch:
     def heartbeat(self) -> HeartbeatCall:
         """For the coordinators; a disk that takes nothing has no room, for those of older versions."""
         is_writable = self.is_writable()
+        blocked_dead_bytes, blocked_wanted_bytes = self.blocked_packs()
         return HeartbeatCall(
             self._free_bytes if is_writable else 0,
             self._total_bytes,
@@ -79,6 +81,8 @@ class DiskWatch:
             web_certificate_ends_ms=self.web_certificate_ends_ms(),
             version=VERSION,
             rules=RULES,
+            blocked_dead_bytes=blocked_dead_bytes,
+            blocked_wanted_bytes=blocked_wanted_bytes,
         )
 
     @property

@@ -28,7 +28,7 @@ from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import MEDIUM_ERRORS, unlink
 from node.packs.catching_up import PAGE_BYTES, CatchingUp, batches
-from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackIndex, Removal
+from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackFacts, PackIndex, Removal
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, open_pack, pack_name
 from node.packs.record import (
     HEAD_BYTES,
@@ -46,6 +46,8 @@ BLOB_BYTES_MAX: Final = 128 << 10  # measured: see docs/decisions.md
 PACK_BYTES_MAX: Final = 256 << 20
 PACK_RECORDS_MAX: Final = 100_000  # which a process has in memory until the pack is sealed
 READERS_MAX: Final = 64  # packs that are kept open for reading
+DEAD_SHARE: Final = 0.4  # a pack with a larger share of dead bytes is worth rewriting
+SEALED_BYTES_MIN: Final = 8 << 20  # a smaller pack is not sealed early: it may still fill up
 INDEX: Final = "index.sqlite"
 OPENING: Final = "opening.lock"
 USERS: Final = "users.lock"
@@ -195,7 +197,7 @@ class PackStore:
             try:
                 self._append_removals([(each.sha256, each.place) for each in removed])
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if not _is_full(error):
                     raise
                 _log.warning("a removal is not recorded: the disk is full", extra={"blobs": len(removed)})
         return bool(removed)
@@ -229,7 +231,15 @@ class PackStore:
                 return 0
             with suppress(FileNotFoundError):
                 size_bytes = os.stat(pack_name(number), dir_fd=self._directory).st_size
-            written_bytes = self._copy_removals(number)
+            try:
+                written_bytes = self._copy_removals(number)
+            except OSError as error:
+                if not _is_full(error):
+                    raise
+                # The pack itself makes the room. Until the removals are copied, the index alone has them.
+                unlink(pack_name(number), parent=self._directory)
+                self._forget_reader(number)
+                written_bytes = self._copy_removals(number)
             unlink(pack_name(number), parent=self._directory)
             self._disk.fsync(self._directory)
             self.index.drop(number)
@@ -240,6 +250,17 @@ class PackStore:
         """Begin a new pack with the next blob, so that the present one may be rewritten. Raises OSError."""
         with self._appending:
             self._end_pack()
+
+    def seal_if_mostly_dead(self) -> None:
+        """Seal the pack of this process if it is worth rewriting. Raises OSError.
+
+        Each worker does this for its own pack, because no other process can.
+        """
+        writer = self._writer
+        if writer is None or writer.durable_offset < SEALED_BYTES_MIN:
+            return
+        if any(is_mostly_dead(pack) for pack in self.index.packs() if pack.number == writer.number):
+            self.seal()
 
     def _copy(self, contents: Sequence[tuple[PackedBlob, bytes]]) -> int:
         """Append blobs anew, and have their old records count no more: bytes written.
@@ -410,3 +431,12 @@ class PackStore:
             self.index.close()
             raise
         return self.index
+
+
+def is_mostly_dead(pack: PackFacts) -> bool:
+    """Whether more than DEAD_SHARE of the records in a pack are dead."""
+    return pack.dead_bytes > DEAD_SHARE * (pack.dead_bytes + pack.live_bytes)
+
+
+def _is_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,7 +1,8 @@
 """Upload directories whose upload has ended: expired, given up, deleted, or finished before a crash.
 
 The log is asked first, in bounded questions; what is in use now is left alone whatever it says. Each worker
-of a node sweeps the uploads that belong to it: only it knows whether they are in use. What the disk does not
+of a node sweeps the uploads that belong to it: only it knows whether they are in use; and only it can seal
+the pack that it appends to, which custody then rewrites. What the disk does not
 let go is passed over (`node/diskio/unusable_paths.py`), and tried again each time.
 """
 
@@ -37,6 +38,7 @@ async def keep_swept(services: UploadContext) -> None:
             await retry_quarantine(services.disk, services.blobs, services.metrics)
             await services.fetches.clean()
             await sweep(services)
+            await services.disk.run(services.blobs.packed.store.seal_if_mostly_dead)
         except (FilestoreError, OSError) as error:  # the log cannot be asked, or no file be opened
             _log.warning("the sweep of uploads was broken off", extra={"reason": str(error)})
         await asyncio.sleep(SWEEP_S)

@@ -1,20 +1,26 @@
-"""Uploads whose other replicas find no room: they end, with an answer that says so."""
+"""Members whose disk is full: uploads end with an answer that says so, and deletions give room back."""
 
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
+from tests.cluster.packed import packs_of
 from tests.cluster.small_disks import fill, move_to_small_disks
+from tests.cluster.test_space import collect
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 MIB = 1 << 20
 DISK_BYTES = 200 * MIB
 LEFT_BYTES = 70 * MIB  # its reserve among them
 CONTENT = os.urandom(120 * MIB)
+FILES, SMALL_BYTES = 400, 120_000
+FREED_S = 180.0  # a minute for the sweep of the second worker, half of one for packs, and as much again
 
 
 @pytest.fixture
@@ -44,3 +50,27 @@ def test_upload_that_other_nodes_have_no_room_for_is_refused_and_goes_on_when_th
     answer = cluster.request("PUT", path, content=CONTENT, node=holder, timeout_s=120)
     assert answer.status == 200, answer.body
     assert cluster.get(f"/files/{created['file_uuid']}", node=cluster.nodes[1]).body == CONTENT
+
+
+def test_full_disk_is_freed_by_deleting_small_files_whichever_worker_has_stored_them(tmp_path: Path) -> None:
+    options = ("--workers", "2")
+    with (
+        ExitStack() as disks,
+        Cluster(
+            tmp_path / "cluster", node_count=1, replicas=1, write_quorum=1, node_options=options
+        ) as cluster,
+    ):
+        (node,) = cluster.nodes
+        move_to_small_disks(cluster, [node], disks, aside=tmp_path, size_bytes=DISK_BYTES)
+
+        def packed_bytes() -> int:
+            return sum(path.stat().st_size for path in packs_of(cluster, node))
+
+        files = [cluster.store(os.urandom(SMALL_BYTES)) for _ in range(FILES)]
+        assert packed_bytes() > FILES * SMALL_BYTES
+        assert len([path for path in packs_of(cluster, node) if path.stat().st_size > 8 * MIB]) == 2
+        fill(cluster, node, MIB)
+        for file_uuid in files:
+            assert cluster.request("DELETE", f"/files/{file_uuid}").status == 200
+        collect(cluster)
+        wait_until(lambda: packed_bytes() < MIB, what="room on the disk", timeout_s=FREED_S)

@@ -253,6 +253,21 @@ class NodeState(Struct, frozen=True, kw_only=True):
     replicas: Annotated[
         Amount, Meta(description="Its replicas that count, as the log has them.", examples=[1200])
     ] = 0
+    blocked_dead_bytes: Annotated[
+        Amount,
+        Meta(
+            description="Bytes of deleted small files that the node cannot give back, because rewriting "
+            "their packs needs more room than its disk has.",
+            examples=[104_857_600],
+        ),
+    ] = 0
+    blocked_wanted_bytes: Annotated[
+        Amount,
+        Meta(
+            description="How much more room its disk must have before some of them can be given back.",
+            examples=[67_108_864],
+        ),
+    ] = 0
     certificate_expires_at: CertificateEnd = ""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ca.errors import Conflict, Unavailable
+from ca.errors import Conflict, InsufficientStorage, Unavailable
 from coordinator.member import driver as driver_module
 from coordinator.member.driver import Driver
 from coordinator.member.member import configured
@@ -283,6 +283,20 @@ async def test_lead_goes_to_who_has_room_whoever_gets_it_and_whenever_there_is_r
         seats[0].disk.is_full = False
         await led_by(group, "c1")
         assert await first.propose(admit("after"))
+
+
+@pytest.mark.usefixtures("often")
+async def test_leader_without_room_takes_what_frees_that_of_nodes(group: Group) -> None:
+    seat = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), seat.run() as leader:
+        await leading(leader)
+        seat.disk.is_full = True
+        while leader.has_room:
+            await asyncio.sleep(0.01)
+        with pytest.raises(InsufficientStorage):
+            await leader.propose(admit("more"))
+        await leader.propose(commands.CollectOverQuota(rows_max=10, grace_ms=0))
+        await leader.propose(commands.ReportOrphans(node_id="n1", sha256s=["a" * 64]))
 
 
 async def test_lead_goes_to_one_without_room_rather_than_to_one_that_is_far_behind(group: Group) -> None:

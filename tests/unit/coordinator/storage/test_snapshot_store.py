@@ -26,6 +26,7 @@ from coordinator.storage.snapshot_store import (
     describe,
 )
 from coordinator.storage.state_store import Store
+from tests.cluster.small_disks import small_disk
 from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk, taken
 from tests.unit.state import ADMIN, State, coordinator, create, dump, membership
 
@@ -148,6 +149,22 @@ def test_chunk_survives_the_wire_and_its_bounds_hold_there(source: SnapshotStore
 
 
 # Fetching
+
+
+def test_what_is_left_of_a_fetch_makes_room_for_the_next(
+    tmp_path: Path, source: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_store, "SNAPSHOT_RESERVE_BYTES", 0)
+    (tmp_path / "target").mkdir()
+    size_bytes = source.chunk(meta_of(source).index, 1, 0).size_bytes
+    with small_disk(tmp_path / "target", size_bytes * 3 // 2, 1000):
+        target = SnapshotStore(tmp_path / "target" / "snapshots", tmp_path / "target" / "state.sqlite")
+        target.incoming(meta_of(source)).add(next_chunk(source, target.incoming(meta_of(source))))
+        (part,) = (tmp_path / "target" / "snapshots").glob("*.part")
+        with part.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+        part.with_suffix(".part.json").unlink()  # as a crash leaves it
+        assert fetch(source, target) == meta_of(source)
 
 
 def test_fetched_snapshot_is_the_state(

@@ -142,6 +142,17 @@ def test_leader_whose_disk_is_full_makes_it_unavailable() -> None:
     assert not members_are_well("c1", [coordinator(disk_full=True)], NODES)
 
 
+def test_deleted_small_files_that_wait_for_room_are_told_with_how_much_they_need() -> None:
+    waiting = node("n3", blocked_dead_bytes=(100 << 20) - 1, blocked_wanted_bytes=(40 << 20) + 1)
+    nodes = [*NODES[:2], waiting]
+    expected = (
+        "The node n3 cannot give back 100 MiB of deleted small files until its disk has 41 MiB more room:"
+        " delete larger files, or add a node."
+    )
+    assert health_of(reply(), "c1", [coordinator()], nodes, []) == ("degraded", [expected])
+    assert members_are_well("c1", [coordinator()], nodes)
+
+
 def test_disks_without_room_degrade_it_and_too_many_of_them_make_it_unavailable() -> None:
     one = [*NODES[:2], node("n3", disk="low")]
     expected = ("degraded", ["The disk of the node n3 is nearly full."])

@@ -1,23 +1,35 @@
 """The room of deleted small blobs is given back, and nothing else goes."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from node.custody import packing
-from node.custody.packing import SMALL_PACKS_MAX, due_packs
+from node.custody.packing import SMALL_PACKS_MAX, BlockedPacks, due_packs
+from node.packs import store
 from node.packs.index import PackFacts
 from node.packs.record import HEAD_BYTES, HEADER_BYTES, REMOVED_BYTES
+from node.packs.store import INDEX, PackStore
+from tests.cluster.small_disks import small_disk
 from tests.unit.custody_node import DAY_S, Keeper
 
 SMALL_BYTES = 30_000
+DISK_BYTES = 64 << 20
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def on_small_disk(tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "data").mkdir(mode=0o700)
+    with small_disk(tmp_path / "data", DISK_BYTES, 10_000):
+        yield
 
 
 @pytest.fixture
 def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
-    monkeypatch.setattr(packing, "SEALED_BYTES_MIN", 100_000)
+    monkeypatch.setattr(store, "SEALED_BYTES_MIN", 100_000)
     monkeypatch.setattr(Keeper, "content", lambda self: self.dice.randbytes(SMALL_BYTES))
     kept = Keeper(tmp_path)
     kept.blobs.packed.takes_new = lambda: True
@@ -27,6 +39,22 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
 
 def pack_bytes(keeper: Keeper) -> int:
     return sum(path.stat().st_size for path in (keeper.directory / "packs").glob("*.pack"))
+
+
+def fill(keeper: Keeper, left_bytes: int) -> Path:
+    """Leave this many bytes free on the disk; returns the file that takes the rest."""
+    ballast = keeper.directory / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, keeper.blobs.free_bytes() - left_bytes)
+    assert keeper.blobs.free_bytes() == left_bytes
+    return ballast
+
+
+def lose_index(keeper: Keeper) -> None:
+    keeper.end()
+    for path in (keeper.directory / "packs").glob(f"{INDEX}*"):
+        path.unlink()
+    keeper.start()
 
 
 def facts(number: int, used: int, live: int, *, is_sealed: bool = True) -> PackFacts:
@@ -81,6 +109,69 @@ async def test_rewriting_that_is_broken_off_loses_nothing_and_is_ended_later(
     assert await keeper.custody.packing.rewrite_due() > 0
     assert keeper.on_disk() == names[20:]
     assert pack_bytes(keeper) < 21 * SMALL_BYTES
+
+
+@pytest.mark.usefixtures("on_small_disk")
+@pytest.mark.parametrize("left_bytes", [0, 256 << 10])
+async def test_pack_without_live_blobs_goes_however_full_the_disk_is(keeper: Keeper, left_bytes: int) -> None:
+    names = [keeper.put(keeper.content()) for _ in range(20)]
+    ballast = fill(keeper, left_bytes)
+    assert keeper.blobs.room_bytes() < 0
+    for name in names:
+        keeper.blobs.delete(name)
+    assert await keeper.custody.packing.rewrite_due() > 20 * SMALL_BYTES
+    assert keeper.on_disk() == []
+    assert pack_bytes(keeper) < SMALL_BYTES
+    assert keeper.custody.packing.blocked == BlockedPacks()
+    ballast.unlink()
+
+
+@pytest.mark.usefixtures("on_small_disk")
+async def test_removals_outlive_their_dead_pack_on_a_disk_without_any_room(keeper: Keeper) -> None:
+    gone, *kept = (keeper.put(keeper.content()) for _ in range(20))
+    keeper.packed = True
+    keeper.restart()
+    others = [keeper.put(keeper.content()) for _ in range(20)]
+    keeper.blobs.delete(gone)  # the record that says so lies in the pack of the others
+    for name in others:
+        keeper.blobs.delete(name)
+    ballast = fill(keeper, 0)
+    assert await keeper.custody.packing.rewrite_due() > 20 * SMALL_BYTES
+    ballast.unlink()
+    lose_index(keeper)
+    assert keeper.on_disk() == sorted(kept)
+
+
+@pytest.mark.usefixtures("on_small_disk")
+async def test_pack_that_has_to_wait_for_room_says_how_much_and_is_rewritten_then(keeper: Keeper) -> None:
+    names = sorted(keeper.put(keeper.content()) for _ in range(20))
+    for name in names[:12]:
+        keeper.blobs.delete(name)
+    ballast = fill(keeper, 256 << 10)
+    assert await keeper.custody.packing.rewrite_due() == 0
+    dead_bytes, wanted_bytes = keeper.custody.packing.blocked
+    assert 12 * SMALL_BYTES < dead_bytes < 13 * SMALL_BYTES
+    assert wanted_bytes > 8 * SMALL_BYTES - keeper.blobs.room_bytes()
+    os.truncate(ballast, (ballast.stat().st_size - wanted_bytes) // PAGE_BYTES * PAGE_BYTES)
+    assert await keeper.custody.packing.rewrite_due() > 12 * SMALL_BYTES
+    assert keeper.custody.packing.blocked == BlockedPacks()
+    assert keeper.on_disk() == names[12:]
+    ballast.unlink()
+
+
+async def test_pack_of_another_worker_is_rewritten_once_that_worker_has_sealed_it(keeper: Keeper) -> None:
+    worker = PackStore(keeper.directory / "packs")
+    contents = {os.urandom(32): keeper.content() for _ in range(20)}
+    worker.put(list(contents.items()))
+    names = sorted(contents)
+    worker.seal_if_mostly_dead()
+    for name in names[:12]:
+        keeper.blobs.delete(name.hex())
+    assert await keeper.custody.packing.rewrite_due() == 0
+    worker.seal_if_mostly_dead()
+    assert await keeper.custody.packing.rewrite_due() > 12 * SMALL_BYTES
+    assert keeper.on_disk() == [name.hex() for name in names[12:]]
+    worker.close()
 
 
 async def test_damaged_record_keeps_its_pack_until_it_is_in_quarantine(keeper: Keeper) -> None:
