@@ -11,6 +11,7 @@ from filestore_client.base.pages import pages, with_query
 from filestore_client.base.records import (
     AuditEntry,
     Bucket,
+    BucketUpload,
     Coordinator,
     Grant,
     Job,
@@ -74,6 +75,13 @@ class Buckets(Resource):
         body = given(name=name, quota_bytes=quota_bytes)
         headers = {"If-Match": if_match} if if_match else {}
         return await self._record("PATCH", bucket_id, body=body, headers=headers)
+
+    def uploads(self, bucket_id: str) -> AsyncIterator[BucketUpload]:
+        """Every unfinished upload in a bucket, for its admins; for others their own.
+
+        `files.delete` ends one.
+        """
+        return pages(self._transport, f"{_bucket(bucket_id)}/uploads", "uploads", BucketUpload)
 
     async def delete(self, bucket_id: str) -> None:
         """Delete an empty bucket. Raises Conflict for one that has files."""

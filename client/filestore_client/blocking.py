@@ -236,6 +236,7 @@ class BlockingBuckets(Blocking[administration.Buckets]):
 
     list = listing(administration.Buckets.list)
     create = blocking(administration.Buckets.create)
+    uploads = listing(administration.Buckets.uploads)
     get = blocking(administration.Buckets.get)
     find = blocking(administration.Buckets.find)
     update = blocking(administration.Buckets.update)

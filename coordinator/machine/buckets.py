@@ -11,13 +11,22 @@ from coordinator.machine.execution.access import (
     Level,
     User,
     granted_buckets,
+    level_on_bucket,
     require_bucket_level,
     require_user,
 )
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import DEFAULT_BUCKET_ID, BucketPage, BucketRecord, Caller
+from coordinator.machine.execution.pages import Condition, Listing, read_page
+from coordinator.model.records import (
+    DEFAULT_BUCKET_ID,
+    BucketPage,
+    BucketRecord,
+    BucketUpload,
+    BucketUploadPage,
+    Caller,
+)
 from coordinator.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
-from coordinator.protocol.queries import GetBucket, ListBuckets
+from coordinator.protocol.queries import GetBucket, ListBuckets, ListBucketUploads
 
 _COLUMNS = (
     "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms,"
@@ -84,15 +93,39 @@ def delete(change: Change, command: DeleteBucket) -> None:
         raise Conflict(f"The bucket holds {bucket.file_count} files.")
     partial = "SELECT 1 FROM files WHERE bucket_id = ? LIMIT 1"  # which is no file
     if change.db.execute(partial, (bucket.bucket_id,)).fetchone():
-        raise Conflict("There are partial uploads in the bucket, which end within a day of their last byte.")
+        raise Conflict(
+            "The bucket has partial uploads, which end within a day of their last byte; the list of its"
+            " uploads shows them, and they can be deleted like files."
+        )
     states.require(change, bucket.updated_at_ms, command.unchanged_since_ms)
     change.db.execute("DELETE FROM buckets WHERE bucket_id = ?", (bucket.bucket_id,))
 
 
 def get(question: Question, query: GetBucket) -> BucketRecord:
     """The record. Needs read, but everybody may look at the default bucket's."""
-    level = Level.NONE if query.bucket_id == DEFAULT_BUCKET_ID else Level.READ
-    return require(question, query.caller, query.bucket_id, level)
+    return _require_shown(question, query.caller, query.bucket_id)
+
+
+def list_uploads(question: Question, query: ListBucketUploads) -> BucketUploadPage:
+    """One page of the uploads that have not ended, partial ones too, oldest first. Needs read.
+
+    Callers with admin on the bucket see all of them, others their own, also in the default bucket.
+    """
+    bucket = _require_shown(question, query.caller, query.bucket_id)
+    user = require_user(question.users, query.caller)
+    held = level_on_bucket(question, user, owner_id=bucket.owner_id, bucket_id=bucket.bucket_id)
+    own = (Condition("f.owner_id = ?", (user.user_id,)),) if held < Level.ADMIN else ()
+    listing = Listing(
+        columns="f.file_uuid, f.kind, f.owner_id, f.filename, f.size_bytes, u.offset_bytes,"
+        " IFNULL(u.reserved_bytes, 0), IFNULL(p.part_of, ''), f.created_at_ms, u.expires_at_ms, f.sequence",
+        table="files f",
+        joined="JOIN uploads u ON u.file_uuid = f.file_uuid LEFT JOIN parts p ON p.file_uuid = f.file_uuid",
+        sequence="f.sequence",
+        candidates=(Condition("f.bucket_id = ?", (bucket.bucket_id,)), *own),
+        filters=(Condition("f.status IN ('pending', 'uploading')"),),
+    )
+    rows, next_cursor = read_page(question.db, listing, cursor=query.cursor, limit=query.limit)
+    return BucketUploadPage([BucketUpload(*row[:-1]) for row in rows], next_cursor)
 
 
 def list_page(question: Question, query: ListBuckets) -> BucketPage:
@@ -112,6 +145,12 @@ def require(scope: Change | Question, caller: Caller, bucket_id: str, level: Lev
     bucket = _record(row)
     require_bucket_level(scope, user, level, owner_id=bucket.owner_id, bucket_id=bucket_id)
     return bucket
+
+
+def _require_shown(question: Question, caller: Caller, bucket_id: str) -> BucketRecord:
+    """The bucket, if the caller may look at it: everybody may at the default one."""
+    level = Level.NONE if bucket_id == DEFAULT_BUCKET_ID else Level.READ
+    return require(question, caller, bucket_id, level)
 
 
 def _check_name(db: sqlite3.Connection, bucket_id: str, name: str) -> None:

@@ -132,6 +132,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.GetBucket: buckets.get,
     queries.ListBuckets: buckets.list_page,
     queries.ListBucketFiles: files.list_bucket,
+    queries.ListBucketUploads: buckets.list_uploads,
     queries.ListPermissions: permissions.list_page,
     queries.ListPublicTokens: public_tokens.list_page,
     queries.ListOwnPermissions: permissions.list_own,

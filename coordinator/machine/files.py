@@ -82,27 +82,42 @@ class NewFile(Struct, frozen=True, kw_only=True):
 
 
 def require(
-    scope: Change | Question, caller: Caller, file_uuid: str, level: Level, kind: str = ""
+    scope: Change | Question,
+    caller: Caller,
+    file_uuid: str,
+    level: Level,
+    kind: str = "",
+    *,
+    also_partial: bool = False,
 ) -> FileRow:
     """The file's row, if the caller has `level` on it. A file of another kind ("" is any) is not found.
 
-    Raises Unauthorized, NotFound or Forbidden, in this order.
+    `also_partial`: as `permitted` has it. Raises Unauthorized, NotFound or Forbidden, in this order.
     """
     user = require_user(scope.users, caller)
     row = scope.db.execute(
         f"SELECT {ROW_COLUMNS} FROM files f WHERE f.file_uuid = ?", (file_uuid,)
     ).fetchone()
-    return permitted(scope, user, row, level, kind)
+    return permitted(scope, user, row, level, kind, also_partial=also_partial)
 
 
 def permitted(
-    scope: Change | Question, user: User, row: tuple[Any, ...] | None, level: Level, kind: str = ""
+    scope: Change | Question,
+    user: User,
+    row: tuple[Any, ...] | None,
+    level: Level,
+    kind: str = "",
+    *,
+    also_partial: bool = False,
 ) -> FileRow:
-    """As `require`, for a row as `row_of` takes it. A partial upload is found as one, by its owner alone."""
+    """As `require`, for a row as `row_of` takes it. A partial upload is found as one, by its owner alone.
+
+    `also_partial`: treat it as any file, so that those who have `level` on its bucket find it too.
+    """
     if row is None:
         raise NotFound("There is no such file.")
     file = row_of(row)
-    is_hidden = file.kind == PARTIAL and (not kind or file.owner_id != user.user_id)
+    is_hidden = file.kind == PARTIAL and not also_partial and (not kind or file.owner_id != user.user_id)
     if kind not in ("", file.kind) or is_hidden:
         raise NotFound("There is no such file.")
     require_file_level(
@@ -203,8 +218,14 @@ def labels_named(change: Change, command: UpdateFile) -> dict[str, str]:
 
 
 def delete(change: Change, command: DeleteFile) -> None:
-    """Remove the record and its file, and the reference to its blob. Needs admin on the file."""
-    row = require(change, command.caller, command.file_uuid, Level.ADMIN, command.kind)
+    """Remove the record and its file, and the reference to its blob. Needs admin on the file.
+
+    A partial upload is removed too: its owner and the admins of its bucket may. No rules say since when,
+    because none exists before `UPLOADS_ARE_CONCATENATED`.
+    """
+    row = require(
+        change, command.caller, command.file_uuid, Level.ADMIN, command.kind, also_partial=not command.kind
+    )
     require_removable(change.db, row)
     states.require_of_file(change, row.sequence, command.unchanged_since_ms)
     remove(change, row)

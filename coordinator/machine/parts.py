@@ -94,6 +94,16 @@ def get(question: Question, query: GetParts) -> list[UploadPart]:
     ]
 
 
+def end_all(change: Change, user_id: str) -> None:
+    """Let the partial uploads of a user expire now. Parts of a final upload stay: they end with that."""
+    change.db.execute(
+        "UPDATE uploads SET expires_at_ms = MIN(expires_at_ms, ?) WHERE file_uuid IN"
+        " (SELECT f.file_uuid FROM files f LEFT JOIN parts p ON p.file_uuid = f.file_uuid"
+        " WHERE f.kind = ? AND f.owner_id = ? AND p.file_uuid IS NULL)",
+        (change.at_ms, PARTIAL, user_id),
+    )
+
+
 def made_before(change: Change, command: CreateFile) -> UploadRecord | None:
     """The upload of the file that was made by the same command before; None where there is none."""
     if isinstance(command.parts, UnsetType):

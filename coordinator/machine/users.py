@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
-from coordinator.machine import join_tokens, permissions, public_tokens
+from coordinator.machine import join_tokens, parts, permissions, public_tokens
 from coordinator.machine.execution import rules
 from coordinator.machine.execution.access import require_admin, require_user
 from coordinator.machine.execution.change import Change, Question
@@ -49,7 +49,8 @@ def admit(change: Change, command: AdmitUser) -> UserRecord:
 def put(change: Change, command: PutUser) -> UserRecord:
     """Create the user or change it; None leaves a field as it is. Admin only.
 
-    Raises Conflict for a caller that disables itself or drops its own role admin.
+    A user that is disabled loses its partial uploads. Raises Conflict for a caller that disables itself or
+    drops its own role admin.
     """
     require_admin(change.users, command.caller)
     _check_own(command.caller, command.user_id, command.roles, disabled=bool(command.disabled))
@@ -59,6 +60,8 @@ def put(change: Change, command: PutUser) -> UserRecord:
 def delete(change: Change, command: DeleteUser) -> None:
     """Make a user unknown: tokens die, permissions and public tokens end, roles and groups go. Admin only.
 
+    Its partial uploads end: nobody could go on with them, and they have reserved of a quota.
+
     Raises NotFound, or Conflict while it owns buckets or files, and for the caller itself.
     """
     require_admin(change.users, command.caller)
@@ -66,6 +69,7 @@ def delete(change: Change, command: DeleteUser) -> None:
     if command.user_id == command.caller.subject:
         raise Conflict("Another admin must delete this user.")
     _check_owns_nothing(change, command.user_id)
+    _end_parts(change, command.user_id)
     _end_what_it_was_given(change, command.user_id)
     change.db.execute(
         "UPDATE users SET deleted = 1, roles = '[]', groups = '[]', disabled = 0, updated_at_ms = ?"
@@ -157,6 +161,11 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
     change.users.forget(user_id)
 
 
+def _end_parts(change: Change, user_id: str) -> None:
+    if rules.in_force(change.db) >= rules.PARTS_END_WITH_THEIR_USER:
+        parts.end_all(change, user_id)
+
+
 def _least_generation(change: Change) -> int:
     """The least generation that a user gets now: by the clock it is none that the user had before.
 
@@ -197,6 +206,8 @@ def _put(
         _store(change, user_id, "groups", json.dumps(sorted(set(groups))))
     if disabled is not None:
         _store(change, user_id, "disabled", int(disabled))
+    if disabled:
+        _end_parts(change, user_id)
     change.users.forget(user_id)
     return _require(change, user_id)
 

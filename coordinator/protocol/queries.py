@@ -159,6 +159,12 @@ class ListBucketFiles(ListFilesQuery, frozen=True, kw_only=True, tag="list_bucke
     bucket_id: Text
 
 
+class ListBucketUploads(ListQuery, frozen=True, kw_only=True, tag="list_bucket_uploads"):
+    """Needs read on the bucket: a BucketUploadPage, of all for its admins, of the caller's for others."""
+
+    bucket_id: Text
+
+
 class ListPermissions(ListQuery, frozen=True, kw_only=True, tag="list_permissions"):
     """Needs admin on the bucket or file: a PermissionPage, expired entries too."""
 
@@ -406,6 +412,7 @@ AnyQuery = (
     | GetBucket
     | ListBuckets
     | ListBucketFiles
+    | ListBucketUploads
     | ListPermissions
     | ListPublicTokens
     | ListOwnPermissions

@@ -13,6 +13,7 @@ from deploy.base.terminal import printable_name
 from filestore_client import AsyncClient
 from filestore_client.base.records import (
     Bucket,
+    BucketUpload,
     Grant,
     ListedShare,
     Permission,
@@ -27,6 +28,15 @@ _BUCKETS: Final[Mapping[str, Callable[[Bucket], object]]] = {
     "used": lambda bucket: size(bucket.used_bytes),
     "quota": lambda bucket: size(bucket.quota_bytes) if bucket.quota_bytes else "none",
     "owner": lambda bucket: bucket.owner_id,
+}
+_UPLOADS: Final[Mapping[str, Callable[[BucketUpload], object]]] = {
+    "file_uuid": lambda upload: upload.file_uuid,
+    "kind": lambda upload: upload.kind,
+    "name": lambda upload: upload.filename,
+    "owner": lambda upload: upload.owner_id,
+    "arrived": lambda upload: size(upload.offset_bytes),
+    "reserved": lambda upload: size(upload.reserved_bytes),
+    "until": lambda upload: moment(upload.expires_at),
 }
 _GRANTS: Final[Mapping[str, Callable[[Grant], object]]] = {
     "id": lambda grant: grant.id,
@@ -69,6 +79,8 @@ _on_file = click.option("--file", help="The name or the file_uuid of a file.")
 @click.group()
 def bucket() -> None:
     """Buckets, with owners and quotas: create, ls, show, set, rm.
+
+    `uploads` lists the unfinished uploads in one.
 
     Every file is in a bucket; whoever may read a bucket may read what is in it.
     """
@@ -126,6 +138,23 @@ def set_bucket(
         )
 
     print_record(connection.run(work), as_json=as_json)
+
+
+@bucket.command("uploads")
+@_bucket
+@json_option
+@connection_options
+def list_uploads(connection: Connection, named: str, as_json: bool) -> None:
+    """List unfinished uploads, which reserve of the quota.
+
+    Owners and admins of the bucket see all of them, others their own. `filestore rm FILE_UUID` ends one.
+    """
+
+    async def work(client: AsyncClient) -> list[BucketUpload]:
+        found = await find_bucket(client, named)
+        return [each async for each in client.buckets.uploads(found.bucket_id)]
+
+    print_records(connection.run(work), _UPLOADS, as_json=as_json, empty="No unfinished uploads.")
 
 
 @bucket.command("rm")

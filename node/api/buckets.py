@@ -5,24 +5,36 @@ from typing import Final
 
 import uuid_utils
 from aiohttp import web
+from msgspec import UNSET
 
 from ca.errors import Conflict, PreconditionFailed
 from coordinator.http.app import json_response, read_json
-from coordinator.model.records import BucketPage, BucketRecord, Caller, FilePage, FileRecord
+from coordinator.model.records import (
+    PARTIAL,
+    BucketPage,
+    BucketRecord,
+    BucketUpload,
+    BucketUploadPage,
+    Caller,
+    FilePage,
+    FileRecord,
+)
 from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
-from coordinator.protocol.queries import GetBucket, ListBucketFiles, ListBuckets
+from coordinator.protocol.queries import GetBucket, ListBucketFiles, ListBuckets, ListBucketUploads
 from node.api.access import audited, authenticate
 from node.api.bodies.buckets import (
     BucketBody,
     BucketFileList,
     BucketList,
+    BucketUploadBody,
+    BucketUploadList,
     CreateBucketBody,
     DeletedBucket,
     UpdateBucketBody,
 )
 from node.api.bodies.checks import check_label, path_uuid
-from node.api.bodies.files import FileSummary, expires_at, kind_of
+from node.api.bodies.files import KIND_WORDS, FileSummary, expires_at, kind_of
 from node.api.context import API
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
@@ -112,6 +124,27 @@ async def list_files(request: web.Request) -> web.Response:
     return filtered_response(request, answer, page.next_cursor, filters)
 
 
+async def list_uploads(request: web.Request) -> web.Response:
+    """Uploads that have not ended, with what each has reserved of the quota; oldest first.
+
+    Partial uploads, which no list of files has, are among them. Callers with admin on the bucket see all;
+    others need read, and see their own. Each can be deleted as a file: `DELETE /files/{file_uuid}`.
+    """
+    caller = await authenticate(request)
+    bucket_id = path_uuid(request, "bucket_id")
+    query = ListBucketUploads(
+        caller=caller, bucket_id=bucket_id, limit=query_limit(request), cursor=query_cursor(request)
+    )
+    page = await request.app[API].metadata.read(query, BucketUploadPage)
+    answer = BucketUploadList(
+        bucket_id=bucket_id,
+        count=len(page.uploads),
+        uploads=[_upload_of(upload) for upload in page.uploads],
+        next_cursor=cursor_text(page.next_cursor),
+    )
+    return page_response(request, answer, page.next_cursor)
+
+
 async def _find(request: web.Request, caller: Caller) -> Found:
     """The bucket in the path as it is answered. Raises NotFound, Forbidden."""
     query = GetBucket(caller=caller, bucket_id=path_uuid(request, "bucket_id"))
@@ -144,6 +177,21 @@ def _summary_of(record: FileRecord) -> FileSummary:
         expires_at=expires_at(record),
         created_at=rfc3339(record.created_at_ms),
         kind=kind_of(record),
+    )
+
+
+def _upload_of(upload: BucketUpload) -> BucketUploadBody:
+    return BucketUploadBody(
+        file_uuid=upload.file_uuid,
+        kind=PARTIAL if upload.kind == PARTIAL else KIND_WORDS[upload.kind],
+        owner_id=upload.owner_id,
+        filename=upload.filename,
+        size_bytes=UNSET if upload.size_bytes is None else upload.size_bytes,
+        offset_bytes=upload.offset_bytes,
+        reserved_bytes=upload.reserved_bytes,
+        part_of=upload.part_of,
+        created_at=rfc3339(upload.created_at_ms),
+        expires_at=rfc3339(upload.expires_at_ms),
     )
 
 
@@ -223,5 +271,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="List the files of a bucket",
         query=FILE_PARAMETERS,
         answers={200: Answer(description="A page of files.", body=BucketFileList, headers=NEXT_PAGE)},
+    ),
+    Operation(
+        name="list_bucket_uploads",
+        tag="Buckets",
+        method="GET",
+        path=f"{_BUCKET}/uploads",
+        handler=list_uploads,
+        summary="List the unfinished uploads of a bucket",
+        query=PAGE_PARAMETERS,
+        answers={200: Answer(description="A page of uploads.", body=BucketUploadList, headers=NEXT_PAGE)},
     ),
 )

@@ -29,7 +29,7 @@ PRECONDITIONS: Final = (
 
 
 async def delete(request: web.Request) -> web.Response:
-    """A file of any kind. Its record goes at once, the blob when nothing refers to it any more.
+    """A file of any kind, or a partial upload. The record goes at once, the blob when nothing refers to it.
 
     Conditions are on its content, which this path is of. Needs admin on the file. A backup that others build
     on is a conflict.

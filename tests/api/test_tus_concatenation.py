@@ -21,6 +21,13 @@ from tests.cluster.harness import Answer, Cluster
 from tests.cluster.part_steps import PATCH_TYPE, TUS, Parts, begin, check_content, metadata
 
 MIB = 1 << 20
+SIZES = {
+    "size_bytes": int,
+    "offset_bytes": int,
+    "reserved_bytes": int,
+    "created_at": str,
+    "expires_at": str,
+}
 PIECES = (b"first" * 100, b"second" * 77, b"third" * 50)
 
 
@@ -204,6 +211,34 @@ def test_quota_counts_parts_once(cluster: Cluster) -> None:
     assert (record["used_bytes"], record["reserved_bytes"], record["file_count"]) == (500, 0, 1)
 
 
+def test_owner_of_a_bucket_sees_what_reserves_its_quota_and_ends_it(cluster: Cluster) -> None:
+    owner, writer = person(cluster), person(cluster)
+    made = cluster.post("/buckets", {"name": unique("b"), "quota_bytes": 1000}, token=owner.token)
+    place = f"/buckets/{made.json['bucket_id']}"
+    grant(cluster, place, "write", writer.id, token=owner.token)
+    parts = Parts(cluster, [bytes(600), bytes(400)], token=writer.token, bucket_id=made.json["bucket_id"])
+    assert parts.send(0, stop=200) == 204
+    open_length = begin(cluster, None, token=writer.token, bucket_id=made.json["bucket_id"])
+    answer = cluster.get(f"{place}/uploads", token=owner.token).json
+    assert (answer["bucket_id"], answer["count"]) == (made.json["bucket_id"], 3)
+    sent, unsent, open_ended = answer["uploads"]
+    check_shape(sent, dict.fromkeys(("file_uuid", "kind", "owner_id", "filename", "part_of"), str) | SIZES)
+    assert (sent["file_uuid"], sent["kind"], sent["owner_id"]) == (parts.uuids[0], "partial", writer.id)
+    assert (sent["size_bytes"], sent["offset_bytes"], sent["reserved_bytes"]) == (600, 200, 600)
+    assert (unsent["file_uuid"], unsent["offset_bytes"]) == (parts.uuids[1], 0)
+    assert open_ended["file_uuid"] == open_length.json["file_uuid"]
+    assert "size_bytes" not in open_ended
+    page = cluster.get(f"{place}/uploads?limit=1", token=owner.token)
+    assert page.json["uploads"] == [sent]
+    assert page.json["next_cursor"] in page.headers["link"]
+    for upload in answer["uploads"]:
+        path = f"/files/{upload['file_uuid']}"
+        assert cluster.request("DELETE", path, token=owner.token).status == 200
+    assert cluster.get(place, token=owner.token).json["reserved_bytes"] == 0
+    assert parts.head(0).status == 404
+    assert cluster.get(f"{place}/uploads", token=owner.token).json["uploads"] == []
+
+
 def test_nobody_sees_a_part(cluster: Cluster) -> None:
     user, bucket_id = person(cluster), bucket(cluster)
     grant(cluster, f"/buckets/{bucket_id}", "admin", user.id)
@@ -215,7 +250,8 @@ def test_nobody_sees_a_part(cluster: Cluster) -> None:
         assert all(file["file_uuid"] != file_uuid for file in listed(cluster, DEFAULT_BUCKET, token))
         for path in ("/files", "/backups", "/vms", "/project-files"):
             check_refused(cluster.get(f"{path}/{file_uuid}", token=token), "not_found")
-            check_refused(cluster.request("DELETE", f"{path}/{file_uuid}", token=token), "not_found")
+            if path != "/files":  # there its owner and admins of the bucket delete it
+                check_refused(cluster.request("DELETE", f"{path}/{file_uuid}", token=token), "not_found")
         check_refused(cluster.get(f"/files/{file_uuid}/permissions", token=token), "not_found")
         check_refused(cluster.post(f"/files/{file_uuid}/public-token", {}, token=token), "not_found")
         check_refused(cluster.post(f"/files/{file_uuid}/ticket", {}, token=token), "not_found")

@@ -92,6 +92,16 @@ def test_bucket_is_made_shown_changed_and_removed(cluster: Cluster, name: str) -
     (changed,) = objects(cluster, "bucket", "set", name, "--name", f"{name}-2", "--quota", "0")
     assert (changed["name"], changed["quota_bytes"]) == (f"{name}-2", 0)
     assert bucket_id in [each["bucket_id"] for each in objects(cluster, "bucket", "ls")]
+    begun = cluster.create(bucket_id=bucket_id, size_bytes=7)["file_uuid"]
+    (unfinished,) = objects(cluster, "bucket", "uploads", f"{name}-2")
+    assert (unfinished["file_uuid"], unfinished["kind"], unfinished["reserved_bytes"]) == (
+        begun,
+        "project",
+        7,
+    )
+    assert output(cluster, "bucket", "uploads", bucket_id).splitlines()[1].startswith(begun)
+    assert output(cluster, "rm", begun) == f"{begun} is deleted.\n"
+    assert output(cluster, "bucket", "uploads", bucket_id) == ""
     file_uuid = cluster.store(b"in the way", bucket_id=bucket_id)
     assert refusal(cluster, "bucket", "rm", f"{name}-2")[0] == 5
     cluster.request("DELETE", f"/files/{file_uuid}")

@@ -136,6 +136,24 @@ class Bucket(Record, frozen=True, kw_only=True):
     updated_at: str
 
 
+class BucketUpload(Struct, frozen=True, kw_only=True):
+    """An unfinished upload. `kind` is `project`, `image`, `backup` or `partial`.
+
+    `size_bytes` is None while it is not declared; `part_of` is the file that a partial upload is a part of.
+    """
+
+    file_uuid: str
+    kind: str
+    owner_id: str
+    filename: str
+    size_bytes: int | None = None
+    offset_bytes: int
+    reserved_bytes: int
+    part_of: str
+    created_at: str
+    expires_at: str
+
+
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A permission that was given to a user or a group.
 

@@ -63,6 +63,7 @@ REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that nobody makes one again that was 
 NODES_TELL_RULES: Final = 6  # nodes say which rules they know, and are refused if these are in force no more
 CONTENT_COMES_WITH_CREATION: Final = 6  # a file is created with content that nodes have stored already
 SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older release would not find them
+PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leaves no partial uploads
 BEFORE_TOLD: Final = 5  # coordinators that do not tell the rules in force with each heartbeat know these
 RULES: Final = 6  # the newest that this program knows
 

@@ -11,9 +11,11 @@ from node.api.bodies.fields import (
     Count,
     CreatedAt,
     Deleted,
+    FileUuid,
     Label,
     NextCursor,
     OwnerId,
+    Timestamp,
     UpdatedAt,
 )
 from node.api.bodies.files import FileSummary
@@ -77,6 +79,53 @@ class BucketFileList(Struct, frozen=True, kw_only=True):
     bucket_uuid: BucketId
     count: Count
     files: Annotated[list[FileSummary], Meta(description="The files, of every kind.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class BucketUploadBody(Struct, frozen=True, kw_only=True):
+    """An upload that has not ended: a file's, or a partial one (tus concatenation)."""
+
+    file_uuid: FileUuid
+    kind: Annotated[
+        str,
+        Meta(
+            description="The kind of the file that is uploaded, or `partial`.",
+            examples=["partial"],
+            extra_json_schema={"enum": ["project", "image", "backup", "partial"]},
+        ),
+    ]
+    owner_id: OwnerId
+    filename: Annotated[str, Meta(description='"" of a partial upload.', examples=["lab.gns3project"])]
+    size_bytes: (
+        Annotated[
+            Amount, Meta(description="Absent while the client has not declared it.", examples=[1048576])
+        ]
+        | UnsetType
+    ) = UNSET
+    offset_bytes: Annotated[Amount, Meta(description="How many bytes have arrived.", examples=[524288])]
+    reserved_bytes: Annotated[
+        Amount, Meta(description="How much of the bucket's quota it has reserved.", examples=[1048576])
+    ]
+    part_of: Annotated[
+        str,
+        Meta(
+            description='The `file_uuid` that a partial upload has become a part of; "" for none.',
+            examples=[""],
+        ),
+    ]
+    created_at: CreatedAt
+    expires_at: Annotated[
+        Timestamp,
+        Meta(description="When it ends if no more bytes arrive.", examples=["2026-11-21T12:00:00.000Z"]),
+    ]
+
+
+class BucketUploadList(Struct, frozen=True, kw_only=True):
+    """A page of unfinished uploads, oldest first. It may be short of its limit and still have a next one."""
+
+    bucket_id: BucketId
+    count: Count
+    uploads: Annotated[list[BucketUploadBody], Meta(description="The uploads.")]
     next_cursor: NextCursor | UnsetType = UNSET
 
 

@@ -115,7 +115,8 @@ def test_nobody_finds_a_partial_upload_but_its_owner_as_an_upload(state: State) 
         queries.ListPermissions(caller=alice, target="file", target_id="p1"),
     ]
     assert [state.ask(query) for query in asked] == ["not_found"] * 3
-    assert state.apply(commands.DeleteFile(caller=alice, file_uuid="p1", kind="")) == "not_found"
+    named = commands.DeleteFile(caller=alice, file_uuid="p1", kind="project_file")
+    assert state.apply(named) == "not_found"
     assert state.apply(grant(alice, "file:p1", "user:bob")) == "not_found"
     for caller, bucket_id in ((ADMIN, "b"), (alice, "b"), (alice, DEFAULT_BUCKET_ID)):
         listed = queries.ListBucketFiles(caller=caller, bucket_id=bucket_id, cursor=0, limit=9)
@@ -123,6 +124,87 @@ def test_nobody_finds_a_partial_upload_but_its_owner_as_an_upload(state: State) 
     assert state.ask(queries.ListProjectFiles(caller=ADMIN, cursor=0, limit=9, project_id=""))["files"] == []
     assert bucket(state)[2] == 0
     assert upload(state, "p1", alice)["offset_bytes"] == 3
+
+
+def listed(state: State, caller: Caller, bucket_id: str = "b") -> Any:
+    return state.ask(queries.ListBucketUploads(caller=caller, bucket_id=bucket_id, cursor=0, limit=9))
+
+
+def test_unfinished_uploads_are_listed_for_admins_of_the_bucket_and_for_their_owners(state: State) -> None:
+    alice, bob, ulla = (state.user(name) for name in ("alice", "bob", "ulla"))
+    state.done(grant(ADMIN, "bucket:b", "user:alice", "write"))
+    state.done(grant(ADMIN, "bucket:b", "user:bob", "admin"))
+    state.done(grant(ADMIN, "bucket:b", "user:ulla", "read"))
+    state.done(begin("p1", 3, caller=alice, bucket_id="b"))
+    state.done(progress("p1", 2, caller=alice))
+    bring(state, "p2", 4, caller=bob, bucket_id="b")
+    state.done(final("p2", size_bytes=4, caller=bob, bucket_id="b"))
+    shown = [(each["file_uuid"], each["kind"], each["owner_id"]) for each in listed(state, ADMIN)["uploads"]]
+    assert shown == [("p1", "partial", "alice"), ("p2", "partial", "bob"), ("f", "project_file", "bob")]
+    (part, of_final, whole) = listed(state, bob)["uploads"]
+    assert (part["size_bytes"], part["offset_bytes"], part["reserved_bytes"], part["part_of"]) == (
+        3,
+        2,
+        3,
+        "",
+    )
+    assert (of_final["reserved_bytes"], of_final["part_of"], whole["reserved_bytes"]) == (0, "f", 4)
+    assert [each["file_uuid"] for each in listed(state, alice)["uploads"]] == ["p1"]
+    assert listed(state, ulla)["uploads"] == []
+    assert listed(state, state.user("nobody")) == "forbidden"
+    assert listed(state, ulla, "none") == "not_found"
+    assert listed(state, ulla, DEFAULT_BUCKET_ID)["uploads"] == []
+    state.done(complete(bob, "f", sha256_of(b"all"), NODES, size_bytes=4))
+    assert [each["file_uuid"] for each in listed(state, ADMIN)["uploads"]] == ["p1"]
+
+
+@pytest.mark.parametrize("who", ["its owner", "admin of the bucket", "admin"])
+def test_partial_upload_is_deleted_like_a_file_by_its_owner_and_admins_of_its_bucket(
+    state: State, who: str
+) -> None:
+    alice, bob, ulla = (state.user(name) for name in ("alice", "bob", "ulla"))
+    for name, level in (("alice", "write"), ("bob", "admin"), ("ulla", "write")):
+        state.done(grant(ADMIN, "bucket:b", f"user:{name}", level))
+    bring(state, "p1", 3, caller=alice, bucket_id="b")
+    assert bucket(state) == (0, 3, 0)
+    for other in (ulla, state.user("nobody")):
+        assert state.apply(commands.DeleteFile(caller=other, file_uuid="p1", kind="")) == "forbidden"
+    caller = {"its owner": alice, "admin of the bucket": bob, "admin": ADMIN}[who]
+    state.done(commands.DeleteFile(caller=caller, file_uuid="p1", kind=""))
+    assert bucket(state) == (0, 0, 0)
+    assert upload(state, "p1", alice) == "not_found"
+
+
+def test_part_of_a_final_upload_is_not_deleted(state: State) -> None:
+    bring(state, "p1", 3)
+    state.done(final("p1", size_bytes=3))
+    assert state.apply(commands.DeleteFile(caller=ADMIN, file_uuid="p1", kind="")) == "conflict"
+
+
+@pytest.mark.parametrize("how", ["deleted", "disabled"])
+def test_partial_uploads_end_with_their_user(state: State, how: str) -> None:
+    alice, bob = state.user("alice"), state.user("bob")
+    for name in ("alice", "bob"):
+        state.done(grant(ADMIN, "bucket:b", f"user:{name}", "write"))
+    state.done(begin("p1", 3, caller=alice, bucket_id="b"))
+    bring(state, "p2", 3, caller=bob, bucket_id="b")
+    ending: commands.AnyCommand = commands.DeleteUser(caller=ADMIN, user_id="alice")
+    if how == "disabled":
+        ending = commands.PutUser(caller=ADMIN, user_id="alice", roles=None, groups=None, disabled=True)
+    state.done(ending)
+    assert state.done(commands.Expire())["uploads"] == 1
+    assert bucket(state) == (0, 3, 0)
+    assert [each["file_uuid"] for each in listed(state, ADMIN)["uploads"]] == ["p2"]
+
+
+def test_parts_of_a_file_stay_with_it_when_their_user_is_disabled(state: State) -> None:
+    alice = state.user("alice")
+    bring(state, "p1", 3, caller=alice)
+    state.done(final("p1", size_bytes=3, caller=alice))
+    state.done(commands.PutUser(caller=ADMIN, user_id="alice", roles=None, groups=None, disabled=True))
+    assert state.done(commands.Expire())["uploads"] == 0
+    state.done(commands.PutUser(caller=ADMIN, user_id="alice", roles=None, groups=None, disabled=False))
+    state.done(complete(alice, "f", sha256_of(b"all"), NODES, size_bytes=3))
 
 
 def test_bucket_with_partial_uploads_is_not_deleted(state: State) -> None:
