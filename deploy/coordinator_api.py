@@ -19,7 +19,7 @@ def application(shell: Shell) -> web.Application:
     app[API] = ApiServices(
         metadata=shell.metadata,
         view=shell.view,
-        audit=AuditLog(shell.files.audit),
+        audit=AuditLog.of_people(shell.files.audit),
         node_url=lambda node_id: node_url(shell.view, node_id),
         readiness=shell.readiness,
         access=access,

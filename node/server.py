@@ -304,7 +304,7 @@ async def open_node(
     watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
-    counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog(files.audit)
+    counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog.of_people(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
     reach, announcement = Reach(config.id, peers, view), Announcement(config, metadata, view, start)
     budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())

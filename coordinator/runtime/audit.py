@@ -1,6 +1,8 @@
 """The audit log: who did what to which object, and how it ended, one JSON line each.
 
-`audit.log` has what people did; `housekeeping.log` what a node did by itself, which would bury it. Several
+`audit.log` has what people did; `housekeeping.log` what a node did by itself, which would bury it. Attempts
+without a valid credential are in `failed_attempts.log`: strangers can make them from many addresses, so they
+have a bound of their own and push out nothing that users did. Several
 processes may append to one file: each line is one write to the end of it. A file that is full becomes NAME.1,
 the one before NAME.2, and so on; the oldest goes.
 
@@ -17,7 +19,7 @@ import re
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from ca.errors import Unavailable
 from coordinator.model.clock import now_ms
@@ -26,25 +28,38 @@ from coordinator.runtime.audit_pages import AuditPages
 
 _TOKEN: Final = re.compile(r"FST1\.[^\s/]*|eyJ[A-Za-z0-9_-]+\.[^\s/]*")
 SIZE_BYTES_MAX: Final = 32 << 20  # of one file, some 150,000 lines
-ROTATED_PEOPLE, ROTATED_HOUSEKEEPING = 9, 2  # full files beside the one that is written
+ROTATED_PEOPLE, ROTATED_HOUSEKEEPING, ROTATED_FAILED = 9, 2, 2  # full files beside the one that is written
+FAILED_ATTEMPTS: Final = "failed_attempts.log"
 TEXT_CHARS_MAX: Final = 512  # of each field: a line stays below what one write appends at once
 
 
 class AuditLog:
     """An append-only file, mode 0600. The only blocking I/O here is one short append to the page cache.
 
-    `pages`: what is in it, and in the full ones.
+    `failed`: the log of failed attempts. `pages`: what is in both, full files too.
     """
 
     def __init__(
-        self, path: Path, *, rotated: int = ROTATED_PEOPLE, size_bytes_max: int = SIZE_BYTES_MAX
+        self,
+        path: Path,
+        *,
+        rotated: int = ROTATED_PEOPLE,
+        size_bytes_max: int = SIZE_BYTES_MAX,
+        failed: "AuditLog | None" = None,
     ) -> None:
-        """`rotated`: how many full files stay."""
+        """`rotated`: how many full files stay. `failed`: this log itself by default."""
+        self.paths = (path, *(path.with_name(f"{path.name}.{number}") for number in range(1, rotated + 1)))
+        self.failed = failed or self
         self._path = path
         self._rotated = rotated
         self._size_bytes_max = size_bytes_max
         self._file: FileIO | None = None
-        self.pages = AuditPages(path, rotated=rotated)
+        self.pages = AuditPages(self.paths, *([failed.paths] if failed else []))
+
+    @classmethod
+    def of_people(cls, path: Path) -> Self:
+        """The log of what people did, with failed attempts in a file beside it."""
+        return cls(path, failed=cls(path.with_name(FAILED_ATTEMPTS), rotated=ROTATED_FAILED))
 
     def check_writable(self) -> None:
         """Raises Unavailable when `record` could not be called now: a line less is noticed before the act."""
@@ -83,7 +98,9 @@ class AuditLog:
             raise _unwritable(error) from error
 
     def close(self) -> None:
-        """Close the file; a later `record` opens it again."""
+        """Close the file, and that of failed attempts; a later `record` opens it again."""
+        if self.failed is not self:
+            self.failed.close()
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
@@ -116,11 +133,8 @@ class AuditLog:
             return
         for number in range(self._rotated, 1, -1):
             with suppress(FileNotFoundError):
-                self._numbered(number - 1).replace(self._numbered(number))
-        self._path.replace(self._numbered(1))
-
-    def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
+                self.paths[number - 1].replace(self.paths[number])
+        self._path.replace(self.paths[1])
 
     def _open(self) -> FileIO:
         if self._file is None:

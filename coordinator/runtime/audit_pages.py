@@ -2,7 +2,8 @@
 
 A page looks at so many bytes and no more, so that it may be short, or empty, and have a next one. A cursor
 names a file by what stays when that is moved away, and a place in it: entries that come meanwhile shift no
-page. Lines that are torn, or none of ours, are passed over.
+page. Several logs are read as one, in the order of their times; a cursor names a place in each. Lines that
+are torn, or none of ours, are passed over.
 
 The clock of a machine may be set back, so that times need not rise along the log. What is sought by time is
 found where it went back by CLOCK_BACK_MS at most.
@@ -12,7 +13,8 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,7 +31,9 @@ LINE_BYTES_MAX: Final = 64 << 10  # a line of ours has a tenth of that
 HEAD_BYTES: Final = 4096  # of a file, in which its first line is sought
 CLOCK_BACK_MS: Final = 3_600_000
 WAITING_MAX: Final = 8  # pages that are asked for at once; one is read at a time
-CURSOR: Final = "[0-9]{1,16}-[0-9]{1,20}-[0-9]{1,12}"
+END: Final = "end"  # in place of a place: nothing is left of that log
+_PLACE: Final = f"([0-9]{{1,16}}-[0-9]{{1,20}}-[0-9]{{1,12}}|{END})"
+CURSOR: Final = f"{_PLACE}(_{_PLACE})?"
 _CURSOR: Final = re.compile(CURSOR, re.ASCII)
 _TIMED: Final = re.compile(rb'^\{"time": "([0-9T:.-]{23}Z)"', re.MULTILINE)
 _NAMES: Final = ("time", "action", "principal", "object", "outcome", "request_id")
@@ -72,11 +76,11 @@ class AuditPage:
 
 
 class AuditPages:
-    """Reads the log at `path` in a thread of its own, which starts with the first page."""
+    """Reads logs as one, in a thread of its own, which starts with the first page."""
 
-    def __init__(self, path: Path, *, rotated: int) -> None:
-        """`rotated`: how many full files there are beside the one that is written, at most."""
-        self._paths = (path, *(path.with_name(f"{path.name}.{number}") for number in range(1, rotated + 1)))
+    def __init__(self, *logs: Sequence[Path]) -> None:
+        """Each log by its files: the one that is written, then the full ones, the newest first."""
+        self._logs = logs
         self._pool: ThreadPoolExecutor | None = None
         self._waiting = 0
 
@@ -92,7 +96,7 @@ class AuditPages:
             raise Unavailable("The audit log is being read by others.", retry_after_s=1)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="audit")
-        reading = asyncio.wrap_future(self._pool.submit(read_page, self._paths, wanted, limit, cursor))
+        reading = asyncio.wrap_future(self._pool.submit(read_page, self._logs, wanted, limit, cursor))
         self._waiting += 1  # until it is read, also where whoever asked waits no longer
         reading.add_done_callback(self._one_less)
         try:
@@ -106,9 +110,27 @@ class AuditPages:
             ended.exception()  # seen
 
 
-def read_page(paths: tuple[Path, ...], wanted: AuditFilter, limit: int, cursor: str) -> AuditPage:
-    """A page of the files at `paths`, of which the newest comes first. Raises OSError."""
-    page = _Page(wanted, limit)
+def read_page(logs: Sequence[Sequence[Path]], wanted: AuditFilter, limit: int, cursor: str) -> AuditPage:
+    """A page of all logs. Raises OSError."""
+    places = cursor.split("_") if cursor else [""] * len(logs)
+    places += [END] * (len(logs) - len(places))  # the cursor is of a version with fewer logs
+    pages = [_page_of(paths, wanted, limit, place) for paths, place in zip(logs, places, strict=False)]
+    entries = list[AuditEntry]()
+    # A page that ends before its log does may hide what is newer than the others' entries.
+    while len(entries) < limit and not any(page.is_cut_off for page in pages):
+        page = max((page for page in pages if page.entries), key=lambda each: each.newest, default=None)
+        if page is None:
+            break
+        entries.append(page.take())
+    left = [page.place for page in pages]
+    return AuditPage(entries, "" if set(left) == {END} else "_".join(left))
+
+
+def _page_of(paths: Sequence[Path], wanted: AuditFilter, limit: int, cursor: str) -> "_Page":
+    """A page of one log. Raises OSError."""
+    page = _Page(wanted, limit, cursor)
+    if cursor == END:
+        return page
     is_found = not cursor
     for file in _files(paths):
         with closing(file):
@@ -119,17 +141,25 @@ def read_page(paths: tuple[Path, ...], wanted: AuditFilter, limit: int, cursor: 
                 is_found, end = True, int(cursor.rpartition("-")[2])
             else:
                 continue
-            if page.may_hold(name) and page.take_from(file, name, end):
+            if end == 0:
+                continue
+            page.place = page.place or f"{name}-{end}"
+            if page.may_hold(name) and page.read_from(file, name, end):
                 break
-    return AuditPage(page.entries, page.next_cursor)
+    page.end()
+    return page
 
 
 class _Page:
-    """A page in the making."""
+    """A page of one log, of which the entries are taken one by one.
 
-    def __init__(self, wanted: AuditFilter, limit: int) -> None:
-        self.entries: list[AuditEntry] = []
-        self.next_cursor = ""
+    `place`: behind what was taken of the log so far; END when nothing is left of it.
+    """
+
+    def __init__(self, wanted: AuditFilter, limit: int, place: str) -> None:
+        self.entries = deque[tuple[AuditEntry, str]]()  # each with the place behind it
+        self.place = place
+        self._next = END
         self._wanted = wanted
         self._limit = limit
         self._left_bytes = SCAN_BYTES_MAX
@@ -146,8 +176,29 @@ class _Page:
         until_ms = self._wanted.until_ms
         return until_ms is None or int(name.partition("-")[0]) < until_ms + CLOCK_BACK_MS
 
-    def take_from(self, file: FileIO, name: str, end: int) -> bool:
-        """Take what is wanted of the lines before `end`; whether the page ends with this file."""
+    @property
+    def newest(self) -> str:
+        """The time of the entry that comes next."""
+        return self.entries[0][0].time
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether all entries are taken, and the log has more."""
+        return not self.entries and self.place != END
+
+    def take(self) -> AuditEntry:
+        """The entry that comes next."""
+        entry, self.place = self.entries.popleft()
+        self.end()
+        return entry
+
+    def end(self) -> None:
+        """If no entry is left, what was read without finding any more is behind, too."""
+        if not self.entries:
+            self.place = self._next
+
+    def read_from(self, file: FileIO, name: str, end: int) -> bool:
+        """Read what is wanted of the lines before `end`; whether the page ends with this file."""
         last = end
         for start, line in _lines_before(file, end):
             self._left_bytes -= last - start
@@ -155,13 +206,12 @@ class _Page:
             timed = _TIMED.match(line)
             time = "" if timed is None else timed[1].decode("ascii")
             if time and time < self._ends_at and _parsed(line) is not None:
-                self.next_cursor = ""
                 return True
             entry = self._entry(line, time)
             if entry is not None:
-                self.entries.append(entry)
+                self.entries.append((entry, f"{name}-{start}"))
             if len(self.entries) >= self._limit or self._left_bytes <= 0:
-                self.next_cursor = f"{name}-{start}"
+                self._next = f"{name}-{start}"
                 return True
         return False
 
@@ -180,7 +230,7 @@ class _Page:
         return entry if not wanted.target or wanted.target in entry.object.split() else None
 
 
-def _files(paths: tuple[Path, ...]) -> Iterator[FileIO]:
+def _files(paths: Sequence[Path]) -> Iterator[FileIO]:
     """Each file once, the newest first: one that is moved away meanwhile is met again under its next name."""
     seen: set[tuple[int, int]] = set()
     for path in paths:

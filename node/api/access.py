@@ -118,7 +118,7 @@ def on_record(
     if wait_s > 0:
         return RateLimited("Too many failed attempts from this address.", retry_after_s=int(wait_s) + 1)
     try:
-        request.app[API].audit.record(
+        request.app[API].audit.failed.record(
             action,
             principal=principal,
             object=target,

@@ -21,7 +21,8 @@ _LIMIT: Final = PAGE_PARAMETERS[0]
 
 async def list_page(request: web.Request) -> web.Response:
     """What people did through this member, newest first, as far back as it keeps that (320 MiB, more than a
-    million entries). Each member has a log of its own. Admins only.
+    million entries). Attempts without a valid credential are among them, kept apart (96 MiB), so that they
+    push out nothing else. Each member has logs of its own. Admins only.
     """
     caller = await authenticate(request)
     filters = {name: query_text(request, name) for name in AuditFilters.__struct_fields__}

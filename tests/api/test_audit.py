@@ -105,6 +105,21 @@ def test_each_member_has_its_own(cluster: Cluster) -> None:
         assert [entry["action"] for entry in found] == ["renew_user_token"]
 
 
+def test_failed_attempts_are_apart_and_listed_with_the_rest(cluster: Cluster) -> None:
+    node, user = cluster.nodes[0], person(cluster)
+    cluster.remember(cluster.post("/auth/token", token=user.token, node=node).json["token"])
+    refused = cluster.get(f"{node.url}/api/v1/buckets", token="FST-guess", stranger=True)
+    check_refused(refused, "unauthorized")
+    cluster.remember(cluster.post("/auth/token", token=user.token, node=node).json["token"])
+    request_id = refused.headers["x-request-id"]
+    (failed,) = [each for each in entries(cluster, node=node) if each["request_id"] == request_id]
+    assert (failed["action"], failed["principal"], failed["outcome"]) == ("authenticate", "-", "unauthorized")
+    listed = [each["action"] for each in entries(cluster, node=node)[:3]]
+    assert listed == ["renew_user_token", "authenticate", "renew_user_token"]
+    assert request_id not in (cluster.data(node) / "audit.log").read_text()
+    assert request_id in (cluster.data(node) / "failed_attempts.log").read_text()
+
+
 def test_it_is_for_admins(cluster: Cluster) -> None:
     user = person(cluster)
     for member in cluster.members:

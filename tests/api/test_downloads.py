@@ -215,8 +215,7 @@ def test_addresses_that_only_guess_are_slowed_down(cluster: Cluster, link: str) 
         assert ask(link.rpartition("/")[2]).status == 200
     finally:
         connection.close()
-    audited = (cluster.data(node) / "audit.log").read_text()
-    assert '"public link"' in audited
+    assert '"public link"' in (cluster.data(node) / "failed_attempts.log").read_text()
 
 
 def test_link_is_in_no_log(cluster: Cluster, file_uuid: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coordinator.runtime.audit import AuditLog
 
+FAILED = "failed_attempts.log"
 WRITERS, LINES = 3, 200
 
 
@@ -42,3 +43,14 @@ def test_processes_that_share_a_log_lose_no_line_of_it_when_it_is_full(tmp_path:
         assert writer.exitcode == 0
     expected = [f"{at}-{number}" for at in range(WRITERS) for number in range(LINES)]
     assert sorted(objects(list(tmp_path.iterdir()))) == sorted(expected)
+
+
+def test_failed_attempts_push_nothing_out_but_each_other(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.log", failed=AuditLog(tmp_path / FAILED, rotated=1, size_bytes_max=1000))
+    log.record("act", principal="p", object="kept", outcome="ok", request_id="")
+    for number in range(LINES):
+        log.failed.record("authenticate", principal="-", object=str(number), outcome="no", request_id="")
+    log.close()
+    assert objects([tmp_path / "audit.log"]) == ["kept"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.log", FAILED, f"{FAILED}.1"]
+    assert sum(path.stat().st_size for path in tmp_path.glob(f"{FAILED}*")) < 2400

@@ -41,7 +41,7 @@ def numbers(entries: list[AuditEntry]) -> list[int]:
 
 
 def read(path: Path, limit: int = 1000, cursor: str = "", **wanted: Any) -> AuditPage:
-    pages = AuditPages(path, rotated=ROTATED)
+    pages = AuditPages(AuditLog(path, rotated=ROTATED).paths)
     return asyncio.run(pages.read(AuditFilter(**wanted), limit=limit, cursor=cursor))
 
 
@@ -218,10 +218,55 @@ def test_log_that_cannot_be_read_is_told(path: Path) -> None:
 
 async def test_no_more_than_so_many_pages_are_asked_for_at_once(path: Path) -> None:
     path.write_bytes(line(0))
-    pages = AuditPages(path, rotated=ROTATED)
+    pages = AuditPages(AuditLog(path, rotated=ROTATED).paths)
     asked = [
         asyncio.create_task(pages.read(AuditFilter(), limit=1)) for _ in range(audit_pages.WAITING_MAX + 3)
     ]
     done = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(each) for each in done].count(Unavailable) == 3
     assert numbers((await pages.read(AuditFilter(), limit=1)).entries) == [0]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+def test_log_of_failed_attempts_is_read_with_the_other_in_the_order_of_time(path: Path, limit: int) -> None:
+    failed = path.with_name("failed_attempts.log")
+    path.write_bytes(b"".join(line(number) for number in (0, 1, 4, 8)))
+    failed.write_bytes(b"".join(line(number, action="authenticate") for number in (2, 3, 5, 6, 7, 9)))
+    pages, found, cursor = AuditLog.of_people(path).pages, list[int](), ""
+    for _ in range(20):
+        page = asyncio.run(pages.read(AuditFilter(), limit=limit, cursor=cursor))
+        assert len(page.entries) <= limit
+        found += numbers(page.entries)
+        for log in (path, failed):  # what comes meanwhile shifts nothing
+            with log.open("ab") as file:
+                file.write(line(100 + len(found)))
+        if not (cursor := page.next_cursor):
+            break
+    assert found == list(reversed(range(10)))
+
+
+def test_search_that_has_not_found_the_end_of_one_log_shows_nothing_older_of_the_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = path.with_name("failed_attempts.log")
+    path.write_bytes(line(0, action="delete_file"))
+    failed.write_bytes(line(1, action="delete_file") + b"".join(line(number) for number in range(2, 2000)))
+    monkeypatch.setattr(audit_pages, "SCAN_BYTES_MAX", failed.stat().st_size // 3)
+    monkeypatch.setattr(audit_pages, "BLOCK_BYTES", 1024)
+    pages, found, cursor = AuditLog.of_people(path).pages, list[list[int]](), ""
+    for _ in range(20):
+        wanted = AuditFilter(action="delete_file")
+        page = asyncio.run(pages.read(wanted, limit=10, cursor=cursor))
+        found.append(numbers(page.entries))
+        if not (cursor := page.next_cursor):
+            break
+    assert [number for page in found for number in page] == [1, 0]
+    assert found[0] == []
+
+
+def test_cursor_of_a_version_with_one_log_goes_on_in_that(path: Path) -> None:
+    path.write_bytes(b"".join(line(number) for number in range(10)))
+    cursor = read(path, 4).next_cursor
+    path.with_name("failed_attempts.log").write_bytes(line(11))
+    page = asyncio.run(AuditLog.of_people(path).pages.read(AuditFilter(), limit=100, cursor=cursor))
+    assert (numbers(page.entries), page.next_cursor) == ([5, 4, 3, 2, 1, 0], "")
