@@ -2,6 +2,7 @@
 
 from tests.mutants.beliefs import BELIEFS
 from tests.mutants.consensus import CONSENSUS
+from tests.mutants.content import CONTENT
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
 from tests.mutants.storage import STORAGE
@@ -12,6 +13,7 @@ MUTANTS = (
     *BELIEFS,
     *STORAGE,
     *PACKS,
+    *CONTENT,
 )
 
 __all__ = ["MUTANTS"]

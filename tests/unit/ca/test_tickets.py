@@ -97,6 +97,14 @@ def test_ticket_is_no_user_token(verify: Any) -> None:
         VERIFIER.ends_at_ms(TICKET)
 
 
+def test_ticket_ends_with_the_grace_time_of_its_key() -> None:
+    keys = [public_jwk(new_signing_key()), public_jwk(KEY)]
+    verifier = Verifier("lab", keys, ends_at_ms={KEY.kid: NOW_MS + 1000})
+    assert verifier.verify_ticket(TICKET, now_ms=NOW_MS + 999).file_uuid == FILE
+    with pytest.raises(Gone):
+        verifier.verify_ticket(TICKET, now_ms=NOW_MS + 1000)
+
+
 def test_user_token_is_no_ticket() -> None:
     assert VERIFIER.verify(TOKEN, now_ms=NOW_MS)
     claims = {"jti": "t", "nbf": NOW_S, "roles": [], "groups": [], "aud": "filestore:lab"}

@@ -209,6 +209,15 @@ def test_token_ends_with_its_time_and_with_what_its_maker_may(
     assert content(state) == "gone"
 
 
+def test_token_ends_when_its_maker_may_only_write(state: State) -> None:
+    bob = state.user("bob")
+    state.done(grant(ALICE, "file:f1", "user:bob", "admin", permission_id="a"))
+    state.done(grant(ALICE, "file:f1", "user:bob", "write", permission_id="w"))
+    state.done(public_token(bob, "f1", "t1"))
+    state.done(commands.WithdrawPermission(caller=ALICE, target="file", target_id="f1", permission_id="a"))
+    assert content(state) == "gone"
+
+
 def test_token_of_a_revoked_maker_stays_dead_when_the_permission_comes_back(state: State) -> None:
     bob = state.user("bob")
     state.done(grant(ALICE, "file:f1", "user:bob", "admin"))

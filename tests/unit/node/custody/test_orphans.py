@@ -2,9 +2,11 @@
 
 import os
 import time
+from typing import Any
 
 import pytest
 
+from coordinator.protocol.commands import ReportOrphans
 from node.custody.orphans import ORPHANS_MAX
 from node.staging.upload_store import UploadStore
 from tests.unit import replica_acts as acts
@@ -85,6 +87,22 @@ async def test_blob_that_a_completion_claims_just_before_stays(keeper: Keeper) -
     acts.put(keeper.state, "file", name, "n1", "n2", as_of=keeper.state.log_index)
     assert await keeper.custody.orphans.look() == 0
     assert keeper.on_disk() == [name]
+
+
+async def test_blob_that_is_claimed_before_the_log_hears_that_it_goes_stays(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, propose = keeper.put(keeper.content()), keeper.log.propose
+    keeper.later_s = PIN_OVER_S
+
+    async def claimed_first(command: Any, reply_type: Any, **options: Any) -> Any:
+        if isinstance(command, ReportOrphans):
+            acts.put(keeper.state, "file", name, *acts_nodes(), as_of=keeper.state.log_index)
+        return await propose(command, reply_type, **options)
+
+    monkeypatch.setattr(keeper.log, "propose", claimed_first)
+    assert await keeper.custody.orphans.look() == 0
+    assert (keeper.on_disk(), keeper.held()) == ([name], [name])
 
 
 async def test_only_so_many_go_at_once(keeper: Keeper) -> None:
