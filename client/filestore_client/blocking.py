@@ -5,6 +5,7 @@ Safe from several threads at once.
 
 import functools
 import io
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import (
@@ -23,6 +24,7 @@ from typing import (
 from filestore_client import administration
 from filestore_client.base.records import Backup, FileRecord, Kind, Project, User
 from filestore_client.base.retry import DEADLINE_S
+from filestore_client.base.token import Token
 from filestore_client.client import AsyncClient, connection_from_environment
 from filestore_client.files import Files, Images, KindFiles
 from filestore_client.loop_thread import LoopThread
@@ -322,7 +324,12 @@ class Client:
     """The client for code that does not await; see AsyncClient. Use `with`, or `close` it."""
 
     def __init__(
-        self, urls: str | Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
+        self,
+        urls: str | Sequence[str],
+        *,
+        root_pem: str,
+        token: str | os.PathLike[str] | Token,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         inner = AsyncClient(urls, root_pem=root_pem, token=token, deadline_s=deadline_s)
         self._loop = LoopThread(functools.partial(inner.__aexit__, None, None, None))

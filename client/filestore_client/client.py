@@ -20,6 +20,7 @@ from filestore_client.administration import (
 from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.records import User
 from filestore_client.base.retry import DEADLINE_S
+from filestore_client.base.token import Token, token_of
 from filestore_client.base.transport import Transport
 from filestore_client.files import Files, Images, KindFiles
 from filestore_client.kinds import BACKUP, PROJECT
@@ -32,13 +33,20 @@ class AsyncClient:
 
     Use as `async with AsyncClient(url, root_pem=..., token=...) as store`. `urls`: base URLs of nodes, the
     first is preferred, and the next is asked when one fails. `root_pem`: the root certificate of the cluster,
-    the only one that is trusted. `deadline_s`: give up when nothing went forward for so long.
+    the only one that is trusted. `token`: a user token, or the `Path` of a file that holds one and that is
+    read again when the cluster rejects the token. `deadline_s`: give up after this many seconds without
+    progress.
 
     Raises `filestore_client.base.errors`: InvalidRequest for a URL, root or token that cannot be one.
     """
 
     def __init__(
-        self, urls: str | Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
+        self,
+        urls: str | Sequence[str],
+        *,
+        root_pem: str,
+        token: str | os.PathLike[str] | Token,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         nodes = [urls] if isinstance(urls, str) else list(urls)
         self.transport = Transport(nodes, root_pem=root_pem, token=token, deadline_s=deadline_s)
@@ -101,7 +109,7 @@ def connection_from_environment() -> dict[str, Any]:
         return {
             "urls": urls.split(),
             "root_pem": Path(ca).read_text("ascii"),
-            "token": Path(token_file).read_text("utf-8-sig").strip(),
+            "token": token_of(Path(token_file)),
         }
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"The root certificate or the token cannot be read: {error}") from error

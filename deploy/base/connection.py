@@ -27,7 +27,8 @@ from filestore_client import AsyncClient
 from filestore_client.base.errors import InvalidRequest as UnusableFile
 from filestore_client.base.errors import Unauthorized
 from filestore_client.base.retry import DEADLINE_S
-from filestore_client.base.transport import base_url, require_token
+from filestore_client.base.token import Token, require_token
+from filestore_client.base.transport import base_url
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
 TEXT_CHARS_MAX = 1 << 20  # a bound on what a wrong path costs
@@ -45,10 +46,13 @@ class Connection:
     deadline_s: float
 
     def client(self) -> AsyncClient:
-        """A client for this cluster. Raises InvalidRequest for a URL or a file that cannot be used."""
+        """A client for this cluster, which reads the file of the token again when the cluster rejects it.
+
+        Raises InvalidRequest for a URL or a file that cannot be used.
+        """
         for url in self.urls:
             base_url(url)
-        root_pem, token = read_text(self.ca, "the CA certificate"), self.token()
+        root_pem, token = read_text(self.ca, "the CA certificate"), Token(self.token(), file=self.token_file)
         try:
             return AsyncClient(self.urls, root_pem=root_pem, token=token, deadline_s=self.deadline_s)
         except UnusableFile as error:

@@ -1,6 +1,7 @@
 """Clients of a cluster for tests, as its admin or as a user."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from filestore_client import AsyncClient, Client
@@ -8,7 +9,7 @@ from tests.cluster.harness import Cluster
 
 
 def options_of(
-    cluster: Cluster, urls: Sequence[str] = (), *, token: str = "", deadline_s: float = 30.0
+    cluster: Cluster, urls: Sequence[str] = (), *, token: str | Path = "", deadline_s: float = 30.0
 ) -> dict[str, Any]:
     """What a client of this cluster is made with. `urls`: instead of those of its nodes."""
     return {

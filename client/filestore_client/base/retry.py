@@ -17,14 +17,21 @@ from filestore_client.base.errors import (
     UploadLocked,
 )
 from filestore_client.base.tls import distrust
+from filestore_client.base.token import TokenRenewed
 
 DEADLINE_S = 30.0
 PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 2.0
 # What another node, or the same one a moment later, may answer better.
-TRY_AGAIN = (Unavailable, UploadLocked, RateLimited, aiohttp.ClientError, TimeoutError)
+TRY_AGAIN = (Unavailable, UploadLocked, RateLimited, TokenRenewed, aiohttp.ClientError, TimeoutError)
 
-_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, UploadLocked, RateLimited)
+_NOT_SENT = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    UploadLocked,
+    RateLimited,
+    TokenRenewed,
+)
 
 
 class RetryLimits:

@@ -2,13 +2,14 @@
 
 It trusts the cluster's root certificate and nothing else, whatever the environment says. A lost connection,
 423, 429 and 503 are tried again with growing pauses until nothing has gone forward for `deadline_s`; but a
-request that must not be carried out twice is repeated only where the first cannot have been.
+request that must not be carried out twice is repeated only where the first cannot have been. After 401, the
+request is sent again if the token came from a file that holds another one by then.
 """
 
 import asyncio
 import copy
 import hashlib
-import re
+import os
 import socket
 import ssl
 import time
@@ -29,18 +30,19 @@ from filestore_client.base.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    Unauthorized,
     Unavailable,
     error_of,
 )
 from filestore_client.base.retry import DEADLINE_S, TRY_AGAIN, RetryLimits, connection_trouble, was_not_sent
 from filestore_client.base.tls import root_context
+from filestore_client.base.token import Token, TokenRenewed, token_of
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 CLOSING_S = 60.0  # the loops give the end of TLS 30 s
 ABORT_TURNS = 5  # of the loop; a transport needs two or three to end
 ANSWER_BYTES_MAX = 64 << 20  # a page of 1000 records is far smaller
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]*")
 # PATCH sets fields, and adds nothing.
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"})
 
@@ -55,15 +57,19 @@ class Transport:
     """
 
     def __init__(
-        self, urls: Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
+        self,
+        urls: Sequence[str],
+        *,
+        root_pem: str,
+        token: str | os.PathLike[str] | Token,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         if not urls:
             raise InvalidRequest("A client needs the URL of at least one node.")
         self._urls = [base_url(url) for url in urls]
         self._context = root_context(root_pem)
         self.cluster = hashlib.sha256(root_pem.strip().encode()).hexdigest()  # each has a root of its own
-        require_token(token)
-        self._token = token
+        self._token = token_of(token)
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
         self.without_bytes: set[str] = set()  # nodes that take none with a creation; siblings share it
@@ -88,7 +94,7 @@ class Transport:
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=ANSWER_TIMEOUT_S
             ),
-            headers={"Authorization": f"Bearer {self._token}", "User-Agent": "filestore"},
+            headers={"User-Agent": "filestore"},
             auto_decompress=False,
             middlewares=(_sent_once,),
         )
@@ -136,18 +142,27 @@ class Transport:
         *,
         url: str = "",
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
         **request: Any,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One attempt at the present node, or at `url`. A status from 400 on is raised as its error."""
+        """One attempt at the present node, or at `url`. A status from 400 on is raised as its error.
+
+        TokenRenewed is raised in place of Unauthorized if the file of the token holds another one by now.
+        """
         assert self._session is not None, "the client is used inside `async with`"
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
         )
+        token = self._token.text
+        sent = {"Authorization": f"Bearer {token}", **(headers or {})}
         async with self._session.request(
-            method, (url or self.url) + path, timeout=timeout, allow_redirects=False, **request
+            method, (url or self.url) + path, timeout=timeout, allow_redirects=False, headers=sent, **request
         ) as response:
             if response.status >= 400:
-                raise error_of(response.status, response.headers, await _body(response), path)
+                error = error_of(response.status, response.headers, await _body(response), path)
+                if response.status == Unauthorized.status and self._token.is_renewed(token):
+                    raise TokenRenewed(error.details)
+                raise error
             yield response
 
     async def call(
@@ -283,12 +298,6 @@ class _Socket(socket.socket):
 
     def __del__(self) -> None:
         self.detach()
-
-
-def require_token(token: str) -> None:
-    """Raises InvalidRequest for what no header can carry."""
-    if not _TOKEN.fullmatch(token):
-        raise InvalidRequest("This is no token: it must be one line of letters, digits and -._~+/=.")
 
 
 def base_url(url: str) -> str:
