@@ -1,5 +1,7 @@
 """`filestore serve`: other programs' protocols, on this machine, backed by a bucket."""
 
+from pathlib import Path
+
 import click
 
 from deploy.base.connection import Connection, connection_options
@@ -18,20 +20,45 @@ def serve() -> None:
     "--listen",
     default=RESTIC_ADDRESS,
     show_default=True,
-    metavar="ADDRESS:PORT",
-    help="Where restic finds it: plain HTTP without a password, so let it be loopback.",
+    metavar="ADDRESS:PORT|unix:PATH",
+    help="Where restic finds it: plain HTTP on an address, or a socket that only you can use.",
 )
+@click.option(
+    "--password-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Lines USER:PASSWORD. A missing file is made, with a random password."
+    "  [default: restic.password beside config.toml; none for a socket]",
+)
+@click.option(
+    "--no-auth", is_flag=True, help="Serve everybody who can reach the address, without a password."
+)
+@click.option("--append-only", is_flag=True, help="Delete nothing but locks: no forget, no prune.")
 @connection_options
-def restic(connection: Connection, bucket: str, listen: str) -> None:
+def restic(
+    connection: Connection,
+    bucket: str,
+    listen: str,
+    password_file: Path | None,
+    no_auth: bool,
+    append_only: bool,
+) -> None:
     """Serve restic repositories from a bucket.
 
-    It runs until SIGTERM or SIGINT. On the same machine: restic -r rest:http://127.0.0.1:8000/NAME/ init
+    It runs until SIGTERM or SIGINT, with your token: who is let in can read, add and delete what is in the
+    bucket. So a password is wanted, which is made at the first start; what restic is told is printed.
 
-    What restic writes becomes files of the bucket, which only restic can read.
+    restic's files become files of the bucket, which only restic can read. docs/restic.md is the guide.
     """
+    from deploy.base.contexts import directory
+    from deploy.restic.listening import place_of
+    from deploy.restic.server import Gateway
     from deploy.restic.server import serve as serve_restic
 
-    host, separator, port = listen.rpartition(":")
-    if not separator or not port.isdecimal():
-        raise click.UsageError(f"--listen: {listen!r} is not ADDRESS:PORT.")
-    connection.run(lambda client: serve_restic(client, bucket, host.strip("[]"), int(port)))
+    if no_auth and password_file is not None:
+        raise click.UsageError("Give either --password-file or --no-auth.")
+    place = place_of(listen)
+    if password_file is None and not no_auth and place.path is None:
+        password_file = directory() / "restic.password"
+    gateway = Gateway(bucket=bucket, place=place, password_file=password_file, is_append_only=append_only)
+    connection.run(lambda client: serve_restic(client, connection, gateway))

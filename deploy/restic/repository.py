@@ -1,26 +1,25 @@
 """A restic repository as files of a bucket: `restic:REPOSITORY:TYPE:NAME`, a backup each.
 
-Several servers may serve one bucket: what a list says, and whether there is such a name, comes from the
-cluster; only who reads is spared that look where the name was seen before. Names are the SHA-256 of what they
-name, so that nothing is ever replaced; but for the configuration, which is written once.
+A `/` in the name of a repository becomes `+`, which no repository has in its name. Several servers may serve
+one bucket: what a list says, and whether there is such a name, comes from the cluster; only who reads is
+spared that look where the name was seen before. Names are the SHA-256 of what they name, so that nothing is
+ever replaced; but for the configuration, which is written once. A request whose answer was lost comes again:
+the same content under the same name is stored already.
 """
 
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final
 
 from filestore_client import AsyncClient
-from filestore_client.base.errors import Conflict, Gone, NotFound
+from filestore_client.base.errors import ChecksumMismatch, Conflict, Gone, NotFound
 from filestore_client.base.records import Content, FileSummary
-from filestore_client.transfer.sources import Contents
 from filestore_client.transfer.streaming import read_span
 
 CONFIG: Final = "config"
 TYPES: Final = ("data", "keys", "locks", "snapshots", "index")
 KNOWN_MAX: Final = 200_000  # names that are remembered, of all repositories
-REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-NAME: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Repositories:
@@ -60,17 +59,24 @@ class Repositories:
             self._known.pop(file.filename, None)
             raise NotFound("It was deleted.") from error
 
-    async def save(self, repository: str, kind: str, name: str, content: Contents) -> None:
-        """Store it. Raises Conflict when there is one of this name, ChecksumMismatch for other content.
+    async def save(self, repository: str, kind: str, name: str, content: AsyncIterable[bytes]) -> None:
+        """Store the content, unless the same is stored under this name.
 
-        Of configurations that are stored at once at most one remains: who finds another takes its own back.
+        Raises Conflict if there is another configuration, ChecksumMismatch for content of another name.
+
+        Of different configurations that are stored at once at most one remains: a request that finds another
+        one takes its own back.
         """
         try:
-            await self.find(repository, kind, name)
+            there = await self.find(repository, kind, name)
         except NotFound:
             pass
         else:
-            raise Conflict(f"There is a {kind} {name} already.")
+            if await _sha256(content) == there.blob_sha256:
+                return
+            if kind == CONFIG:
+                raise Conflict("There is another configuration already.")
+            raise ChecksumMismatch(f"The content of {kind} {name} is not that of its name.")
         stored = await self._client.files.upload(
             content,
             kind="backup",
@@ -80,10 +86,11 @@ class Repositories:
             is_encrypted=True,
             blob_sha256=None if kind == CONFIG else name,
         )
-        if kind == CONFIG and len(await self._all_of(repository, kind, name)) > 1:
+        found = await self._all_of(repository, kind, name) if kind == CONFIG else []
+        if any(each.blob_sha256 != stored.blob_sha256 for each in found):
             await self._client.files.delete(stored.file_uuid)
             self._known.pop(stored.filename, None)
-            raise Conflict("There is a configuration already.")
+            raise Conflict("There is another configuration already.")
 
     async def delete(self, repository: str, kind: str, name: str) -> None:
         """Delete it for good. Raises NotFound, FilestoreError."""
@@ -113,4 +120,11 @@ class Repositories:
 
 
 def _filename(repository: str, kind: str, name: str) -> str:
-    return f"restic:{repository}:{kind}:{name}"
+    return f"restic:{repository.replace('/', '+')}:{kind}:{name}"
+
+
+async def _sha256(content: AsyncIterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    async for part in content:
+        digest.update(part)
+    return digest.hexdigest()

@@ -4,9 +4,14 @@ https://restic.readthedocs.io/en/stable/100_references.html#rest-backend
 """
 
 import asyncio
+import re
+import shlex
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -14,9 +19,13 @@ import click
 import msgspec
 from aiohttp import hdrs, web
 
-from deploy.base.failures import line_of
+from ca.errors import InvalidRequest
+from deploy.base.connection import Connection, read_text
+from deploy.base.failures import explained, line_of
 from deploy.base.lookup import find_bucket
-from deploy.restic.repository import CONFIG, NAME, REPOSITORY, TYPES, Repositories
+from deploy.restic.access import Handler, guard, read_passwords
+from deploy.restic.listening import Place
+from deploy.restic.repository import CONFIG, TYPES, Repositories
 from filestore_client import AsyncClient
 from filestore_client.base.errors import (
     ChecksumMismatch,
@@ -32,63 +41,144 @@ from filestore_client.base.errors import (
 
 V1: Final = "application/vnd.x.restic.rest.v1"
 V2: Final = "application/vnd.x.restic.rest.v2"
-IN_MEMORY_BYTES_MAX: Final = 32 << 20  # a body of so many goes in one request; larger ones as they come
+# Each holds a piece of a stream, and the next one while that is sent: 16 MiB and what lies in buffers.
+BODIES_MAX: Final = 6
 READ_BYTES: Final = 1 << 20
-BODY_STALL_S: Final = 60.0  # without a byte of a body for so long restic has gone
-_REPOSITORIES: Final = web.AppKey("repositories", Repositories)
+BODY_STALL_S: Final = 60.0  # after this many seconds without a byte of a body, restic has gone
+REPOSITORY_CHARS_MAX: Final = 128  # with type and name it has to fit into the name of a file
+_REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,63})*")
+_NAME: Final = re.compile(r"[0-9a-f]{64}")
 _STATUSES: Final = (
     (NotFound, 404),
-    (Conflict, 403),  # as restic's own server answers for what is there already
+    (Conflict, 403),  # as restic's own server answers where there is another configuration
     (ChecksumMismatch, 400),
-    (Unauthorized, 401),
+    (Unauthorized, 503),  # the token of the gateway: restic tries again, and another token may be there then
     (Forbidden, 403),
     (PayloadTooLarge, 413),
     (InsufficientStorage, 507),
     (Unavailable, 503),
 )
+_TOLD: Final = (Unauthorized, Forbidden, InsufficientStorage, PayloadTooLarge, Unavailable)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """What the command was asked for. `password_file`: None lets everybody in who reaches the place."""
+
+    bucket: str
+    place: Place
+    password_file: Path | None
+    is_append_only: bool
 
 
-async def serve(client: AsyncClient, bucket: str, host: str, port: int) -> None:
-    """Until SIGTERM or SIGINT. Raises NotFound when there is no such bucket, OSError."""
-    found = await find_bucket(client, bucket)
-    runner = web.AppRunner(application(Repositories(client, found.bucket_id)), access_log=None)
-    await runner.setup()
+class State:
+    """What the requests of a server share."""
+
+    def __init__(self, repositories: Repositories, connection: Connection, *, is_append_only: bool) -> None:
+        self.repositories = repositories
+        self.is_append_only = is_append_only
+        self.bodies = asyncio.Semaphore(BODIES_MAX)
+        self._connection = connection
+        self._told = ""
+
+    def tell(self, error: FilestoreError) -> None:
+        """Say on standard error what the cluster refuses; once, until a request has succeeded."""
+        line = self._why_rejected() if isinstance(error, Unauthorized) else line_of(error)
+        if line != self._told:
+            self._told = line
+            click.echo(f"filestore: {line}", err=True)
+
+    def _why_rejected(self) -> str:
+        file = self._connection.token_file
+        try:
+            return line_of(explained(read_text(file, "the token"), f"in {file}"))
+        except InvalidRequest as error:
+            return line_of(error)
+
+    def went_well(self) -> None:
+        """The cluster has answered as it should."""
+        if self._told:
+            self._told = ""
+            click.echo("filestore: the cluster serves requests again", err=True)
+
+
+_STATE: Final = web.AppKey("state", State)
+
+
+async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises NotFound if there is no such bucket, InvalidRequest, Conflict, UnsafeSecretFile, OSError.
+    """
+    passwords = None if gateway.password_file is None else read_passwords(gateway.password_file)
+    listening, place = gateway.place.bound()
     try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        stopping = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        shown = f"[{host}]" if ":" in host else host
-        click.echo(f"restic -r rest:http://{shown}:{runner.addresses[0][1]}/NAME/ finds bucket {found.name}.")
-        await stopping.wait()
+        click.echo(f"Starting on {place.url}: looking for bucket {gateway.bucket} first.", err=True)
+        found = await find_bucket(client, gateway.bucket)
+        repositories = Repositories(client, found.bucket_id)
+        state = State(repositories, connection, is_append_only=gateway.is_append_only)
+        app = application(state, guard(passwords, place.own_host))
+        runner = web.AppRunner(app, access_log=None, auto_decompress=False)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listening).start()
+            stopping = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+            _introduce(place, gateway.password_file, found.name)
+            await stopping.wait()
+        finally:
+            await runner.cleanup()
     finally:
-        await runner.cleanup()
+        listening.close()
+        if place.path is not None:
+            place.path.unlink(missing_ok=True)
 
 
-def application(repositories: Repositories) -> web.Application:
+def _introduce(place: Place, password_file: Path | None, bucket: str) -> None:
+    """Say how restic finds the repositories. A password appears neither here nor among restic's arguments."""
+    if place.path is None and not _is_loopback(place.host):
+        click.echo("filestore: warning: passwords and content cross the network in clear text", err=True)
+    if password_file is None:
+        click.echo(f"Serving bucket {bucket}: restic -r {shlex.quote(f'rest:{place.url}NAME/')}", err=True)
+        return
+    click.echo(f"Serving bucket {bucket}. User and password are in {password_file}; for restic:", err=True)
+    known = f"$(head -n 1 {shlex.quote(str(password_file.absolute()))})@"
+    url = place.url.replace("://", f"://{known}", 1)
+    click.echo(f'  export RESTIC_REPOSITORY="rest:{url}NAME/"', err=True)
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def application(state: State, guarded: Any) -> web.Application:
     """The routes of the protocol."""
-    app = web.Application(middlewares=[_answered], client_max_size=IN_MEMORY_BYTES_MAX)
-    app[_REPOSITORIES] = repositories
-    app.router.add_post("/{repository}/", _create)
-    app.router.add_get(f"/{{repository}}/{CONFIG}", _read)
-    app.router.add_post(f"/{{repository}}/{CONFIG}", _save)
-    app.router.add_delete(f"/{{repository}}/{CONFIG}", _delete)
-    app.router.add_get("/{repository}/{type}/", _list)
-    app.router.add_get("/{repository}/{type}/{name}", _read)
-    app.router.add_post("/{repository}/{type}/{name}", _save)
-    app.router.add_delete("/{repository}/{type}/{name}", _delete)
+    app = web.Application(middlewares=[guarded, _answered])
+    app[_STATE] = state
+    repository = "/{repository:[A-Za-z0-9._/-]+}"
+    app.router.add_post(f"{repository}/", _create)
+    app.router.add_get(f"{repository}/{CONFIG}", _read)
+    app.router.add_post(f"{repository}/{CONFIG}", _save)
+    app.router.add_delete(f"{repository}/{CONFIG}", _delete)
+    app.router.add_get(f"{repository}/{{type}}/", _list)
+    app.router.add_get(f"{repository}/{{type}}/{{name}}", _read)
+    app.router.add_post(f"{repository}/{{type}}/{{name}}", _save)
+    app.router.add_delete(f"{repository}/{{type}}/{{name}}", _delete)
     return app
 
 
 @web.middleware
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What the cluster refuses, in the statuses that restic knows."""
+    """Answer what the cluster refuses in the statuses that restic knows."""
+    state = request.app[_STATE]
     try:
-        return await handler(request)
+        response = await handler(request)
     except FilestoreError as error:
+        if isinstance(error, _TOLD):
+            state.tell(error)
         if request.writer.output_size:
             raise
         status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)
@@ -96,6 +186,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except (ConnectionError, aiohttp.ClientError, TimeoutError) as error:
         # Whoever asked has gone, or says nothing any more: nobody reads this.
         raise web.HTTPBadRequest(text="The body ended before its end.\n") from error
+    state.went_well()
+    return response
 
 
 async def _create(request: web.Request) -> web.Response:
@@ -108,7 +200,7 @@ async def _create(request: web.Request) -> web.Response:
 
 async def _list(request: web.Request) -> web.Response:
     repository, kind = _repository(request), _type(request)
-    found = await request.app[_REPOSITORIES].list(repository, kind)
+    found = await request.app[_STATE].repositories.list(repository, kind)
     if V2 in request.headers.get(hdrs.ACCEPT, ""):
         listed = [{"name": name, "size": size_bytes} for name, size_bytes in found.items()]
         return _listed(listed, V2)
@@ -122,7 +214,7 @@ def _listed(names: list[Any], version: str) -> web.Response:
 
 async def _read(request: web.Request) -> web.StreamResponse:
     """GET and HEAD, with one range."""
-    repositories = request.app[_REPOSITORIES]
+    repositories = request.app[_STATE].repositories
     is_head = request.method == hdrs.METH_HEAD
     file = await (repositories.find if is_head else repositories.known)(*_named(request))
     try:
@@ -152,22 +244,18 @@ async def _read(request: web.Request) -> web.StreamResponse:
 
 
 async def _save(request: web.Request) -> web.Response:
-    repository, kind, name = _named(request)
-    length_bytes = request.content_length
-    small = length_bytes is not None and length_bytes <= IN_MEMORY_BYTES_MAX
-    content = await _whole(request) if small else _parts(request)
-    await request.app[_REPOSITORIES].save(repository, kind, name, content)
+    state, named = request.app[_STATE], _named(request)
+    async with state.bodies:
+        await state.repositories.save(*named, _parts(request))
     return web.Response()
 
 
 async def _delete(request: web.Request) -> web.Response:
-    await request.app[_REPOSITORIES].delete(*_named(request))
+    state, named = request.app[_STATE], _named(request)
+    if state.is_append_only and named[1] != "locks":
+        raise web.HTTPForbidden(text="This server only appends.\n")
+    await state.repositories.delete(*named)
     return web.Response()
-
-
-async def _whole(request: web.Request) -> bytes:
-    """Raises when the body ends early."""
-    return b"".join([part async for part in _parts(request)])
 
 
 async def _parts(request: web.Request) -> AsyncIterator[bytes]:
@@ -185,15 +273,20 @@ def _named(request: web.Request) -> tuple[str, str, str]:
     if "type" not in request.match_info:
         return repository, CONFIG, ""
     name = request.match_info["name"]
-    if not NAME.fullmatch(name):
+    if not _NAME.fullmatch(name):
         raise web.HTTPNotFound
     return repository, _type(request), name
 
 
 def _repository(request: web.Request) -> str:
+    """The path of a repository, of one part or several. Raises HTTPNotFound for what can be none."""
     repository = request.match_info["repository"]
-    if not REPOSITORY.fullmatch(repository):
-        raise web.HTTPNotFound(text="A repository is named by letters, digits, '.', '_' and '-'.\n")
+    parts = repository.split("/")
+    is_ambiguous = len(parts) > 1 and not {*TYPES, CONFIG}.isdisjoint(parts)
+    if is_ambiguous or len(repository) > REPOSITORY_CHARS_MAX or not _REPOSITORY.fullmatch(repository):
+        raise web.HTTPNotFound(
+            text="A repository is named by letters, digits, '.', '_' and '-', with '/' between its parts.\n"
+        )
     return repository
 
 

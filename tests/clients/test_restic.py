@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from deploy.dev.processes import wait_until
-from tests.clients.restic_server import Restic, ask, serving
-from tests.cluster.harness import Cluster
+from tests.clients.restic_server import BASIC, Restic, ask, gateway, password_file, serving
+from tests.cluster.harness import Cluster, peak_memory_bytes
 
 V1: Final = "application/vnd.x.restic.rest.v1"
 V2: Final = "application/vnd.x.restic.rest.v2"
@@ -213,6 +213,7 @@ def test_configuration_is_written_once(port: int, bare: str) -> None:
     path = f"{bare}/config"
     assert ask(port, "HEAD", path).status == ask(port, "GET", path).status == 404
     assert ask(port, "POST", path, body=b"first").status == 200
+    assert ask(port, "POST", path, body=b"first").status == 200  # sent again, as its answer was lost
     assert ask(port, "POST", path, body=b"second").status == 403
     assert ask(port, "GET", path).body == b"first"
     assert ask(port, "HEAD", path).headers["content-length"] == "5"
@@ -240,7 +241,9 @@ def test_what_is_not_there_is_404_and_what_is_there_is_not_replaced(port: int, b
     content = b"pack"
     path = f"{bare}/data/{sha256(content)}"
     assert ask(port, "POST", path, body=content).status == 200
-    assert ask(port, "POST", path, body=content).status == 403
+    assert ask(port, "POST", path, body=content).status == 200  # sent again, as its answer was lost
+    assert ask(port, "POST", path, body=b"other").status == 400
+    assert ask(port, "GET", path).body == content
     assert ask(port, "DELETE", path).status == 200
     for method in ("GET", "HEAD", "DELETE"):
         assert ask(port, method, path).status == 404
@@ -264,7 +267,10 @@ def test_body_that_breaks_off_is_not_stored(four: Cluster, port: int, bare: str)
     content = secrets.token_bytes(2 * MIB)
     for length in (len(content), 40 * MIB):
         path = f"{bare}/data/{sha256(content)}"
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+        login = f"Authorization: {BASIC['Authorization']}"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{login}\r\nContent-Length: {length}\r\n\r\n".encode()
+        )
         with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
             connection.sendall(head + content[:MIB])
         assert ask(port, "GET", path).status == 404
@@ -290,6 +296,11 @@ def test_body_that_breaks_off_is_not_stored(four: Cluster, port: int, bare: str)
         f"/r/data/{'0' * 63}",
         f"/r/data/{'0' * 65}",
         f"/r/data/{'0' * 32}/{'0' * 31}",
+        "/r//config",
+        "/r/../s/config",
+        "/r/data/s/config",
+        "/locks/r/config",
+        f"/{'/'.join(['x' * 43] * 3)}/config",
         f"/r/other/{ABSENT}",
         "/r/other/",
         "/r/config/more",
@@ -300,7 +311,7 @@ def test_body_that_breaks_off_is_not_stored(four: Cluster, port: int, bare: str)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
 def test_name_that_can_be_none_is_refused(port: int, path: str, method: str) -> None:
     answer = ask(port, method, path, body=b"x" if method == "POST" else None)
-    assert answer.status in (404, 405)
+    assert answer.status in (400, 404, 405)
 
 
 def test_repository_is_only_made_when_it_is_asked_for(port: int) -> None:
@@ -309,7 +320,31 @@ def test_repository_is_only_made_when_it_is_asked_for(port: int) -> None:
     assert ask(port, "POST", "/some/?create=true").status == 200
 
 
+def test_many_large_bodies_at_once_take_bounded_memory(four: Cluster, bucket: str, tmp_path: Path) -> None:
+    options = ("--password-file", str(password_file(tmp_path)))
+    contents = [secrets.token_bytes(32 * MIB) for _ in range(20)]
+    with gateway(four, bucket, *options) as served:
+        before = peak_memory_bytes(served.process.pid)
+
+        def post(content: bytes) -> int:
+            return ask(served.port, "POST", f"/many/data/{sha256(content)}", body=content).status
+
+        with ThreadPoolExecutor(len(contents)) as threads:
+            assert set(threads.map(post, contents)) == {200}
+        assert peak_memory_bytes(served.process.pid) - before < 250 * MIB
+
+
+def test_repositories_of_users_are_told_apart(restic: str, port: int, tmp_path: Path, tree: Path) -> None:
+    made = [Restic(restic, port, f"n-{secrets.token_hex(4)}/{user}/lab", tmp_path) for user in ("ann", "bob")]
+    for each in made:
+        each.do("init")
+    made[0].do("backup", str(tree / "deep"))
+    assert [len(snapshots(each)) for each in made] == [1, 0]
+    made[0].do("check", "--read-data")
+
+
 def test_bucket_that_is_not_there_is_told(four: Cluster) -> None:
-    done = four.filestore("serve", "restic", "--bucket", "no-such-bucket", "--listen", "127.0.0.1:0")
+    options = ("--listen", "127.0.0.1:0", "--no-auth")
+    done = four.filestore("serve", "restic", "--bucket", "no-such-bucket", *options)
     assert done.returncode == 4
     assert b"no-such-bucket" in done.stderr

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,25 +12,9 @@ from filestore_client import Client
 from filestore_client.base.errors import Unauthorized
 from tests.cluster.connections import client_of
 from tests.cluster.harness import Cluster
+from tests.cluster.renewed import Renewed
 
 CONTENT = os.urandom(300_000)
-
-
-class Renewed:
-    """A user, the file of whose token is renewed when the token has ended."""
-
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
-        self._cluster, self._user = cluster, f"renewed-{secrets.token_hex(4)}"
-        self.file = directory / "user.token"
-        self.renew()
-
-    def end(self) -> None:
-        """End the token that the file holds."""
-        assert self._cluster.post("/auth/revoke", {"user_id": self._user}).status in (200, 204)
-
-    def renew(self) -> None:
-        """Put another token into the file."""
-        self.file.write_text(self._cluster.user_token(self._user) + "\n")
 
 
 @pytest.fixture
