@@ -5,12 +5,13 @@ those of `deploy/base/failures.py`.
 """
 
 import importlib
-import io
 import os
 import sys
 from typing import Final, NoReturn
 
 import click
+
+from deploy.base.printed import guard_streams
 
 STDERR_FILENO: Final = 2
 SECTIONS: Final = {  # what people look for; the modules lie below deploy.commands
@@ -135,11 +136,7 @@ def _open_standard_streams() -> None:
     sys.stdin = sys.stdin or open(0)  # noqa: SIM115  # they stay open; Python has none then
     sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # a name with an emoji on a terminal of Latin-1 is shown as ?
-            stream.reconfigure(errors="replace")
+    guard_streams()
 
 
 def fail(line: str, code: int = 1) -> NoReturn:

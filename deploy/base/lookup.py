@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from deploy.base.output import moment, size
-from deploy.base.terminal import printable_name
+from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Conflict, NotFound
 from filestore_client.base.records import Bucket, FileRecord, Kind

@@ -14,7 +14,8 @@ import msgspec
 from rich.filesize import decimal
 from rich.table import Table
 
-from deploy.base.terminal import printable_name, table_console
+from deploy.base.printed import printable_json, printable_name
+from deploy.base.terminal import table_console
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -27,12 +28,17 @@ json_option: Callable[[F], F] = click.option(
 
 
 def print_json(value: object) -> None:
-    """One line of JSON; with escapes where the output cannot show all letters."""
+    """Print one line of JSON."""
     plain = msgspec.to_builtins(value)
     if isinstance(plain, dict):
         plain = {name: field for name, field in plain.items() if name not in _NOT_OF_THE_API}
+    click.echo(json_text(plain))
+
+
+def json_text(plain: object, *, indent: int | None = None) -> str:
+    """Return JSON, with escapes for what the output cannot show and for what would steer a terminal."""
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
-    click.echo(json.dumps(plain, ensure_ascii=not encoding.startswith("utf")))
+    return printable_json(json.dumps(plain, ensure_ascii=not encoding.startswith("utf"), indent=indent))
 
 
 def print_records(

@@ -1,4 +1,7 @@
-"""What people see on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results."""
+"""What people see on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results.
+
+These write to the terminal past the guard of the standard streams, so they make each text in them printable.
+"""
 
 import os
 import signal
@@ -6,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -17,31 +20,38 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
+
+from deploy.base.printed import printable_name, steering
 
 SetProgress = Callable[[int, int | None], None]
 
 PIPE_COLUMNS = 1000  # what reads a pipe wants whole values, however long the lines get
 
 
-def table_console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough for everything in a pipe.
+class TableConsole(Console):
+    """A console on standard output that shows each text as it is, on one line and printable."""
 
-    Text is shown as it is: `https://[fd00::4]:7443` has no markup in it, nor has a file's name.
-    """
-    width = None if sys.stdout.isatty() else PIPE_COLUMNS
-    return Console(width=width, markup=False, emoji=False)
+    def __init__(self) -> None:
+        width = None if sys.stdout.isatty() else PIPE_COLUMNS
+        # `https://[fd00::4]:7443` has no markup in it, nor has a file's name.
+        super().__init__(file=steering(sys.stdout), width=width, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Called by rich for each cell, title and line."""
+        return super().render_str(printable_name(text), **options)
 
 
-def printable_name(text: str) -> str:
-    """User text on one line of a terminal: control characters do nothing."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+def table_console() -> TableConsole:
+    """Where tables go: as wide as the terminal, or wide enough for everything in a pipe."""
+    return TableConsole()
 
 
 def end_at_once_when_interrupted() -> None:
     """For who reads or writes a pipe: a thread that waits for the other end cannot be called back."""
 
     def end(*_: object) -> None:
-        Console(stderr=True).show_cursor()
+        Console(file=steering(sys.stderr)).show_cursor()
         with suppress(OSError):  # nobody may read it
             os.write(sys.stderr.fileno(), b"\ninterrupted\n")
         os._exit(130)
@@ -54,7 +64,7 @@ class ProgressBars:
     """Use as a context manager; `bar` gives one bar each for what goes on side by side."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        console = Console(file=steering(sys.stderr))
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -69,7 +79,7 @@ class ProgressBars:
     @contextmanager
     def bar(self, label: str) -> Iterator[SetProgress]:
         """A bar until the context ends; it is set to the bytes done and, once known, the bytes in all."""
-        task = self._progress.add_task(label.encode(errors="replace").decode(), total=None)
+        task = self._progress.add_task(printable_name(label), total=None)
 
         def move(done_bytes: int, total_bytes: int | None) -> None:
             self._progress.update(task, completed=done_bytes, total=total_bytes)

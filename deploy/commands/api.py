@@ -10,6 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from deploy.base.connection import Connection, connection_options
+from deploy.base.printed import printable_json
 from filestore_client import AsyncClient
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -58,10 +59,11 @@ def api(
         for name, value in found:
             click.echo(f"{name}: {value}")
         click.echo()
-    sys.stdout.flush()
-    sys.stdout.buffer.write(answer)
-    if answer and sys.stdout.isatty() and not answer.endswith(b"\n"):
-        click.echo()
+    if sys.stdout.isatty():
+        click.echo(printable_json(answer.decode(errors="replace")).removesuffix("\n"), nl=bool(answer))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(answer)
 
 
 @click.command()

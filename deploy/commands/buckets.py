@@ -9,7 +9,7 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.lookup import find_bucket, find_file
 from deploy.base.options import Expiry, Size
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
-from deploy.base.terminal import printable_name
+from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
 from filestore_client.base.records import (
     Bucket,

@@ -13,7 +13,8 @@ from deploy.base.failures import FAILURES, exit_code_of, line_of
 from deploy.base.lookup import bucket_names, find_bucket, find_file, is_uuid
 from deploy.base.options import Digest
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
-from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted, printable_name
+from deploy.base.printed import printable_name
+from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from filestore_client import AsyncClient
 from filestore_client.base.records import FileRecord, FileSummary, Kind
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX

@@ -1,7 +1,6 @@
 """`filestore job run|ls|show|watch|cancel`: background jobs, through the API."""
 
 import asyncio
-import json
 import time
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.lookup import is_uuid
-from deploy.base.output import json_option, print_json
+from deploy.base.output import json_option, json_text, print_json
 from deploy.base.terminal import table_console
 from deploy.commands.status import progress_of
 from filestore_client import AsyncClient
@@ -109,7 +108,7 @@ def show(connection: Connection, run_id: str, as_json: bool) -> int:
     if as_json:
         print_json(found)
     else:
-        click.echo(json.dumps(found, ensure_ascii=False, indent=2))
+        click.echo(json_text(found, indent=2))
     return 1 if found["status"] == "failed" else 0
 
 
@@ -167,7 +166,7 @@ def cancel(connection: Connection, run_id: str, as_json: bool) -> None:
 
 
 def _outcome(run: dict[str, Any]) -> str:
-    return f"{run['status']} {json.dumps(run['result'], ensure_ascii=False)}"
+    return f"{run['status']} {json_text(run['result'])}"
 
 
 async def ended(client: AsyncClient, run_id: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILED, FAILURES, exit_code_of, line_of, reason_of
 from deploy.base.lookup import find_bucket, is_uuid
 from deploy.base.output import json_option, print_json, size
-from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted, printable_name
+from deploy.base.printed import printable_name
+from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.commands.files import KINDS
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError

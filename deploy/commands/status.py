@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, Final
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from coordinator.model.jobs import amounts_of
@@ -18,7 +17,8 @@ from coordinator.runtime.wording import counted, duration
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, line_of
 from deploy.base.output import json_option, moment, print_json
-from deploy.base.terminal import printable_name, table_console
+from deploy.base.printed import printable_name
+from deploy.base.terminal import TableConsole, table_console
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError, Unavailable
 
@@ -49,10 +49,10 @@ def status(connection: Connection, watch: bool, every: float, as_json: bool) -> 
         try:
             answer = connection.run(lambda client: client.cluster.status())
         except FilestoreError as error:
-            click.clear()
+            table_console().clear()
             click.echo(f"filestore: {line_of(error)}", err=True)
         else:
-            click.clear()  # nothing in a pipe
+            table_console().clear()  # nothing in a pipe
             _show(answer, connection, as_json=as_json)
         time.sleep(every)
     answer = connection.run(lambda client: client.cluster.status())
@@ -210,7 +210,7 @@ def _clock(member: dict[str, Any]) -> str:
     return f"{duration(abs(offset_ms) / 1000)} {'ahead' if offset_ms > 0 else 'behind'}"
 
 
-def _line(console: Console, text: str) -> None:
+def _line(console: TableConsole, text: str) -> None:
     console.print(text, highlight=False)
 
 

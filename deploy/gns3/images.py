@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ca.errors import Conflict, Unavailable
-from deploy.base.terminal import printable_name
+from deploy.base.printed import printable_name
 from deploy.gns3.records import EMULATORS, ServerImage
 from deploy.gns3.server import Gns3Server
 from deploy.gns3.stored import label_of

@@ -14,7 +14,7 @@ from typing import Final
 
 from ca.errors import Conflict, NotFound, Unavailable
 from deploy.base.failures import FAILURES
-from deploy.base.terminal import printable_name
+from deploy.base.printed import printable_name
 from deploy.gns3.fingerprint import TAIL_BYTES_MAX, ExportDamaged, Fingerprint, fingerprint_of_tail
 from deploy.gns3.images import Progress, image_of, pull_image
 from deploy.gns3.records import LabProject, ServerImage, is_built_in

@@ -14,7 +14,7 @@ from typing import Final
 from ca.errors import Conflict, InvalidRequest, NotFound
 from deploy.base.lookup import is_uuid
 from deploy.base.output import moment
-from deploy.base.terminal import printable_name
+from deploy.base.printed import printable_name
 from deploy.gns3.fingerprint import Fingerprint
 from filestore_client import AsyncClient
 from filestore_client.base.records import Image, Manifest, Project

@@ -12,7 +12,8 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, Failure, exit_code_of, line_of, reason_of
 from deploy.base.options import Duration
 from deploy.base.output import json_option, print_json, size
-from deploy.base.terminal import ProgressBars, printable_name
+from deploy.base.printed import printable_name
+from deploy.base.terminal import ProgressBars
 from deploy.commands.gns3.connecting import (
     bucket_id_of,
     bucket_option,

@@ -12,7 +12,7 @@ import click
 from ca.errors import NotFound
 from deploy.base.connection import Connection, read_text
 from deploy.base.lookup import find_bucket
-from deploy.base.terminal import printable_name
+from deploy.base.printed import printable_name
 from deploy.gns3.logins import read_logins
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server, ServerAddress

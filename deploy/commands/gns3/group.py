@@ -11,6 +11,7 @@ from ca.errors import InvalidRequest
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
 from deploy.base.output import json_option, print_records
+from deploy.base.printed import printable_name
 from deploy.commands.gns3.backup import backup, watch
 from deploy.commands.gns3.images import images
 from deploy.commands.gns3.listing import ls
@@ -91,7 +92,8 @@ def login(
     save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
         click.echo(f"filestore: warning: the password goes to {parts.hostname} in clear text", err=True)
-    click.echo(f"Signed in as {user} to {server}, GNS3 {version} with {count} projects that you may see.")
+    told = printable_name(version)
+    click.echo(f"Signed in as {user} to {server}, GNS3 {told} with {count} projects that you may see.")
 
 
 @gns3.command()

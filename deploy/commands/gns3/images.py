@@ -7,7 +7,8 @@ import click
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, Failure, exit_code_of, line_of
 from deploy.base.output import json_option, print_json, size
-from deploy.base.terminal import ProgressBars, printable_name
+from deploy.base.printed import printable_name
+from deploy.base.terminal import ProgressBars
 from deploy.commands.gns3.connecting import address_of, bucket_id_of, bucket_option, ended_by_sigterm
 from deploy.gns3.images import PlannedImage, plan_pull, plan_push, pull_image, push_image
 from deploy.gns3.logins import read_logins

@@ -5,7 +5,7 @@ import click
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, exit_code_of, line_of
 from deploy.base.output import json_option, moment, print_json
-from deploy.base.terminal import printable_name
+from deploy.base.printed import printable_name
 from deploy.gns3.prune import KeepRules, reasons_to_keep
 from deploy.gns3.stored import StoredBackup, all_backups, label_of
 from filestore_client import AsyncClient

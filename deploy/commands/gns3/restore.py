@@ -5,7 +5,8 @@ import click
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import exit_code_of, line_of
 from deploy.base.output import json_option, moment, print_json
-from deploy.base.terminal import ProgressBars, printable_name
+from deploy.base.printed import printable_name
+from deploy.base.terminal import ProgressBars
 from deploy.commands.gns3.connecting import run_with_server
 from deploy.gns3.restore import RestoredProject
 from deploy.gns3.restore import restore as restore_backup
