@@ -118,11 +118,11 @@ def test_three_machines_work_as_described(tmp_path: Path) -> None:
     ports = free_ports(4 * len(MACHINES))
     package, first, join, *rest = (text for _, text in in_group("machines"))
     assert package == "apt install ./filestore_*.deb\n"  # tests/machines does it
-    assert re.sub(r"'.*'", "'TEXT'", join) == "filestore setup --join 'TEXT'\n"
+    assert re.sub(r"'.*'", "'TEXT'", join) == "filestore setup --join <<< 'TEXT'\n"
     script = f"{first.strip()} --development {stand_in(1, ports, tmp_path)} | tee printed\n"
     script += running(1, ports, tmp_path)
     for number in (2, 3):
-        script += f"line=$(grep -o \"filestore setup --join '.*'\" printed | sed -n {number - 1}p)\n"
+        script += f"line=$(grep -o \"filestore setup --join <<< '.*'\" printed | sed -n {number - 1}p)\n"
         script += f'eval "$line {stand_in(number, ports, tmp_path)}"\n' + running(number, ports, tmp_path)
     script += wait_before_status("\n".join(rest)).replace(f"{PACKAGED}/", f"{tmp_path}/m1/")
     for number, address in enumerate(MACHINES, 1):

@@ -69,6 +69,11 @@ def new_data_option(whose: str) -> Callable[[Any], Any]:
     return click.option("--data", type=place, required=True, callback=handed_over, help=whose)
 
 
+def warn_of_argument(secret: str, cure: str) -> None:
+    """Say on standard error that other users of the machine can read a secret among the arguments."""
+    click.echo(f"filestore: warning: other users of this machine can read {secret}; {cure}", err=True)
+
+
 http_option = click.option(
     "--http",
     default=None,

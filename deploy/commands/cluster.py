@@ -14,6 +14,7 @@ from coordinator.runtime.config import CoordinatorFiles
 from deploy.base.addresses import API_PORT, PEER_PORT, plain_address
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
+from deploy.base.options import warn_of_argument
 from deploy.commands.node import API_PORT as NODE_API_PORT
 from deploy.commands.node import PEER_PORT as NODE_PEER_PORT
 
@@ -30,13 +31,16 @@ _PORT = click.IntRange(1, 65535)
 @click.option(
     "--join",
     "join_text",
-    metavar="TEXT",
-    help="What the first machine printed for this one; - reads it from standard input. It works once.",
+    is_flag=False,
+    flag_value="-",
+    metavar="",
+    help="Join a cluster by a text that its first machine printed, which works once. It is read from standard"
+    " input, or asked for on a terminal.",
 )
 @click.option(
     "--join-file",
     type=click.Path(path_type=Path),
-    help="A file with that text, which no other user of this machine sees then.",
+    help="A file with that text.",
 )
 @click.option(
     "--address",
@@ -153,8 +157,14 @@ def _text(join_text: str | None, join_file: Path | None) -> str:
         raise click.UsageError("Give either --join or --join-file.")
     if join_file is not None:
         return read_text(join_file, "the setup token")
-    if join_text == "-":
+    if join_text == "-" and sys.stdin.isatty():
+        join_text = str(
+            click.prompt("The text that the first machine printed", hide_input=True, err=True)
+        ).strip()
+    elif join_text == "-":
         join_text = sys.stdin.readline(TEXT_CHARS_MAX).strip()
+    elif join_text:
+        warn_of_argument("the text of --join", "leave it out, and paste it where it is asked for")
     if join_text == "":
         raise click.UsageError("--join: the text is empty.")
     return join_text or ""
@@ -196,7 +206,7 @@ def _tell(done: "SetupResult") -> None:
         which = "the other machine" if len(done.lines) == 1 else "each other machine, one of these"
         click.echo(f"On {which}, within {TTL_S // 60} minutes; each is secret, and works once:")
         for line in done.lines:
-            click.echo(f"  filestore setup --join '{line}'")
+            click.echo(f"  filestore setup --join <<< '{line}'")
     elif done.is_first:
         click.echo(f"For one more machine: filestore token setup --data {files.data}")
 

@@ -12,7 +12,7 @@ from deploy.base.addresses import plain_address
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option, new_data_option, web_options
+from deploy.base.options import data_option, http_option, new_data_option, warn_of_argument, web_options
 from deploy.commands.node_group import (
     drain,
     forget_instance,
@@ -97,6 +97,8 @@ def join(
 
     if (token is None) == (token_file is None):
         raise click.UsageError("Give either --token-file or --token.")
+    if token is not None:
+        warn_of_argument("the token of --token", "use --token-file")
     if token_file == "-":  # noqa: S105
         token = sys.stdin.readline().strip()
     elif token_file is not None:

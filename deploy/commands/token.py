@@ -144,7 +144,7 @@ def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
 
     text = mint_setup_token(CoordinatorFiles(data), ttl_seconds=ttl_seconds).text
     if output is None:
-        click.echo(f"filestore setup --join '{text}'")
+        click.echo(f"filestore setup --join <<< '{text}'")
     else:
         write_secret(output, text.encode() + b"\n")
 

@@ -12,7 +12,7 @@ import pytest
 from deploy.dev.processes import free_ports, wait_until
 from tests.cluster.harness import FILESTORE, run_filestore
 
-LINE = re.compile(r"filestore setup --join '(FSS1\.[^']+)'")
+LINE = re.compile(r"filestore setup --join <<< '(FSS1\.[^']+)'")
 
 
 @dataclass

@@ -16,7 +16,7 @@ from tests.machines.bed import Machine
 from tests.test_tidy import ROOT
 
 BLOCK = re.compile(r"<!-- test: machines on (?P<numbers>[\d ]+) -->\n```sh\n(?P<script>.*?)```", re.DOTALL)
-PRINTED = re.compile(r"filestore setup --join '[^']+'")
+PRINTED = re.compile(r"filestore setup --join <<< '[^']+'")
 LOOK = "filestore status\n"
 HEALTHY_TIMEOUT_S = 120.0
 
