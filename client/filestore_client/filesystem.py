@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.core import has_magic
 from fsspec.spec import AbstractFileSystem
 
 from filestore_client.base.errors import Gone, NotFound
@@ -170,6 +171,24 @@ class FilestoreFileSystem(AbstractFileSystem):
         self.client.files.delete(entry["file_uuid"])
 
     _rm = rm_file
+
+    def get(
+        self,
+        rpath: Any,
+        lpath: Any,
+        recursive: bool = False,
+        callback: Any = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Download files. Raises ValueError for a hidden file that the caller did not name."""
+        given = [rpath] if isinstance(rpath, (str, os.PathLike)) else rpath
+        named = {str(self._strip_protocol(each)) for each in given}
+        if recursive or any(has_magic(each) for each in named):
+            for path in self.expand_path(rpath, recursive=recursive, maxdepth=maxdepth):
+                if path not in named and _parts(path)[1].startswith("."):
+                    raise ValueError(f"{path} is a hidden file; download it by its name")
+        return super().get(rpath, lpath, recursive, callback, maxdepth, **options)
 
     def get_file(
         self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **_: Any

@@ -93,10 +93,12 @@ async def download_to_file(
 def _plain_name(filename: str) -> str:
     """The name that a server gave, as far as it is one.
 
-    Raises InvalidRequest for a name that points elsewhere.
+    Raises InvalidRequest for a name that points elsewhere or is hidden: its uploader chose it.
     """
     if not filename or filename in {".", ".."} or "/" in filename or not filename.isprintable():
         raise InvalidRequest(f"The file is named {filename!r}; give it another name here.")
+    if filename.startswith("."):  # a shell, or another program, would read it
+        raise InvalidRequest(f"The file is named {filename!r}, a hidden file; give it a name here.")
     return filename
 
 
