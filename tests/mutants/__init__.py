@@ -1,6 +1,7 @@
 """Deliberate bugs, one by one, and whether the tests catch each."""
 
 from tests.mutants.beliefs import BELIEFS
+from tests.mutants.commands import COMMANDS
 from tests.mutants.consensus import CONSENSUS
 from tests.mutants.content import CONTENT
 from tests.mutants.members import MEMBERS
@@ -14,6 +15,7 @@ MUTANTS = (
     *STORAGE,
     *PACKS,
     *CONTENT,
+    *COMMANDS,
 )
 
 __all__ = ["MUTANTS"]
