@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from filestore_client.base.pages import pages, with_query
+from filestore_client.base.paths import path_part
 from filestore_client.base.records import (
     AuditEntry,
     Bucket,
@@ -124,7 +124,7 @@ class Grants(Resource):
 
     async def withdraw(self, grant_id: str, *, bucket_id: str = "", file_uuid: str = "") -> None:
         """Take a permission back."""
-        await self._transport.delete(f"{_granted_on(bucket_id, file_uuid)}/{_part(grant_id)}")
+        await self._transport.delete(f"{_granted_on(bucket_id, file_uuid)}/{path_part(grant_id)}")
 
 
 class Shares(Resource):
@@ -135,17 +135,22 @@ class Shares(Resource):
 
         Without a file: those that the caller made, or that are on its files; for admins all.
         """
-        path = f"/api/v1/files/{_part(file_uuid)}/public-tokens" if file_uuid else "/api/v1/public-tokens"
+        path = f"/api/v1/files/{path_part(file_uuid)}/public-tokens" if file_uuid else "/api/v1/public-tokens"
         return pages(self._transport, path, "public_tokens", ListedShare)
 
     async def create(self, file_uuid: str, *, expires_at: str = "") -> Share:
         """A link that anybody may read the file by, until then (RFC 3339; in 24 hours if left out)."""
-        path, body = f"/api/v1/files/{_part(file_uuid)}/public-token", given(expires_at=expires_at or None)
+        path, body = (
+            f"/api/v1/files/{path_part(file_uuid)}/public-token",
+            given(expires_at=expires_at or None),
+        )
         return await self._transport.call("POST", path, Share, body=body)
 
     async def revoke(self, file_uuid: str, share_id: str) -> None:
         """End a link."""
-        await self._transport.delete(f"/api/v1/files/{_part(file_uuid)}/public-tokens/{_part(share_id)}")
+        await self._transport.delete(
+            f"/api/v1/files/{path_part(file_uuid)}/public-tokens/{path_part(share_id)}"
+        )
 
 
 class Users(Resource):
@@ -226,7 +231,7 @@ class JoinTokens(Resource):
 
     async def delete(self, token_id: str) -> None:
         """End one."""
-        await self._transport.delete(f"/api/v1/cluster/join-tokens/{_part(token_id)}")
+        await self._transport.delete(f"/api/v1/cluster/join-tokens/{path_part(token_id)}")
 
 
 class Jobs(Resource):
@@ -242,16 +247,16 @@ class Jobs(Resource):
 
     async def run(self, run_id: str) -> JobRun:
         """One run."""
-        return await self._transport.call("GET", f"/api/v1/jobs/runs/{_part(run_id)}", JobRun)
+        return await self._transport.call("GET", f"/api/v1/jobs/runs/{path_part(run_id)}", JobRun)
 
     async def trigger(self, /, job_name: str, **parameters: object) -> TriggeredRun:
         """Ask for a run. `parameters`: `node_id`, `yes_really`, `grace_s`, as far as the job takes them."""
-        path = f"/api/v1/jobs/{_part(job_name)}"
+        path = f"/api/v1/jobs/{path_part(job_name)}"
         return await self._transport.call("POST", path, TriggeredRun, body=given(**parameters))
 
     async def cancel(self, run_id: str) -> JobRun:
         """Ask a run to stop."""
-        return await self._transport.call("DELETE", f"/api/v1/jobs/runs/{_part(run_id)}", JobRun)
+        return await self._transport.call("DELETE", f"/api/v1/jobs/runs/{path_part(run_id)}", JobRun)
 
     async def wait(self, run_id: str, *, timeout_s: float | None = None) -> JobRun:
         """The run once it has ended. Raises TimeoutError."""
@@ -318,7 +323,7 @@ class Cluster(Resource):
 
     async def remove_coordinator(self, coordinator_id: str) -> None:
         """A coordinator leaves the group. Admins only."""
-        await self._transport.delete(f"/api/v1/cluster/coordinators/{_part(coordinator_id)}")
+        await self._transport.delete(f"/api/v1/cluster/coordinators/{path_part(coordinator_id)}")
 
 
 class Audit(Resource):
@@ -337,24 +342,19 @@ def given(**fields: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _part(text: str) -> str:
-    """One part of a path."""
-    return quote(text, safe="")
-
-
 def _bucket(bucket_id: str) -> str:
-    return f"/api/v1/buckets/{_part(bucket_id)}"
+    return f"/api/v1/buckets/{path_part(bucket_id)}"
 
 
 def _user(user_id: str) -> str:
-    return f"/api/v1/auth/users/{_part(user_id)}"
+    return f"/api/v1/auth/users/{path_part(user_id)}"
 
 
 def _node(node_id: str) -> str:
-    return f"/api/v1/cluster/nodes/{_part(node_id)}"
+    return f"/api/v1/cluster/nodes/{path_part(node_id)}"
 
 
 def _granted_on(bucket_id: str, file_uuid: str) -> str:
     if bool(bucket_id) == bool(file_uuid):
         raise TypeError("give either bucket_id or file_uuid")
-    return f"{_bucket(bucket_id) if bucket_id else f'/api/v1/files/{_part(file_uuid)}'}/permissions"
+    return f"{_bucket(bucket_id) if bucket_id else f'/api/v1/files/{path_part(file_uuid)}'}/permissions"

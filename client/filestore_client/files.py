@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Literal, TypeVar, overload
-from urllib.parse import quote
 
 import msgspec
 
@@ -21,6 +20,7 @@ from filestore_client.base.errors import (
     Unavailable,
 )
 from filestore_client.base.pages import pages
+from filestore_client.base.paths import content_path, path_part
 from filestore_client.base.records import (
     Content,
     FileRecord,
@@ -46,7 +46,7 @@ from filestore_client.transfer.parallel import PartedFile, spans_of, upload_part
 from filestore_client.transfer.ranges import CONNECTIONS
 from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.sources import Contents, FileSource, Source, source_of
-from filestore_client.transfer.streaming import content_path, describe, read_span
+from filestore_client.transfer.streaming import describe, read_span
 from filestore_client.transfer.upload_memory import Memory, UnfinishedUpload
 from filestore_client.transfer.uploading import find_unfinished, give_up, upload
 from filestore_client.transfer.writing import AsyncWriter
@@ -102,7 +102,7 @@ class KindFiles(Generic[R]):
         return msgspec.structs.replace(record, etag=headers.get("ETag", ""))
 
     def _path(self, file_uuid: str) -> str:
-        return f"{self._kind.path}/{quote(file_uuid, safe='')}"
+        return f"{self._kind.path}/{path_part(file_uuid)}"
 
 
 class Images(KindFiles[Image]):
@@ -291,7 +291,7 @@ class Files:
 
     def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
         """Every file of a bucket, of all kinds. `filters`: `status`, `filename` (how it begins)."""
-        path = f"/api/v1/buckets/{quote(bucket_id, safe='')}/files"
+        path = f"/api/v1/buckets/{path_part(bucket_id)}/files"
         return pages(self._transport, path, "files", FileSummary, **filters)
 
     async def get(self, file_uuid: str) -> FileRecord:
@@ -323,7 +323,7 @@ class Files:
 
     async def manifest(self, file_uuid: str) -> Manifest:
         """What the archive of a project says of itself."""
-        path = f"{PROJECT.path}/{quote(file_uuid, safe='')}/manifest"
+        path = f"{PROJECT.path}/{path_part(file_uuid)}/manifest"
         return await self._transport.call("GET", path, Manifest)
 
     async def ticket(self, file_uuid: str, *, ttl_seconds: int | None = None) -> Ticket:

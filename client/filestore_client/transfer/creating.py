@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from filestore_client.base.errors import Unavailable, UnsupportedMediaType
+from filestore_client.base.paths import path_part
 from filestore_client.base.records import FileRecord
 from filestore_client.base.retry import TRY_AGAIN, was_not_sent
 from filestore_client.base.transport import Transport
@@ -166,6 +167,6 @@ async def _result(
         if made.status != "available":
             offset = int(headers.get("Upload-Offset", "0"))
             return BegunUpload(UnfinishedUpload(made.file_uuid, made.upload_url), offset)
-        answer, headers = await transport.answer("GET", f"{new.path}/{made.file_uuid}")
+        answer, headers = await transport.answer("GET", f"{new.path}/{path_part(made.file_uuid)}")
     record = transport.decode(answer, new.record, new.path)
     return msgspec.structs.replace(record, etag=headers.get("ETag", ""))

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO, Final
 
 from filestore_client.base.errors import Conflict, FileChanged, FilestoreError, Gone, NotFound
+from filestore_client.base.paths import upload_path
 from filestore_client.base.retry import TRY_AGAIN
 from filestore_client.base.transport import Transport
 from filestore_client.transfer.sources import FileSource
@@ -167,7 +168,7 @@ async def _begun(transport: Transport, wanted: PartedFile, span: Span) -> Unfini
 
 async def _put_together(transport: Transport, wanted: PartedFile, known: UnfinishedParts) -> UnfinishedUpload:
     """The file of these parts; asked again until it is available, or that is refused."""
-    addresses = " ".join(f"/api/v1/files/{part.file_uuid}/content" for part in known.parts)
+    addresses = " ".join(upload_path(part.file_uuid) for part in known.parts)
     fields = {"blob_sha256": await wanted.whole.sha256(), **wanted.fields}
     headers = {
         "Tus-Resumable": "1.0.0",

@@ -17,11 +17,11 @@ import aiohttp
 
 from filestore_client.base.errors import Internal, PreconditionFailed
 from filestore_client.base.node_choice import NodeAddress, NodeChoice
+from filestore_client.base.paths import content_path
 from filestore_client.base.records import Content
 from filestore_client.base.retry import TRY_AGAIN
 from filestore_client.base.spans import Coverage, Span
 from filestore_client.base.transport import Transport
-from filestore_client.transfer.streaming import content_path
 
 CONNECTIONS = 4
 CONNECTIONS_MAX = 16

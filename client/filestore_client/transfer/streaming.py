@@ -6,11 +6,11 @@ so the end of every download is a comparison. `filestore_client.transfer.ranges`
 
 from collections.abc import AsyncIterator
 from typing import Protocol
-from urllib.parse import quote
 
 import aiohttp
 
 from filestore_client.base.errors import FilestoreError, Internal
+from filestore_client.base.paths import content_path
 from filestore_client.base.records import Content
 from filestore_client.base.retry import TRY_AGAIN
 from filestore_client.base.transport import Transport
@@ -90,11 +90,6 @@ async def read_span(
                 limits.progressed()
             transport.turn_away(url)
             await limits.pause(error)
-
-
-def content_path(file_uuid: str) -> str:
-    """Where content is read."""
-    return f"/api/v1/files/{quote(file_uuid, safe='')}"
 
 
 async def _head(transport: Transport, url: str, path: str) -> Content:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from filestore_client.base.errors import Conflict, Forbidden, Gone, NotFound, OffsetMismatch
+from filestore_client.base.paths import upload_path
 from filestore_client.base.retry import TRY_AGAIN, RetryLimits
 from filestore_client.base.transport import Transport
 from filestore_client.transfer.sources import READ_BYTES, Source
@@ -43,7 +44,7 @@ async def upload(
 
     Raises FilestoreError: the server's refusal, or Unavailable when nothing went forward until the deadline.
     """
-    path = f"/api/v1/files/{file_uuid}/content"
+    path = upload_path(file_uuid)
     limits = transport.limits()
     declare = source.size_bytes is None
     while True:
@@ -143,7 +144,7 @@ async def give_up(transport: Transport, file_uuid: str) -> None:
 
     The request that broke off may hold the upload for a moment yet.
     """
-    path, limits = f"/api/v1/files/{file_uuid}/content", transport.limits()
+    path, limits = upload_path(file_uuid), transport.limits()
     while True:
         url = transport.url
         try:
@@ -163,7 +164,7 @@ async def find_unfinished(transport: Transport, file_uuid: str) -> UploadState |
     while True:
         url = transport.url
         try:
-            return await upload_state(transport, f"/api/v1/files/{file_uuid}/content")
+            return await upload_state(transport, upload_path(file_uuid))
         except TRY_AGAIN as error:
             transport.turn_away(url)
             await limits.pause(error)

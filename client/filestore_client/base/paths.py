@@ -1,0 +1,25 @@
+"""Paths of the API with data in them: `path_part` encodes each variable into one part of a path."""
+
+from urllib.parse import quote
+
+from filestore_client.base.errors import InvalidRequest
+
+
+def path_part(text: str) -> str:
+    """Return the text as one part of a path. Raises InvalidRequest for a text that no path can carry.
+
+    "." and ".." are resolved on the way to the server however they are encoded (URL standard, section 4.4).
+    """
+    if text in ("", ".", ".."):
+        raise InvalidRequest(f"{text!r} is no id or name.")
+    return quote(text, safe="")
+
+
+def content_path(file_uuid: str) -> str:
+    """Return the path of a file of any kind, where its content is read."""
+    return f"/api/v1/files/{path_part(file_uuid)}"
+
+
+def upload_path(file_uuid: str) -> str:
+    """Return the path where content is uploaded."""
+    return f"{content_path(file_uuid)}/content"
