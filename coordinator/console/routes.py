@@ -14,6 +14,8 @@ from aiohttp import hdrs, web
 from ca.errors import NotFound
 from coordinator.console.files import Served, console_files, console_page
 from coordinator.http.cors import ConsoleMembers
+from coordinator.http.responses import json_response
+from coordinator.http.script_sources import scripts_of
 
 PLACE: Final = "/console/"
 MEMBERS_MAX: Final = 64  # of a role, in the policy: 4 KiB of it
@@ -32,16 +34,16 @@ _GZIP: Final = re.compile(r"\s*(gzip|\*)\s*(?:;\s*q=([0-9.]{1,5})\s*)?", re.IGNO
 
 
 def policy(others: Iterable[str] = ()) -> str:
-    """The Content-Security-Policy of a page that may ask these origins beside its own.
+    """Return the Content-Security-Policy of a page that may send requests to these origins and its own.
 
-    Loaded is only what this process serves; pictures also of bytes that a page holds (blob:), and in style
-    sheets (data:). No script may make code or markup out of text.
+    The page loads only what this process serves; pictures also from bytes that a page holds (blob:) and from
+    style sheets (data:). No script can turn text into code or markup.
     """
     asked = " ".join(("'self'", *others))
     return (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-        f"connect-src {asked}; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"connect-src {asked}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        f"require-trusted-types-for 'script'; trusted-types 'none', {scripts_of(PLACE)}"
     )
 
 
@@ -50,11 +52,14 @@ def console_routes(
     has_content: bool,
     node_url: Callable[[web.Request], str],
     members: Callable[[web.Request], ConsoleMembers],
+    current_members: Callable[[web.Request], ConsoleMembers],
 ) -> list[web.RouteDef]:
     """`/` and `/console` lead to `/console/`, and everything of the console is below it.
 
     `has_content`: whether this process serves the content of files. `node_url`: of one that does, for who
     looks for it at `/console/node`; it raises Unavailable. `members`: whom the page may ask, too.
+    `current_members`: the same list, for a page that was loaded earlier; it raises Unavailable if the list
+    may be out of date.
     """
 
     async def get_page(request: web.Request) -> web.Response:
@@ -67,6 +72,11 @@ def console_routes(
         # does, so that another policy has another tag.
         return _answer(request, page, _ASKED_EACH_TIME, policy((*nodes, *coordinators)))
 
+    async def get_members(request: web.Request) -> web.Response:
+        # As the page, without a credential: a page decides by these answers whom it gives its token next.
+        known = current_members(request)
+        return json_response({"nodes": known.nodes, "coordinators": known.coordinators})
+
     async def lead_to_node(request: web.Request) -> web.Response:
         return _moved(f"{node_url(request)}{PLACE}")
 
@@ -75,6 +85,7 @@ def console_routes(
         web.get("/console", _lead_there),
         web.get(PLACE, get_page),
         web.get(f"{PLACE}node", lead_to_node),
+        web.get(f"{PLACE}members", get_members),
         web.get(f"{PLACE}{{version}}/{{name:.+}}", _get_part),
     ]
 

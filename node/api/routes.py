@@ -67,7 +67,9 @@ def client_routes(operations: Iterable[Operation]) -> list[web.RouteDef]:
     """
     listed = tuple(operations)
     has_content = any(operation.name == "download_file" for operation in listed)
-    console = console_routes(has_content=has_content, node_url=_node_url, members=_members)
+    console = console_routes(
+        has_content=has_content, node_url=_node_url, members=_members, current_members=_current_members
+    )
     return [*mounted(Documentation(listed).operations), *console]
 
 
@@ -80,6 +82,12 @@ def _members(request: web.Request) -> ConsoleMembers:
     """Whom a page may ask beside this process: nobody, where the cluster is reached by a public address."""
     api = request.app[API]
     return api.view.console_members() if api.reaches_nodes(request) else ConsoleMembers()
+
+
+def _current_members(request: web.Request) -> ConsoleMembers:
+    """Return what `_members` returns. Raises Unavailable if the view is too old to exclude revoked nodes."""
+    request.app[API].view.require_fresh()
+    return _members(request)
 
 
 def mounted(operations: Iterable[Operation]) -> list[web.RouteDef]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from coordinator.http.internals.aiohttp_server import BodyResponse
+from coordinator.http.script_sources import require_no_code
 from coordinator.model.records import ContentRecord
 from node.content.context import ContentContext
 from node.content.delivery import send_span
@@ -54,6 +55,7 @@ async def serve_content(
 
     `policy`: further headers of every answer. Raises FilestoreError.
     """
+    require_no_code(request.headers)
     if _wants_redirect(request, services) and (holder := _other_holder(services, content)):
         location = services.api.node_url(holder) + request.rel_url.raw_path
         moved = {"Location": location, "Cache-Control": "private, no-store"}

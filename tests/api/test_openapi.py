@@ -51,9 +51,15 @@ def routes_of(app: web.Application) -> set[tuple[str, str]]:
 
     The console is a client of the API and no part of it.
     """
+
+    def no_members(_request: object) -> ConsoleMembers:
+        return ConsoleMembers()
+
     console = {
         route.path
-        for route in console_routes(has_content=True, node_url=str, members=lambda _: ConsoleMembers())
+        for route in console_routes(
+            has_content=True, node_url=str, members=no_members, current_members=no_members
+        )
     }
     listed = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
     found = {(method, path) for method, path in listed if path.replace("{name}", "{name:.+}") not in console}

@@ -6,6 +6,7 @@ from tests.mutants.consensus import CONSENSUS
 from tests.mutants.content import CONTENT
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
+from tests.mutants.rights import RIGHTS
 from tests.mutants.storage import STORAGE
 
 MUTANTS = (
@@ -16,6 +17,7 @@ MUTANTS = (
     *PACKS,
     *CONTENT,
     *COMMANDS,
+    *RIGHTS,
 )
 
 __all__ = ["MUTANTS"]

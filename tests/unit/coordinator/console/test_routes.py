@@ -49,7 +49,9 @@ def files() -> ConsoleFiles:
 @pytest.fixture
 async def client() -> AsyncIterator[ClientSession]:
     """Asks a process that serves content."""
-    routes = console_routes(has_content=True, node_url=node_url, members=lambda _: OTHERS)
+    routes = console_routes(
+        has_content=True, node_url=node_url, members=lambda _: OTHERS, current_members=lambda _: OTHERS
+    )
     app = new_application(routes, component="node")
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None)
     try:
@@ -87,6 +89,9 @@ async def test_page_has_a_strict_policy_and_is_asked_for_each_time(client: Clien
     for directive in ("default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"):
         assert directive in policy
     assert "unsafe" not in policy
+    assert policy.endswith(
+        ", script-src https://*:*/console/ http://*:*/console/"
+    )  # of this origin: both hold
 
 
 async def test_page_is_told_whether_there_is_content_here() -> None:
@@ -103,10 +108,18 @@ async def test_page_may_ask_members_that_a_policy_can_name(client: ClientSession
     assert b'data-coordinators="https://127.0.0.1:7442"' in page
 
 
+async def test_page_that_was_loaded_learns_the_members_of_now(client: ClientSession) -> None:
+    answer = await ask(client, "/console/members")
+    assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-store")
+    assert await answer.json() == {"nodes": list(OTHERS.nodes), "coordinators": list(OTHERS.coordinators)}
+
+
 async def test_page_of_another_policy_has_another_tag() -> None:
     """Browsers keep the policy that came with a page, and take none from the 304 that says it is the same."""
     others = [OTHERS]
-    routes = console_routes(has_content=True, node_url=node_url, members=lambda _: others[0])
+    routes = console_routes(
+        has_content=True, node_url=node_url, members=lambda _: others[0], current_members=no_others
+    )
     listener = await serve(
         new_application(routes, component="node"), host="127.0.0.1", port=0, ssl_context=None
     )
@@ -207,7 +220,7 @@ async def test_who_needs_content_is_led_to_a_node(client: ClientSession) -> None
 
 
 async def test_who_needs_content_is_told_where_no_node_is_known() -> None:
-    routes = console_routes(has_content=False, node_url=no_node, members=no_others)
+    routes = console_routes(has_content=False, node_url=no_node, members=no_others, current_members=no_others)
     app = new_application(routes, component="coordinator")
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None)
     try:

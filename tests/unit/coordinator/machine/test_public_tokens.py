@@ -179,6 +179,11 @@ def lose_the_grant_by_time(state: State) -> None:
     state.at_ms = until
 
 
+def keep_only_read(state: State) -> None:
+    state.done(grant(ALICE, "file:f1", "user:bob", "read"))
+    lose_the_grant(state)
+
+
 def be(command: commands.AnyCommand) -> Callable[[State], None]:
     def apply(state: State) -> None:
         state.done(command)
@@ -191,6 +196,7 @@ def be(command: commands.AnyCommand) -> Callable[[State], None]:
     [
         wait_a_day,
         lose_the_grant,
+        keep_only_read,
         lose_the_grant_by_time,
         be(revoke(ALICE, "t1")),
         be(put_user("bob", disabled=True)),
@@ -216,6 +222,16 @@ def test_token_ends_when_its_maker_may_only_write(state: State) -> None:
     state.done(public_token(bob, "f1", "t1"))
     state.done(commands.WithdrawPermission(caller=ALICE, target="file", target_id="f1", permission_id="a"))
     assert content(state) == "gone"
+
+
+def test_token_is_revoked_through_its_own_file_alone(state: State) -> None:
+    """Also by somebody who is admin on another file, and knows the id of the link."""
+    bob = state.user("bob")
+    state.done(public_token(ALICE, "f1", "t1"))
+    state.done(grant(ALICE, "file:f2", "user:bob", "admin"))
+    command = commands.RevokePublicToken(caller=bob, file_uuid="f2", token_id="t1")
+    assert state.apply(command) == "not_found"
+    assert content(state)["file"]["file_uuid"] == "f1"
 
 
 def test_token_of_a_revoked_maker_stays_dead_when_the_permission_comes_back(state: State) -> None:

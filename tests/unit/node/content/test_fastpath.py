@@ -62,6 +62,17 @@ async def test_what_is_not_hot_is_answered_the_ordinary_way(running: HotNode, re
     assert running.taken == [HOT[0]]
 
 
+@pytest.mark.parametrize("destination", ["script", "style", "worker", "sharedworker", "SERVICEWORKER"])
+async def test_content_is_not_served_to_be_run_by_a_page(running: HotNode, destination: str) -> None:
+    """A page of this origin may hold a token. The way past the parser leads around nothing."""
+    asked = asking("Range: bytes=0-9", f"Sec-Fetch-Dest: {destination}")
+    kept = asking("Connection: close", "Range: bytes=0-9", "Sec-Fetch-Dest: image")
+    answers = await exchange(running.hot, [asked, kept])
+    assert answers.startswith(b"HTTP/1.1 403 ")
+    assert b"HTTP/1.1 206 " in answers
+    assert running.taken == []
+
+
 async def test_small_whole_file_is_hot(nodes: list[Node]) -> None:
     content = os.urandom(4096)
     sha256 = hashlib.sha256(content).hexdigest()

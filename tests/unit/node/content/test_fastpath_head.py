@@ -71,6 +71,7 @@ HOSTILE = {
     "chunked": LINE + HOST + BEARER + b"Transfer-Encoding: chunked\r\n\r\n",
     "expect": LINE + HOST + BEARER + b"Expect: 100-continue\r\n\r\n",
     "condition": LINE + HOST + BEARER + b'If-None-Match: "x"\r\n\r\n',
+    "run by a page": LINE + HOST + BEARER + b"Sec-Fetch-Dest: script\r\n\r\n",
     "prefer": LINE + HOST + BEARER + b"Prefer: redirect\r\n\r\n",
     "insane id": LINE + HOST + BEARER + b"X-Request-Id: a b\r\n\r\n",
     "empty range": LINE + HOST + BEARER + b"Range: \r\n\r\n",

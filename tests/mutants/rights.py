@@ -1,0 +1,79 @@
+"""Deliberate bugs around tickets, public links and what browsers do with content. Each names the quick test
+that has to catch it.
+"""
+
+from tests.mutants.mutant import Mutant
+
+_LINKS = "tests/unit/coordinator/machine/test_public_tokens.py::test_"
+_TOKENS = "tests/unit/coordinator/test_user_tokens.py::test_"
+_TICKETS = "tests/unit/ca/test_tickets.py::test_"
+_HOT = "tests/unit/node/content/test_fastpath.py::test_"
+_CONSOLE = "tests/unit/coordinator/console/test_routes.py::test_"
+_ENDS = f"{_LINKS}token_ends_with_its_time_and_with_what_its_maker_may"
+
+LINKS = (
+    Mutant.of(
+        "public link lives on when its maker is disabled",
+        "machine/public_tokens",
+        "maker is None or maker[2]:",
+        "maker is None:",
+        _ENDS,
+    ),
+    Mutant.of(
+        "public link lives on when its maker may only read",
+        "machine/public_tokens",
+        "maker[0], row, Level.ADMIN)",
+        "maker[0], row, Level.READ)",
+        _ENDS,
+    ),
+    Mutant.of(
+        "public link opens through any bucket",
+        "machine/public_tokens",
+        "if row is None or files.row_of(row).bucket_id != query.bucket_id:",
+        "if row is None:",
+        f"{_LINKS}unknown_token_and_wrong_bucket_are_not_found_even_when_it_has_ended",
+    ),
+    Mutant.of(
+        "public link to another's file revoked through one's own",
+        "machine/public_tokens",
+        'WHERE token_id = ? AND +file_sequence = ?",\n        (command.token_id, file.sequence),',
+        'WHERE token_id = ?",\n        (command.token_id,),',
+        f"{_LINKS}token_is_revoked_through_its_own_file_alone",
+    ),
+)
+TICKETS = (
+    Mutant.of(
+        "ticket opens every file that its user may read",
+        "rpc/caller_proof",
+        "if ticket.file_uuid != asked.file_uuid:",
+        "if False:",
+        f"{_TOKENS}ticket_opens_the_file_that_it_is_for_and_nothing_else",
+    ),
+    Mutant(
+        "ticket lives on after its key was replaced",
+        (
+            (
+                "ca/usertoken.py",
+                "if now_ms >= min(ticket.expires_at_ms, key_ends_at_ms):",
+                "if now_ms >= ticket.expires_at_ms:",
+            ),
+        ),
+        (f"{_TICKETS}ticket_ends_with_the_key_that_signed_it",),
+    ),
+)
+BROWSERS = (
+    Mutant(
+        "content served to a page that would run it",
+        (("node/content/download.py", "    require_no_code(request.headers)\n", ""),),
+        (f"{_HOT}content_is_not_served_to_be_run_by_a_page",),
+    ),
+    Mutant.of(
+        "page of the console loads scripts from anywhere at its origin",
+        "console/routes",
+        ", {scripts_of(PLACE)}",
+        "",
+        f"{_CONSOLE}page_has_a_strict_policy_and_is_asked_for_each_time",
+    ),
+)
+
+RIGHTS = LINKS + TICKETS + BROWSERS
