@@ -54,7 +54,7 @@ async def test_uploads_go_on_by_themselves_when_the_node_of_the_page_dies(
             await page.until(f"{state_of('later.tar')} === 'stored'")
             await show(page, "#/backups", "main tbody tr")
             await page.until("document.querySelectorAll('main tbody tr').length === 7")
-            assert not faults(page, serving, told=CUT, asked=others)
+            assert not faults(page, serving, told=CUT, asked=[*others, *cluster.coordinators])
             for name, sha256 in {**sums, "later.tar": later}.items():
                 assert stored_sha256(cluster, name, others[0]) == [sha256]
 
@@ -78,7 +78,7 @@ async def test_upload_to_a_node_that_says_nothing_any_more_goes_on_through_anoth
                 assert stored_sha256(cluster, "night.tar", others[0]) == [sha256]
             finally:
                 os.kill(cluster.pid(serving), signal.SIGCONT)
-            assert not faults(page, serving, told=CUT, asked=others)
+            assert not faults(page, serving, told=CUT, asked=[*others, *cluster.coordinators])
 
 
 async def test_what_changes_something_is_not_sent_twice(own_cluster: Cluster, tmp_path: Path) -> None:
@@ -107,4 +107,4 @@ async def test_what_changes_something_is_not_sent_twice(own_cluster: Cluster, tm
             await page.until("!document.querySelector('dialog .error')")
             await closed(page)
             await page.until("document.querySelector('main tbody').textContent.includes('course')")
-            assert not faults(page, serving, told=CUT, asked=others)
+            assert not faults(page, serving, told=CUT, asked=[*others, *cluster.coordinators])

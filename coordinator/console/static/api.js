@@ -1,10 +1,11 @@
 // Requests to /api/v1 of the process that served the page, or of another node once that has died, with the token of the session; errors say what to do; lists; polling.
 import { useCallback, useEffect, useRef, useState } from "./html.js";
+import * as clock from "./clock.js";
 import { counted } from "./format.js";
+import { NotFound, Path } from "./path.js";
 import * as place from "./place.js";
 import * as session from "./session.js";
 
-export const API = "/api/v1";
 const PAGE_ROWS = 1000;
 export const ROWS_MAX = 20_000; // of a list in a page; beyond, the beginning of a name narrows it
 const ANSWER_MS_MAX = 30_000; // for the head of an answer to a question; a process that has no majority says so in 5 s
@@ -63,11 +64,13 @@ async function answered(target, init, { signal, from }) {
     const waiting = new AbortController();
     const timer = init.method === "GET" ? setTimeout(() => waiting.abort(), ANSWER_MS_MAX) : 0;
     try {
-      return await fetch(`${whom}${target}`, { ...init, signal: signal ? AbortSignal.any([signal, waiting.signal]) : waiting.signal });
+      const response = await fetch(`${whom}${target}`, { ...init, signal: signal ? AbortSignal.any([signal, waiting.signal]) : waiting.signal });
+      clock.learn(response.headers.get("Date"));
+      return response;
     } catch (error) {
       if (signal?.aborted) throw error;
-      if (!from) place.leave(whom);
-      if (left > 1) continue;
+      if (!from) await place.leave(whom);
+      if (left > 1 && place.origin() !== whom) continue;
       if (!from) dispatchEvent(new Event("filestore:lost"));
       const isAsked = init.method === "GET";
       throw new ApiError(0, isAsked ? "network" : "unanswered", "No answer came.");
@@ -77,16 +80,17 @@ async function answered(target, init, { signal, from }) {
   }
 }
 
-// One request. `body` is sent as JSON; `token` in place of the session's ("" for none); `from`: the origin of the
+// One request to what `path` of path.js made. `body` is sent as JSON; `token` in place of the session's ("" for none); `from`: the origin of the
 // member that is asked, and no other. Raises ApiError.
 export async function request(method, path, { body, query, headers, signal, token, raw, from } = {}) {
+  if (!(path instanceof Path)) throw new TypeError("a request needs a Path");
   const search = new URLSearchParams(Object.entries(query || {}).filter(([, v]) => v !== "" && v != null));
   if (paced.has(signal)) await nextSlot();
   const sent = new Headers(headers || {});
   const used = token ?? session.token();
   if (used) sent.set("Authorization", `Bearer ${used}`);
   if (body !== undefined) sent.set("Content-Type", "application/json");
-  const target = `${path.startsWith("/") ? "" : `${API}/`}${path}${search.size ? `?${search}` : ""}`;
+  const target = `${path.url}${search.size ? `?${search}` : ""}`;
   const text = body === undefined ? undefined : JSON.stringify(body);
   const response = await answered(target, { method, headers: sent, body: text, credentials: "omit", cache: "no-store" }, { signal, from });
   dispatchEvent(new Event("filestore:found"));
@@ -106,6 +110,13 @@ export const post = (path, body = {}, options = {}) => request("POST", path, { .
 export const patch = (path, body, options = {}) => request("PATCH", path, { ...options, body });
 export const put = (path, body = {}, options = {}) => request("PUT", path, { ...options, body });
 export const del = (path, options) => request("DELETE", path, options);
+
+// The record with this value in `field`. Raises NotFound if the answer is about something else.
+export async function getOne(path, field, value, options) {
+  const record = await get(path, options);
+  if (record[field] !== value) throw new NotFound("The answer is about something else.");
+  return record;
+}
 
 // Every row of a list, page after page: `onRows(rows, isAll)` is told all that there are so far.
 export async function list(path, field, { query, signal, onRows, rowsMax = ROWS_MAX } = {}) {

@@ -2,6 +2,7 @@
 import { html, render, useEffect, useErrorBoundary, useState } from "./html.js";
 import * as api from "./api.js";
 import { Layout } from "./layout.js";
+import { path } from "./path.js";
 import { match, useRoute } from "./router.js";
 import { ROUTES } from "./routes.js";
 import { describe, isAdmin, useSession } from "./session.js";
@@ -84,7 +85,7 @@ function Recognising() {
   const [error, setError] = useState(null);
   const ask = () => {
     setError(null);
-    api.get("auth/whoami").then(describe, setError);
+    api.get(path`auth/whoami`).then(describe, setError);
   };
   useEffect(ask, []);
   return html`<main class="alone"><h1>Filestore</h1>

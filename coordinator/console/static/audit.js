@@ -1,5 +1,6 @@
 // The audit logs of all members as one, newest first. Each member records what it was asked for itself.
 import * as api from "./api.js";
+import { path } from "./path.js";
 import { mayAsk } from "./place.js";
 
 export const PAGE_ROWS = 100;
@@ -11,7 +12,7 @@ async function ask(member, query, cursor, signal) {
   if (!mayAsk(member.origin)) return { ...answer, error: { message: "This page may not ask it." } };
   try {
     for (let round = 0; round < ROUNDS_MAX && answer.entries.length === 0; round += 1) {
-      const page = await api.get("audit", { query: { ...query, cursor: answer.cursor }, signal, from: member.origin });
+      const page = await api.get(path`audit`, { query: { ...query, cursor: answer.cursor }, signal, from: member.origin });
       answer.entries = page.entries.map((entry) => ({ ...entry, member: member.id }));
       answer.cursor = page.next_cursor || "";
       if (!answer.cursor) break;

@@ -1,10 +1,12 @@
 // The cluster as administrators see it: its status, the words for states, how far a run of a job is.
 import * as api from "./api.js";
+import { now } from "./clock.js";
 import { duration, size } from "./format.js";
+import { originOf, path } from "./path.js";
 
 // How the cluster is; this answers without a majority of the coordinators, too.
 export const useStatus = (everyMs = 4000) =>
-  api.usePolled((signal) => api.get("cluster/status", { signal }), [], { everyMs });
+  api.usePolled((signal) => api.get(path`cluster/status`, { signal }), [], { everyMs });
 
 export const HEALTH = {
   healthy: ["good", "Everything is in order."],
@@ -52,14 +54,14 @@ export function clock(member) {
   return `${duration(Math.abs(offset) / 1000)} ${offset > 0 ? "ahead" : "behind"}`;
 }
 
-// All members, nodes first: [{ id, origin }], as far as it is known; null until somebody has answered.
+// All members but revoked nodes, nodes first: [{ id, origin }], as far as it is known; null until somebody has answered.
 export function useMembers() {
-  const status = api.usePolled((signal) => api.get("cluster/status", { signal }), [], { isLive: false });
-  const authority = api.usePolled((signal) => api.get("cluster/ca", { signal }), [], { isLive: false });
+  const status = api.usePolled((signal) => api.get(path`cluster/status`, { signal }), [], { isLive: false });
+  const authority = api.usePolled((signal) => api.get(path`cluster/ca`, { signal }), [], { isLive: false });
   if (status.isLoading || authority.isLoading) return null;
-  const nodes = (status.data?.nodes || []).filter((node) => node.url).map((node) => ({ id: node.id, url: node.url }));
+  const nodes = (status.data?.nodes || []).filter((node) => node.url && !node.revoked).map((node) => ({ id: node.id, url: node.url }));
   const coordinators = (authority.data?.coordinators || []).map((each) => ({ id: each.coordinator_id, url: urlOf(each) }));
-  const members = [...nodes, ...coordinators].map(({ id, url }) => ({ id, origin: new URL(url).origin }));
+  const members = [...nodes, ...coordinators].map(({ id, url }) => ({ id, origin: originOf(url) }));
   return members.some((each) => each.origin === location.origin) ? members : [{ id: "this member", origin: location.origin }, ...members];
 }
 
@@ -87,16 +89,16 @@ function shown(name, value) {
 export const inWords = (run) => countsOf(run).map(([name, value]) => `${name} ${value}`).join(", ");
 
 // { done, left, wait }: `left` undefined while the job does not know it, `wait` how long the rest takes at this pace.
-export function progressOf(run, now = Date.now()) {
+export function progressOf(run, at = now()) {
   const result = run.result || {};
   const done = first(result, ["done", "dropped", "released", "copied", "looked"]) || 0;
   const left = typeof result.left === "number" ? result.left : undefined;
-  const elapsed = (now - new Date(run.started_at).getTime()) / 1000;
+  const elapsed = (at - new Date(run.started_at).getTime()) / 1000;
   const wait = run.status === "running" && left > 0 && done > 0 && elapsed > 0 ? duration((elapsed / done) * left) : "";
   return { done, left, wait };
 }
 
-export function took(run, now = Date.now()) {
-  const end = run.completed_at ? new Date(run.completed_at).getTime() : now;
+export function took(run, at = now()) {
+  const end = run.completed_at ? new Date(run.completed_at).getTime() : at;
   return duration((end - new Date(run.started_at).getTime()) / 1000);
 }

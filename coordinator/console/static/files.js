@@ -1,18 +1,24 @@
 // What can be done with files of any kind: where they are in the API, download, rename, share, delete.
 import { html } from "./html.js";
 import * as api from "./api.js";
-import { origin, servesContent } from "./place.js";
+import { inHours } from "./clock.js";
 import { fromLocalInput, localInput, moment } from "./format.js";
-import { confirm, Dialog, FormDialog, show } from "./ui/dialog.js";
+import { address, fileAt, originOf, path, uuid } from "./path.js";
+import { origin, servesContent } from "./place.js";
+import { confirm, Dialog, FormDialog, inTurn, show } from "./ui/dialog.js";
 import { Copy, Name } from "./ui/parts.js";
 import { notify } from "./ui/toast.js";
 
 // The kinds as the API has them: path, the field of lists, what they are called, and their page.
 export const KINDS = {
-  project: { path: "project-files", field: "project_files", noun: "project", title: "Projects", page: "/projects" },
-  image: { path: "vms", field: "vms", noun: "image", title: "Images", page: "/images" },
-  backup: { path: "backups", field: "backups", noun: "backup", title: "Backups", page: "/backups" },
+  project: { path: path`project-files`, field: "project_files", noun: "project", title: "Projects", page: "/projects" },
+  image: { path: path`vms`, field: "vms", noun: "image", title: "Images", page: "/images" },
+  backup: { path: path`backups`, field: "backups", noun: "backup", title: "Backups", page: "/backups" },
 };
+
+// The record of a file of this kind, and the page that shows it.
+export const recordAt = (kind, id) => path`${KINDS[kind].path}/${uuid(id)}`;
+export const fileAddress = (file, kind = file.kind) => address`/file/${file.file_uuid}?kind=${kind}`;
 const HOURS_MAX = 30 * 24;
 const BETWEEN_DOWNLOADS_MS = 700; // browsers drop downloads that are begun at once
 
@@ -25,9 +31,9 @@ export const STATUSES = [
 
 // The browser's own download manager fetches the file: by an address that lives for minutes.
 export async function download(file) {
-  const { url } = await api.post(`files/${file.file_uuid}/ticket`);
+  const { url } = await api.post(path`${fileAt(file.file_uuid)}/ticket`);
   const link = document.createElement("a");
-  link.href = servesContent ? `${origin()}${new URL(url).pathname}` : url;
+  link.href = `${servesContent ? origin() : originOf(url)}${new URL(url).pathname}`;
   link.download = file.filename;
   link.rel = "noreferrer";
   document.body.append(link);
@@ -36,24 +42,32 @@ export async function download(file) {
 }
 
 export async function downloadAll(files) {
-  for (const [index, file] of files.entries()) {
-    if (index > 0) await new Promise((done) => setTimeout(done, BETWEEN_DOWNLOADS_MS));
-    await download(file);
-  }
+  if (files.length < 2) return Promise.all(files.map(download));
+  return confirm({
+    title: `Download ${files.length.toLocaleString("en")} files?`,
+    names: files.map((file) => file.filename),
+    text: "Your browser fetches one after the other. It may ask whether this page may download several files.",
+    action: `Download ${files.length.toLocaleString("en")} files`,
+    tone: "",
+    run: (work) => inTurn(files, async (file) => {
+      if (file !== files[0]) await new Promise((done) => setTimeout(done, BETWEEN_DOWNLOADS_MS));
+      if (!work.signal.aborted) await download(file);
+    }, work),
+  });
 }
 
 // The record as it is after; undefined when nothing was changed.
 export function rename(file, kind) {
   return show(
     (close) => html`<${FormDialog} title="Rename" close=${close} action="Rename" submit=${({ filename }) =>
-      api.patch(`${KINDS[kind].path}/${file.file_uuid}`, { filename })}>
+      api.patch(recordAt(kind, file.file_uuid), { filename })}>
       <label>New name<input name="filename" required maxlength="255" defaultValue=${file.filename} autofocus
         pattern="[^\\/]+" title="Any name without a slash" /></label>
       <p class="quiet">Links and permissions stay. Downloads get the new name at once.</p></${FormDialog}>`,
   );
 }
 
-// Deletes after asking, one by one; what could not be deleted is told. -> ids of those that are gone.
+// Deletes after asking, one by one until somebody stops it; what could not be deleted is told. -> ids of those that are gone.
 export async function remove(files) {
   const gone = [];
   await confirm({
@@ -61,35 +75,34 @@ export async function remove(files) {
     names: files.map((file) => file.filename),
     text: "This cannot be undone. Links to it end, and everybody who could read it cannot any more.",
     action: files.length === 1 ? "Delete" : `Delete ${files.length} files`,
-    run: async () => {
-      for (const file of files.filter((each) => !gone.includes(each.file_uuid))) {
-        await api.del(`files/${file.file_uuid}`).catch((error) => {
-          if (error.status === 404) return;
-          error.message = `${file.filename}: ${error.message}`;
-          throw error;
-        });
-        gone.push(file.file_uuid);
-      }
-    },
+    run: (work) => inTurn(files.filter((each) => !gone.includes(each.file_uuid)), async (file) => {
+      await api.del(fileAt(file.file_uuid)).catch((error) => {
+        if (error.status === 404) return;
+        error.message = `${file.filename}: ${error.message}`;
+        throw error;
+      });
+      gone.push(file.file_uuid);
+    }, work),
   });
-  if (gone.length > 0) notify(gone.length === 1 ? "The file is deleted." : `${gone.length} files are deleted.`, "good");
+  const left = gone.length < files.length ? ` ${(files.length - gone.length).toLocaleString("en")} are kept.` : "";
+  if (gone.length > 0) notify(`${gone.length === 1 ? "The file is" : `${gone.length.toLocaleString("en")} files are`} deleted.${left}`, left ? "warn" : "good");
   return gone;
 }
 
 // Where somebody without an account finds a page for a link: its address says the same as the API's.
 export function linkPage(url) {
   const [, bucket, token] = /\/public\/files\/([^/]+)\/([^/]+)$/.exec(url);
-  return `${new URL(url).origin}/console/#/link/${bucket}/${token}`;
+  return `${originOf(url)}/console/${address`/link/${bucket}/${token}`}`;
 }
 
 // Makes a public link and shows it, once. Resolves with true when one was made.
 export async function share(file) {
   const made = await show(
     (close) => html`<${FormDialog} title="Share by a link" close=${close} action="Make the link" submit=${({ until }) =>
-      api.post(`files/${file.file_uuid}/public-token`, { expires_at: fromLocalInput(until) })}>
+      api.post(path`${fileAt(file.file_uuid)}/public-token`, { expires_at: fromLocalInput(until) })}>
       <p><${Name}>${file.filename}</${Name}></p>
-      <label>The link ends<input type="datetime-local" name="until" required defaultValue=${localInput(hoursFromNow(24))}
-        min=${localInput(new Date())} max=${localInput(hoursFromNow(HOURS_MAX - 1))} /></label>
+      <label>The link ends<input type="datetime-local" name="until" required defaultValue=${localInput(inHours(24))}
+        min=${localInput(inHours(0))} max=${localInput(inHours(HOURS_MAX - 1))} /></label>
       <p class="quiet">Whoever has the link can download this file without signing in, until it ends or you revoke
         it; at most 30 days.</p></${FormDialog}>`,
   );
@@ -107,5 +120,3 @@ export async function share(file) {
   );
   return true;
 }
-
-const hoursFromNow = (hours) => new Date(Date.now() + hours * 3600 * 1000);

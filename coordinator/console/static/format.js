@@ -1,4 +1,5 @@
-// Sizes, times and names for people. No state, no markup.
+// Sizes, times and names for people. No markup.
+import { now } from "./clock.js";
 
 const UNITS = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
 
@@ -45,9 +46,9 @@ export function moment(text) {
 }
 
 // "5 min ago", "in 3 h"; the largest unit only.
-export function relative(text, now = Date.now()) {
+export function relative(text, at = now()) {
   if (!text) return "";
-  const seconds = (new Date(text).getTime() - now) / 1000;
+  const seconds = (new Date(text).getTime() - at) / 1000;
   if (Number.isNaN(seconds)) return text;
   if (Math.abs(seconds) < 10) return "just now";
   const length = duration(Math.abs(seconds)).split(" ").slice(0, 2).join(" ");

@@ -1,7 +1,9 @@
 // What surrounds every page: the navigation, who is signed in, the theme; and what stops somebody from going on.
 import { html, useEffect, useState } from "./html.js";
 import * as api from "./api.js";
-import { nodeConsole, otherConsoles, servesContent, tryHome } from "./place.js";
+import { now } from "./clock.js";
+import { path } from "./path.js";
+import { look, nodeConsole, otherConsoles, servesContent } from "./place.js";
 import { NAVIGATION } from "./routes.js";
 import { isAdmin, useSession, close, open, session } from "./session.js";
 import { relative } from "./format.js";
@@ -44,7 +46,7 @@ export const Mark = () => html`<svg viewBox="0 0 32 32" width="24" height="24" a
 
 // Another token for 12 hours with the one that is at hand.
 export async function renew() {
-  const minted = await api.post("auth/token", { ttl_seconds: RENEWED_S });
+  const minted = await api.post(path`auth/token`, { ttl_seconds: RENEWED_S });
   open(minted.token, { ...session.get().user, roles: minted.roles, groups: minted.groups, token_expires_at: minted.expires_at });
   notify(`Your token is renewed: it ends ${relative(minted.expires_at)}.`, "good");
 }
@@ -80,13 +82,13 @@ export function ThemeMenu() {
 
 function Banners() {
   const { user } = useSession();
-  const [now, setNow] = useState(Date.now());
+  const [at, setAt] = useState(now());
   const [isAway, setIsAway] = useState(!navigator.onLine);
   const [elsewhere, setElsewhere] = useState("");
   useEffect(() => {
     const timer = setInterval(() => {
-      setNow(Date.now());
-      tryHome();
+      setAt(now());
+      look();
     }, 30_000);
     const moved = ({ detail }) => setElsewhere(detail);
     const lost = () => setIsAway(true);
@@ -101,7 +103,7 @@ function Banners() {
       removeEventListener("filestore:moved", moved);
     };
   }, []);
-  const leftMs = user ? new Date(user.token_expires_at).getTime() - now : Infinity;
+  const leftMs = user ? new Date(user.token_expires_at).getTime() - at : Infinity;
   const others = otherConsoles();
   const also = others.length > 0 && html`The console is also at ${others.map((url, at) => html`${at > 0 ? ", " : ""}
     <a href=${url} rel="noreferrer">${new URL(url).host}</a>`)}; sign in there with the same token.`;

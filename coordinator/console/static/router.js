@@ -1,6 +1,8 @@
 // The address behind `#`: which page is shown. "#/file/ID?tab=links" -> { path: "/file/ID", query: {tab} }.
 import { useLayoutEffect, useState } from "./html.js";
 
+const PATTERNS = { uuid: "([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", token: "([\\w-]+)" };
+
 export function parse(hash) {
   const [path, search = ""] = hash.replace(/^#/, "").split("?");
   return { path: path || "/", query: Object.fromEntries(new URLSearchParams(search)) };
@@ -33,7 +35,7 @@ export function useRoute() {
 export function match(routes, path) {
   for (const route of routes) {
     const names = [];
-    const source = route[0].replace(/:(\w+)/g, (_, name) => (names.push(name), "([^/]+)"));
+    const source = route[0].replace(/:(\w+)/g, (_, name) => (names.push(name), PATTERNS[name] || "([^/]+)"));
     const found = new RegExp(`^${source}$`).exec(path);
     if (found) {
       try {

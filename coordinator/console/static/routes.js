@@ -1,13 +1,13 @@
 // Which page an address shows: [pattern, how its module is loaded, { admin: for administrators only, isPublic: without
-// signing in }]. The module's default export is a component; it gets { params, query }.
+// signing in }]. `:uuid` fits an id only. The module's default export is a component; it gets { params, query }.
 export const ROUTES = [
   ["/", () => import("./pages/overview.js")],
   ["/projects", () => import("./pages/projects.js")],
   ["/images", () => import("./pages/images.js")],
   ["/backups", () => import("./pages/backups.js")],
   ["/buckets", () => import("./pages/buckets.js")],
-  ["/buckets/:id", () => import("./pages/bucket.js")],
-  ["/file/:id", () => import("./pages/file.js")],
+  ["/buckets/:uuid", () => import("./pages/bucket.js")],
+  ["/file/:uuid", () => import("./pages/file.js")],
   ["/uploads", () => import("./pages/uploads.js")],
   ["/shares", () => import("./pages/shares.js")],
   ["/access", () => import("./pages/access.js")],
@@ -15,10 +15,10 @@ export const ROUTES = [
   ["/nodes/:id", () => import("./pages/node.js"), { admin: true }],
   ["/coordinators", () => import("./pages/coordinators.js"), { admin: true }],
   ["/jobs", () => import("./pages/jobs.js"), { admin: true }],
-  ["/jobs/runs/:id", () => import("./pages/run.js"), { admin: true }],
+  ["/jobs/runs/:uuid", () => import("./pages/run.js"), { admin: true }],
   ["/users", () => import("./pages/users.js"), { admin: true }],
   ["/audit", () => import("./pages/audit.js"), { admin: true }],
-  ["/link/:bucket/:token", () => import("./pages/link.js"), { isPublic: true }],
+  ["/link/:uuid/:token", () => import("./pages/link.js"), { isPublic: true }],
 ];
 
 // The navigation: groups of [address, text]; those of an administrator are hidden from others.

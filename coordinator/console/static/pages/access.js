@@ -1,6 +1,8 @@
 // Who has access to what: what others may do with one's buckets and files, and what one may do with those of others.
 import { html } from "../html.js";
 import * as api from "../api.js";
+import { fileAddress } from "../files.js";
+import { address, bucketAt, fileAt, path } from "../path.js";
 import { go } from "../router.js";
 import { session } from "../session.js";
 import { isOver, take } from "../ui/grants.js";
@@ -13,8 +15,8 @@ const KINDS_OF_PRINCIPAL = [["user", "user"], ["group", "group"], ["role", "role
 const PLACES = [["bucket", "buckets"], ["file", "files"]];
 const DIRECTIONS = [["received", "given to me"], ["given", "given to others"]];
 
-const pathOf = (e) => (e.target === "bucket" ? `buckets/${e.bucket_id}` : `files/${e.file_uuid}`);
-const pageOf = (e) => (e.target === "bucket" ? `#/buckets/${e.bucket_id}` : `#/file/${e.file_uuid}?kind=${e.kind}`);
+const pathOf = (e) => (e.target === "bucket" ? bucketAt(e.bucket_id) : fileAt(e.file_uuid));
+const pageOf = (e) => (e.target === "bucket" ? address`/buckets/${e.bucket_id}` : fileAddress(e));
 
 // Whether it is to the one who looks: its user, or a group or role of it.
 function isReceived(e) {
@@ -23,7 +25,7 @@ function isReceived(e) {
 }
 
 export default function Access() {
-  const list = api.useList("permissions", "permissions");
+  const list = api.useList(path`permissions`, "permissions");
   const columns = [
     { key: "name", title: "On", render: (e) => html`<a href=${pageOf(e)}><${Name}>${e.name}</${Name}></a>` },
     { key: "target", title: "Is a", width: "5rem", hide: "narrow", value: (e) => e.kind || e.target, render: (e) => e.kind || e.target },
@@ -33,7 +35,7 @@ export default function Access() {
     { key: "expires_at", title: "Ends", width: "8rem", hide: "narrow", render: (e) => isOver(e) ? html`<${Badge} state="expired" />` : html`<${Time} at=${e.expires_at} none="never" />` },
     { key: "granted_by", title: "Given by", width: "8rem", hide: "medium", render: (e) => html`<${Name}>${e.granted_by}</${Name}>` },
     { key: "menu", sortable: false, width: "3.2rem", small: "2.3rem", align: "end", render: (e) => html`<${Menu} label="Actions for ${e.permission} of ${e.principal_id} on ${e.name}" items=${[
-      { text: `Show the ${e.kind || "bucket"}`, run: () => go(pageOf(e).slice(1)) },
+      { text: `Show the ${e.kind || "bucket"}`, run: () => go(pageOf(e)) },
       { text: "Remove this access…", tone: "bad", run: async () => (await take(pathOf(e), e)) && list.refresh() },
     ]} />` },
   ];

@@ -2,8 +2,10 @@
 import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
 import { hasMore, merged, newest, PAGE_ROWS, silent, withOlder } from "../audit.js";
+import { inHours } from "../clock.js";
 import { useMembers } from "../cluster.js";
 import { counted, fromLocalInput, localInput } from "../format.js";
+import { consoleOf } from "../place.js";
 import { replaceQuery } from "../router.js";
 import { didWhat, Target } from "../ui/audit-entry.js";
 import { PlainTable } from "../ui/plain-table.js";
@@ -19,7 +21,7 @@ const ACTIONS = ["add_coordinator", "cancel_job_run", "create_join_token", "crea
 function asked({ principal, action, target, span, since, until }) {
   const query = { principal: principal?.trim(), action: action?.trim(), target: target?.trim(), limit: PAGE_ROWS };
   if (span === "own") return { ...query, since: fromLocalInput(since), until: fromLocalInput(until) };
-  return span ? { ...query, since: new Date(Date.now() - Number(span) * 3_600_000).toISOString() } : query;
+  return span ? { ...query, since: inHours(-Number(span)).toISOString() } : query;
 }
 
 export default function Audit({ query }) {
@@ -60,7 +62,7 @@ function Silent({ answers, refresh }) {
   const missing = silent(answers);
   if (missing.length === 0) return null;
   return html`<div class="banner warn" role="status"><p>Without the entries of ${missing.map((each, index) => html`${index > 0 ? ", " : ""}<a
-    href="${each.origin}/console/${location.hash}" rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.
+    href=${consoleOf(each.origin, location.hash)} rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.
     <code>filestore audit</code> on the command line asks every member.</p><button type="button" class="small" onClick=${refresh}>Ask again</button></div>`;
 }
 
@@ -74,7 +76,7 @@ function Filters({ typed, setTyped, members, count }) {
     <select aria-label="Through which member" ...${field("member")}><option value="">any member</option>
       ${members.map((each) => html`<option value=${each.id}>${each.id}</option>`)}</select>
     <select aria-label="When" ...${field("span")}>${SPANS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select>
-    ${typed.span === "own" && html`<input type="datetime-local" aria-label="From" max=${localInput(new Date())} ...${field("since")} />
+    ${typed.span === "own" && html`<input type="datetime-local" aria-label="From" max=${localInput(inHours(0))} ...${field("since")} />
       <input type="datetime-local" aria-label="Until" ...${field("until")} />`}
     <span class="count" role="status">${count}</span></div>`;
 }

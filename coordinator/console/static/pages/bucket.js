@@ -1,7 +1,8 @@
 // One bucket: its files of every kind, and who may do what there.
 import { html, useEffect } from "../html.js";
 import * as api from "../api.js";
-import { downloadAll, KINDS, remove, STATUSES } from "../files.js";
+import { downloadAll, fileAddress, KINDS, remove, STATUSES } from "../files.js";
+import { bucketAt, path } from "../path.js";
 import { go } from "../router.js";
 import { ChooseFiles } from "../uploads/drop.js";
 import { Grants } from "../ui/grants.js";
@@ -11,7 +12,7 @@ import { Action, Badge, Card, Empty, ErrorBox, Facts, Heading, Loading, Name, Si
 import { DEFAULT_BUCKET, edit, mayAdminister, Quota, removeBucket } from "./buckets.js";
 
 const COLUMNS = [
-  { key: "filename", title: "Name", render: (f) => html`<a href="#/file/${f.file_uuid}${f.kind ? `?kind=${f.kind}` : ""}"><${Name}>${f.filename}</${Name}></a>` },
+  { key: "filename", title: "Name", render: (f) => html`<a href=${fileAddress(f)}><${Name}>${f.filename}</${Name}></a>` },
   { key: "kind", title: "Kind", width: "5.5rem", hide: "narrow" },
   { key: "size_bytes", title: "Size", width: "6.5rem", small: "4.6rem", align: "end", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
   { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
@@ -20,9 +21,9 @@ const COLUMNS = [
 ];
 
 export default function Bucket({ params }) {
-  const path = `buckets/${params.id}`;
-  const { data: bucket, error, refresh } = api.usePolled((signal) => api.get(path, { signal }), [path], { everyMs: 15_000 });
-  const files = api.useList(`${path}/files`, "files");
+  const own = bucketAt(params.uuid);
+  const { data: bucket, error, refresh } = api.usePolled((signal) => api.getOne(own, "bucket_id", params.uuid, { signal }), [params.uuid], { everyMs: 15_000 });
+  const files = api.useList(path`${own}/files`, "files");
   useEffect(() => {
     addEventListener("filestore:stored", files.refresh);
     return () => removeEventListener("filestore:stored", files.refresh);
@@ -53,5 +54,5 @@ export default function Bucket({ params }) {
           clear();
         }}>Delete…</${Action}>`}
       empty=${html`<${Empty} title="No files here.">Drop some anywhere on this page.</${Empty}>`} /></${Card}>
-    ${mayAll && html`<${Card} title="Who has access"><${Grants} path=${path} of="this bucket and every file in it" /></${Card}>`}`;
+    ${mayAll && html`<${Card} title="Who has access"><${Grants} on=${own} of="this bucket and every file in it" /></${Card}>`}`;
 }

@@ -1,6 +1,7 @@
 // Buckets: folders with an owner, permissions and a quota.
 import { html } from "../html.js";
 import * as api from "../api.js";
+import { address, bucketAt, path } from "../path.js";
 import { go } from "../router.js";
 import { isAdmin, session } from "../session.js";
 import { confirm, FormDialog, show } from "../ui/dialog.js";
@@ -30,7 +31,7 @@ export function edit(bucket) {
   return show((close) => html`<${FormDialog} title=${bucket ? "Change the bucket" : "New bucket"} close=${close}
     action=${bucket ? "Save" : "Make the bucket"} submit=${({ name, quota }) => {
       const body = { name, quota_bytes: Math.round(Number(quota || 0) * GB) };
-      return bucket ? api.patch(`buckets/${bucket.bucket_id}`, body) : api.post("buckets", body);
+      return bucket ? api.patch(bucketAt(bucket.bucket_id), body) : api.post(path`buckets`, body);
     }}>
     <label>Name<input name="name" required maxlength="255" defaultValue=${bucket?.name || ""} autofocus /></label>
     <label>Quota in GB<input name="quota" type="number" min="0" step="any" placeholder="0: no limit"
@@ -43,7 +44,7 @@ export async function removeBucket(bucket) {
   await confirm({ title: "Delete this bucket?", names: [bucket.name], action: "Delete",
     text: "Every permission on it goes with it. A bucket that holds files cannot be deleted.",
     run: async () => {
-      await api.del(`buckets/${bucket.bucket_id}`);
+      await api.del(bucketAt(bucket.bucket_id));
       isGone = true;
     } });
   if (isGone) notify("The bucket is deleted.", "good");
@@ -51,15 +52,15 @@ export async function removeBucket(bucket) {
 }
 
 export default function Buckets() {
-  const list = api.useList("buckets", "buckets");
+  const list = api.useList(path`buckets`, "buckets");
   const columns = [
-    { key: "name", title: "Name", render: (b) => html`<a href="#/buckets/${b.bucket_id}"><${Name}>${b.name}</${Name}></a>` },
+    { key: "name", title: "Name", render: (b) => html`<a href=${address`/buckets/${b.bucket_id}`}><${Name}>${b.name}</${Name}></a>` },
     { key: "file_count", title: "Files", width: "5.5rem", small: "4.2rem", align: "end", render: (b) => b.file_count.toLocaleString("en") },
     { key: "used_bytes", title: "Used", width: "15rem", hide: "narrow", render: (b) => html`<${Quota} bucket=${b} />` },
     { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (b) => html`<${Name}>${b.owner_id}</${Name}>` },
     { key: "created_at", title: "Created", width: "8rem", hide: "medium", render: (b) => html`<${Time} at=${b.created_at} />` },
     { key: "menu", sortable: false, width: "3.2rem", small: "2.3rem", align: "end", render: (b) => html`<${Menu} label="Actions for ${b.name}" items=${[
-      { text: "Show", run: () => go(`/buckets/${b.bucket_id}`) },
+      { text: "Show", run: () => go(address`/buckets/${b.bucket_id}`) },
       mayAdminister(b) && { text: "Change…", run: async () => (await edit(b)) && list.refresh() },
       mayAdminister(b) && b.bucket_id !== DEFAULT && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(b)) && list.refresh() },
     ]} />` },

@@ -3,6 +3,8 @@ import { html } from "../html.js";
 import * as api from "../api.js";
 import { clock, ROLES, urlOf, useStatus } from "../cluster.js";
 import { counted } from "../format.js";
+import { path } from "../path.js";
+import { consoleOf } from "../place.js";
 import { confirmName } from "../ui/confirm-name.js";
 import { confirm, FormDialog, show } from "../ui/dialog.js";
 import { Menu } from "../ui/menu.js";
@@ -20,7 +22,7 @@ function handOver(coordinator) {
     action: "Hand it over",
     tone: "",
     run: async () => {
-      const { leader } = await api.post("cluster/leader", coordinator ? { id: coordinator.id } : {});
+      const { leader } = await api.post(path`cluster/leader`, coordinator ? { id: coordinator.id } : {});
       notify(`${leader} leads now.`, "good");
     },
   });
@@ -33,7 +35,7 @@ function remove(coordinator, voters) {
     text: `It leaves for good, its process ends, and its name is never used again. ${counted(voters, "coordinator")} ${voters === 1 ? "votes" : "vote"} now; a majority must answer at all times.`,
     action: "Remove it",
     run: async () => {
-      await api.del(`cluster/coordinators/${coordinator.id}`);
+      await api.del(path`cluster/coordinators/${coordinator.id}`);
       notify(`${coordinator.id} is removed.`, "good");
     },
   });
@@ -41,7 +43,7 @@ function remove(coordinator, voters) {
 
 function add() {
   return show((close) => html`<${FormDialog} title="Add a coordinator" close=${close} action="Add it" submit=${async (values) => {
-    const added = await api.post("cluster/coordinators", { ...values, peer_port: Number(values.peer_port), api_port: Number(values.api_port) });
+    const added = await api.post(path`cluster/coordinators`, { ...values, peer_port: Number(values.peer_port), api_port: Number(values.api_port) });
     notify(`${added.id} is a learner: it votes once it has caught up.`, "good");
     return added;
   }}><p>It must run already. On a coordinator: <code>filestore coordinator bundle</code>; on the new machine, with that file:
@@ -55,14 +57,14 @@ function add() {
 
 export default function Coordinators() {
   const status = useStatus(3000);
-  const authority = api.usePolled((signal) => api.get("cluster/ca", { signal }), [], { everyMs: 30_000 });
+  const authority = api.usePolled((signal) => api.get(path`cluster/ca`, { signal }), [], { everyMs: 30_000 });
   const addresses = Object.fromEntries((authority.data?.coordinators || []).map((each) => [each.coordinator_id, urlOf(each)]));
   const rows = status.data?.coordinators || [];
   const voters = rows.filter((c) => c.membership === "voter").length;
   const answering = rows.filter((c) => c.role !== "unreachable").length;
   const count = (key) => (c) => c[key] === undefined ? html`<span class="quiet">unknown</span>` : c[key].toLocaleString("en");
   const columns = [
-    { key: "id", title: "Coordinator", render: (c) => addresses[c.id] ? html`<a href="${addresses[c.id]}/console/" rel="noreferrer" title="Its console, at ${addresses[c.id]}"><${Name} title="">${c.id}</${Name}></a>` : html`<${Name}>${c.id}</${Name}>` },
+    { key: "id", title: "Coordinator", render: (c) => addresses[c.id] ? html`<a href=${consoleOf(addresses[c.id])} rel="noreferrer" title="Its console, at ${addresses[c.id]}"><${Name} title="">${c.id}</${Name}></a>` : html`<${Name}>${c.id}</${Name}>` },
     { key: "role", title: "Role", width: "8rem", render: (c) => html`<${Badge} state=${c.role.replace("_", "-")} tone=${ROLES[c.role]?.[0]} title=${ROLES[c.role]?.[1]} />` },
     { key: "membership", title: "Votes", width: "5rem", hide: "narrow", render: (c) => c.membership === "voter" ? "yes" : html`<span title="It catches up first">not yet</span>` },
     { key: "troubles", title: "Trouble", width: "10rem", hide: "narrow", value: (c) => troublesOf(c).join(), render: (c) => troublesOf(c).length === 0 ? html`<span class="quiet">none</span>`

@@ -1,8 +1,9 @@
 // One file of any kind: its record, what is in it, its links, who has access, and what was done with it.
 import { html, useState } from "../html.js";
 import * as api from "../api.js";
-import { download, KINDS, remove, rename, share } from "../files.js";
+import { download, KINDS, recordAt, remove, rename, share } from "../files.js";
 import { counted } from "../format.js";
+import { address, fileAt, path } from "../path.js";
 import { go } from "../router.js";
 import { isAdmin } from "../session.js";
 import { Grants } from "../ui/grants.js";
@@ -18,7 +19,7 @@ import { DEFAULT_BUCKET, mayAdminister } from "./buckets.js";
 // The name of a bucket, of those that one may see; else "".
 async function bucketName(id, signal) {
   if (id === DEFAULT_BUCKET) return "default";
-  names ||= new Map((await api.list("buckets", "buckets", { signal })).rows.map((each) => [each.bucket_id, each.name]));
+  names ||= new Map((await api.list(path`buckets`, "buckets", { signal })).rows.map((each) => [each.bucket_id, each.name]));
   return names.get(id) || "";
 }
 
@@ -26,10 +27,10 @@ let names = null;
 
 // The record and its kind. Where the address does not say the kind, as one that somebody typed, each is tried.
 async function find(id, said, signal) {
-  const kinds = said in KINDS ? [said] : Object.keys(KINDS);
+  const kinds = Object.hasOwn(KINDS, said) ? [said] : Object.keys(KINDS);
   for (const kind of kinds) {
     try {
-      const file = await api.get(`${KINDS[kind].path}/${id}`, { signal });
+      const file = await api.getOne(recordAt(kind, id), "file_uuid", id, { signal });
       return { kind, file, bucket: await bucketName(file.bucket_id, signal) };
     } catch (error) {
       if (error.status !== 404 || kind === kinds.at(-1)) throw error;
@@ -39,7 +40,7 @@ async function find(id, said, signal) {
 }
 
 export default function File({ params, query }) {
-  const { data, error, refresh } = api.usePolled((signal) => find(params.id, query.kind, signal), [params.id, query.kind]);
+  const { data, error, refresh } = api.usePolled((signal) => find(params.uuid, query.kind, signal), [params.uuid, query.kind]);
   if (error && !data) return html`<${Heading} title="File" /><${ErrorBox} error=${error} retry=${refresh} />`;
   if (!data) return html`<${Heading} title="File" /><${Loading} lines=${8} />`;
   const { kind, file, bucket } = data;
@@ -59,7 +60,7 @@ export default function File({ params, query }) {
       ["Size", html`<${Size} bytes=${file.size_bytes} />`],
       ["Type", file.content_type],
       ["Owner", html`<${Name}>${file.owner_id}</${Name}>`],
-      ["Bucket", html`<a href="#/buckets/${file.bucket_id}"><${Name}>${bucket || file.bucket_id}</${Name}></a>`],
+      ["Bucket", html`<a href=${address`/buckets/${file.bucket_id}`}><${Name}>${bucket || file.bucket_id}</${Name}></a>`],
       ["Created", html`<${Time} at=${file.created_at} how="moment" />`],
       ["Changed", html`<${Time} at=${file.updated_at} how="moment" />`],
       ["Kept until", file.expires_at ? html`<${Time} at=${file.expires_at} how="moment" />` : "it is deleted"],
@@ -76,7 +77,7 @@ export default function File({ params, query }) {
 
 // Which nodes hold the content.
 function Replicas({ id }) {
-  const { data, error, refresh } = api.usePolled((signal) => api.get(`files/${id}/replicas`, { signal }), [id], { everyMs: 20_000 });
+  const { data, error, refresh } = api.usePolled((signal) => api.get(path`${fileAt(id)}/replicas`, { signal }), [id], { everyMs: 20_000 });
   return html`<${Card} title="Replicas"><${ErrorBox} error=${error} retry=${refresh} />
     ${!data && !error && html`<${Loading} lines=${1} />`}
     ${data && html`<p>${counted(data.count, "node holds", "nodes hold")} all of it: ${data.nodes.map((node) => html`<${Badge} tone="good">${node}</${Badge}> `)}</p>`}
@@ -91,5 +92,5 @@ function Private({ file, mayAll }) {
       <button type="button" class="small outline" onClick=${() => setIsAsked(true)}>Show them</button></p></${Card}>`;
   }
   return html`<${Card} title="Links"><${Links} file=${file} /></${Card}>
-    <${Card} title="Who has access"><${Grants} path=${`files/${file.file_uuid}`} of="this file" /></${Card}>`;
+    <${Card} title="Who has access"><${Grants} on=${fileAt(file.file_uuid)} of="this file" /></${Card}>`;
 }

@@ -1,15 +1,16 @@
 // What somebody without an account sees of a public link: what it is, from whom, until when, and one button.
 import { html, useEffect, useState } from "../html.js";
-import { API, errorOf } from "../api.js";
+import { errorOf } from "../api.js";
 import { moment, size } from "../format.js";
 import { Mark, ThemeMenu } from "../layout.js";
+import { path } from "../path.js";
 import { nodeConsole, servesContent } from "../place.js";
 import { Copy, ErrorBox, Facts, Loading, Name } from "../ui/parts.js";
 
 const ENDED = "This link has ended, or was revoked.";
 
-async function look(path) {
-  const response = await fetch(path, { method: "HEAD", credentials: "omit", cache: "no-store" });
+async function look(url) {
+  const response = await fetch(url, { method: "HEAD", credentials: "omit", cache: "no-store" });
   if (!response.ok) {
     const error = await errorOf(response);
     error.message = { 404: "There is no such link.", 410: ENDED, 429: "Too many tries from your network." }[error.status] || "The file cannot be had now.";
@@ -31,21 +32,21 @@ async function look(path) {
 }
 
 export default function Link({ params }) {
-  const path = `${API}/public/files/${encodeURIComponent(params.bucket)}/${encodeURIComponent(params.token)}`;
+  const url = path`public/files/${params.uuid}/${params.token}`.url;
   const [file, setFile] = useState(null);
   const [error, setError] = useState(null);
   useEffect(() => {
     document.title = "A shared file · Filestore";
     if (!servesContent) location.replace(nodeConsole());
-    else look(path).then(setFile, (problem) => setError(problem.status ? problem : { message: "No answer came.", advice: "Look at your network, then load the page again." }));
-  }, [path]);
+    else look(url).then(setFile, (problem) => setError(problem.status ? problem : { message: "No answer came.", advice: "Look at your network, then load the page again." }));
+  }, [url]);
   return html`<main class="alone shared"><div class="corner"><${ThemeMenu} /></div><p class="brand"><${Mark} />Filestore</p>
     ${error && html`<h1>${error.status === 404 ? "No such link" : error.status === 410 ? "This link has ended" : "A shared file"}</h1><${ErrorBox} error=${error} />`}
     ${!file && !error && html`<h1>A shared file</h1><${Loading} lines=${4} />`}
     ${file && html`<h1 class="wraps"><${Name}>${file.name}</${Name}></h1>
       <p>${file.sharedBy ? html`<${Name}>${file.sharedBy}</${Name}> shares this file with you` : "This file is shared with you"}${file.endsAt
         ? html`, until <strong>${moment(file.endsAt)}</strong>` : ""}.</p>
-      <p><a role="button" class="download" href=${path} download=${file.name} rel="noreferrer">Download, ${size(file.size)}</a></p>
+      <p><a role="button" class="download" href=${url} download=${file.name} rel="noreferrer">Download, ${size(file.size)}</a></p>
       <${Facts} rows=${[
         ["Size", `${file.size.toLocaleString("en")} bytes`],
         ["Type", file.type],

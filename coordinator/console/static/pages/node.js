@@ -3,6 +3,8 @@ import { html } from "../html.js";
 import * as api from "../api.js";
 import { clock, DISKS, isSilent, NODE_STATES, stateOf, useStatus } from "../cluster.js";
 import { counted, size } from "../format.js";
+import { address, path } from "../path.js";
+import { consoleOf } from "../place.js";
 import { go } from "../router.js";
 import { DiskBar, DiskState, NodeState } from "../ui/cluster-overview.js";
 import { drain, forgetInstance, remove, revoke, undrain } from "../ui/node-actions.js";
@@ -13,7 +15,7 @@ import { heard, isDraining } from "./nodes.js";
 export default function Node({ params }) {
   const status = useStatus();
   const record = api.usePolled(async (signal) => {
-    const { nodes } = await api.get("cluster/nodes", { query: { limit: 1000 }, signal });
+    const { nodes } = await api.get(path`cluster/nodes`, { query: { limit: 1000 }, signal });
     return nodes.find((node) => node.id === params.id) || null;
   }, [params.id], { everyMs: 15_000 });
   const node = status.data?.nodes.find((each) => each.id === params.id);
@@ -44,7 +46,7 @@ export default function Node({ params }) {
         ["Replicas", node.replicas === undefined ? null : node.replicas.toLocaleString("en")],
         ["Read whole since", node.scrubbed_since ? html`<${Time} at=${node.scrubbed_since} how="moment" />` : "Not known: the job scrub reads all of it."]]} />`}</${Card}>
     <${Card} title="Member"><${Facts} rows=${[
-      ["Address", node.url && html`<a href="${node.url}/console/" rel="noreferrer">${node.url}</a>`],
+      ["Address", node.url && html`<a href=${consoleOf(node.url)} rel="noreferrer">${node.url}</a>`],
       ["Heard", heard(node)], ["Recorded as", node.recorded], ["Clock", clock(node) || "unknown"],
       ["Version", node.version || "unknown"],
       ["Certificate ends", html`<${Time} at=${node.certificate_expires_at} how="moment" none="unknown" />`],
@@ -66,7 +68,7 @@ function Troubles({ node, findings }) {
 function Drain({ node, runs }) {
   const run = runs.find((each) => each.job_name === "drain");
   if (!isDraining(node)) return null;
-  return html`<${Card} title="Draining"><p>${run ? html`<a href="#/jobs/runs/${run.run_id}">The job drain runs</a> <${Badge} state="running" />`
+  return html`<${Card} title="Draining"><p>${run ? html`<a href=${address`/jobs/runs/${run.run_id}`}>The job drain runs</a> <${Badge} state="running" />`
     : node.replicas > 0 ? html`${counted(node.replicas, "replica")} of it ${node.replicas === 1 ? "is" : "are"} not elsewhere yet. The <a href="#/jobs">job drain</a> goes on within seconds.`
       : "It holds no replicas any more."}</p>
     <p class="quiet">Once it holds nothing, it can be removed, or stopped for service.</p></${Card}>`;

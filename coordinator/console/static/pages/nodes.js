@@ -2,7 +2,9 @@
 import { html } from "../html.js";
 import * as api from "../api.js";
 import { clock, isSilent, stateOf, useStatus } from "../cluster.js";
+import { now } from "../clock.js";
 import { duration, size } from "../format.js";
+import { address, path } from "../path.js";
 import { go } from "../router.js";
 import { DiskBar, DiskState, NodeState } from "../ui/cluster-overview.js";
 import { addNode, drain, endToken, remove, revoke, undrain } from "../ui/node-actions.js";
@@ -30,7 +32,7 @@ export default function Nodes() {
   const status = useStatus();
   const rows = status.data?.nodes || [];
   const columns = [
-    { key: "id", title: "Node", render: (n) => html`<a href="#/nodes/${n.id}"><${Name}>${n.id}</${Name}></a>` },
+    { key: "id", title: "Node", render: (n) => html`<a href=${address`/nodes/${n.id}`}><${Name}>${n.id}</${Name}></a>` },
     { key: "state", title: "State", width: "8rem", value: stateOf, render: (n) => html`<${NodeState} node=${n} />` },
     { key: "used", title: "Disk", width: "16rem", hide: "narrow", value: used, render: (n) => isSilent(n) ? html`<span class="quiet">not heard yet</span>`
       : html`<span class="quota">${n.disk === "ok" ? html`<span class="number">${size(used(n))} of ${size(n.total_bytes)}</span>` : html`<${DiskState} node=${n} />`}<${DiskBar} node=${n} /></span>` },
@@ -41,7 +43,7 @@ export default function Nodes() {
     { key: "certificate_expires_at", title: "Certificate", width: "7.5rem", hide: "medium", value: (n) => n.certificate_expires_at || "", render: (n) => html`<${Time} at=${n.certificate_expires_at} none="unknown" />` },
     { key: "zone", title: "Zone", width: "6rem", hide: "wide", render: (n) => n.zone || html`<span class="quiet">none</span>` },
     { key: "menu", sortable: false, width: "3.2rem", align: "end", render: (n) => html`<${Menu} label="Actions for ${n.id}" items=${[
-      { text: "Show", run: () => go(`/nodes/${n.id}`) }, ...nodeItems(n, status.refresh)]} />` },
+      { text: "Show", run: () => go(address`/nodes/${n.id}`) }, ...nodeItems(n, status.refresh)]} />` },
   ];
   return html`<${Heading} title="Nodes" sub="They keep the bytes. The certificate of a node is renewed by itself, days before it ends.">
       <${Action} tone="primary" run=${addNode} onDone=${status.refresh}>Add a node…</${Action}></${Heading}>
@@ -52,10 +54,10 @@ export default function Nodes() {
     <${JoinTokens} />`;
 }
 
-const isOver = (token) => token.uses >= token.max_uses || new Date(token.expires_at) < new Date();
+const isOver = (token) => token.uses >= token.max_uses || new Date(token.expires_at) < now();
 
 function JoinTokens() {
-  const list = api.useList("cluster/join-tokens", "join_tokens", {}, { everyMs: 15_000 });
+  const list = api.useList(path`cluster/join-tokens`, "join_tokens", {}, { everyMs: 15_000 });
   if (list.rows.length === 0 && !list.error) return null;
   const columns = [
     { key: "node_id", title: "For", render: (t) => t.node_id || "any node" },

@@ -1,8 +1,9 @@
 // The first page: how the cluster is, what is going on, and one's own files.
 import { html } from "../html.js";
 import * as api from "../api.js";
-import { KINDS } from "../files.js";
+import { fileAddress, KINDS } from "../files.js";
 import { counted, size } from "../format.js";
+import { address, path } from "../path.js";
 import { isAdmin, session } from "../session.js";
 import { ChooseFiles } from "../uploads/drop.js";
 import { useUploads } from "../uploads/engine.js";
@@ -18,8 +19,8 @@ async function ownFiles(signal) {
   const own = session.get().user.user_id;
   const kinds = [];
   let all = [];
-  for (const [kind, { path, field, title, page }] of Object.entries(KINDS)) {
-    const { rows, isCut } = await api.list(path, field, { signal });
+  for (const [kind, { path: listed, field, title, page }] of Object.entries(KINDS)) {
+    const { rows, isCut } = await api.list(listed, field, { signal });
     const mine = rows.filter((row) => row.owner_id === own);
     kinds.push({ title, page, count: rows.length, mine: mine.length, isCut, bytes: mine.reduce((sum, row) => sum + (row.status === "available" ? row.size_bytes : 0), 0) });
     all = all.concat(rows.map((row) => ({ ...row, kind })));
@@ -30,7 +31,7 @@ async function ownFiles(signal) {
 
 export default function Overview() {
   const files = api.usePolled(ownFiles, [], { everyMs: 20_000 });
-  const buckets = api.usePolled((signal) => api.list("buckets", "buckets", { signal, rowsMax: 1000 }), [], { everyMs: 30_000 });
+  const buckets = api.usePolled((signal) => api.list(path`buckets`, "buckets", { signal, rowsMax: 1000 }), [], { everyMs: 30_000 });
   const here = useUploads().filter((each) => !["stored", "failed"].includes(each.state));
   const user = session.get().user;
   return html`<${Heading} title="Overview" sub=${html`Welcome, <${Name}>${user.user_id}</${Name}>.`}>
@@ -44,12 +45,12 @@ export default function Overview() {
           ${(each.count - each.mine).toLocaleString("en")} of others</span>` : ""}</span></li>`)}</ul>`
       : html`<${Loading} lines=${4} />`}</${Card}>
     <${Card} title="Buckets" actions=${html`<a href="#/buckets">All</a>`}>${buckets.data ? html`<ul class="plain-list">${buckets.data.rows.slice(0, RECENT).map(
-      (bucket) => html`<li class="spread"><a href="#/buckets/${bucket.bucket_id}"><${Name}>${bucket.name}</${Name}></a><${Quota} bucket=${bucket} /></li>`)}</ul>`
+      (bucket) => html`<li class="spread"><a href=${address`/buckets/${bucket.bucket_id}`}><${Name}>${bucket.name}</${Name}></a><${Quota} bucket=${bucket} /></li>`)}</ul>`
       : html`<${Loading} lines=${4} />`}</${Card}></div>
     <${Card} title="Latest files">${!files.data ? html`<${Loading} lines=${5} />` : files.data.recent.length === 0
       ? html`<${Empty} title="No files yet.">Drop a project, a disk image or any other file anywhere on this page.</${Empty}>`
       : html`<ul class="plain-list recent">${files.data.recent.map((file) => html`<li class="spread"><span class="one-line"><a
-        href="#/file/${file.file_uuid}?kind=${file.kind}"><${Name}>${file.filename}</${Name}></a> <span class="quiet">${KINDS[file.kind].noun}</span></span>
+        href=${fileAddress(file)}><${Name}>${file.filename}</${Name}></a> <span class="quiet">${KINDS[file.kind].noun}</span></span>
         <span class="right">${file.status !== "available" && html`<${Badge} state=${file.status} /> `}<${Size} bytes=${file.size_bytes} />
         <${Time} at=${file.created_at} /></span></li>`)}</ul>`}</${Card}>`;
 }

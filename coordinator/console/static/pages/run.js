@@ -1,7 +1,9 @@
 // One run of a job, live: how far it is, and a log of what was seen of it.
 import { html, useEffect, useRef } from "../html.js";
 import * as api from "../api.js";
+import * as clock from "../clock.js";
 import { countsOf, inWords, progressOf, took } from "../cluster.js";
+import { path } from "../path.js";
 import { RunBar } from "../ui/cluster-overview.js";
 import { cancelRun, runJob } from "../ui/job-actions.js";
 import { Action, Badge, Card, Copy, Empty, ErrorBox, Facts, Heading, Loading, Name, Time } from "../ui/parts.js";
@@ -24,10 +26,10 @@ const clockText = (at) => new Date(at).toLocaleTimeString("en-GB");
 function note(log, run) {
   const write = (at, text) => log.lines.push([clockText(at), text]) > LINES_MAX && log.lines.splice(1, 1);
   if (log.lines.length === 0) write(run.started_at, `${run.job_name} begins, asked for by ${run.invoked_by}.`);
-  if (run.node_id !== log.node) write(log.node ? Date.now() : run.started_at, `The coordinator ${run.node_id} works on it.`);
+  if (run.node_id !== log.node) write(log.node ? clock.now() : run.started_at, `The coordinator ${run.node_id} works on it.`);
   log.node = run.node_id;
   const text = inWords(run);
-  const now = run.completed_at || Date.now();
+  const now = run.completed_at || clock.now();
   if (text && text !== log.last) write(now, text);
   log.last = text;
   if (run.status !== "running" && !log.hasEnded) {
@@ -40,12 +42,12 @@ function note(log, run) {
 export default function Run({ params }) {
   const seen = useRef("running");
   const { data: run, error, isLoading, refresh } = api.usePolled(async (signal) => {
-    const found = await api.get(`jobs/runs/${encodeURIComponent(params.id)}`, { signal });
+    const found = await api.getOne(path`jobs/runs/${params.uuid}`, "run_id", params.uuid, { signal });
     seen.current = found.status;
     // The time is in it, so that the pause between two looks stays short while it runs.
-    const at = found.status === "running" ? Math.floor(Date.now() / 4000) : 0;
-    return { ...found, at, lines: [...note(logOf(params.id), found)] };
-  }, [params.id], { everyMs: 1000, isLive: seen.current === "running" });
+    const at = found.status === "running" ? Math.floor(clock.now() / 4000) : 0;
+    return { ...found, at, lines: [...note(logOf(params.uuid), found)] };
+  }, [params.uuid], { everyMs: 1000, isLive: seen.current === "running" });
   if (!run) {
     return html`<${Heading} title="Run of a job" /><${ErrorBox} error=${error} retry=${refresh} />
       ${isLoading && html`<${Loading} lines=${8} />`}${error?.code === "not_found" && html`<${Empty} title="There is no such run any more.">

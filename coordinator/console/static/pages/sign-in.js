@@ -3,6 +3,7 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import * as api from "../api.js";
 import { counted } from "../format.js";
 import { Mark, ThemeMenu } from "../layout.js";
+import { path } from "../path.js";
 import { open, tokenIn, useSession } from "../session.js";
 import { ErrorBox } from "../ui/parts.js";
 
@@ -27,7 +28,7 @@ export function SignIn() {
     setIsBusy(true);
     setError(null);
     try {
-      open(token, await api.get("auth/whoami", { token }));
+      open(token, await api.get(path`auth/whoami`, { token }));
     } catch (problem) {
       if (problem.isRefused) {
         problem.message = "This token is not taken: it has ended, was revoked, or is of another cluster.";

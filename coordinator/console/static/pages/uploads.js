@@ -1,7 +1,7 @@
 // Uploads: those of this tab, and those that began earlier and wait for their file.
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as api from "../api.js";
-import { KINDS } from "../files.js";
+import { fileAddress, KINDS } from "../files.js";
 import { duration, size, speed } from "../format.js";
 import { otherConsoles, servesContent } from "../place.js";
 import { session } from "../session.js";
@@ -37,7 +37,7 @@ function One({ each }) {
   const abandon = () => confirm({ title: "Give this upload up?", names: [each.filename], action: "Give it up",
     text: "What has come of it is dropped.", run: () => giveUp(id) });
   return html`<li><div class="what">${state === "stored"
-      ? html`<a href="#/file/${each.file_uuid}?kind=${each.kind}"><${Name}>${each.filename}</${Name}></a>`
+      ? html`<a href=${fileAddress(each)}><${Name}>${each.filename}</${Name}></a>`
       : html`<${Name}>${each.filename}</${Name}>`}
       <${Badge} tone=${TONES[state]}>${state}</${Badge}></div>
     <${Bar} value=${state === "stored" ? 1 : sent} max=${state === "stored" ? 1 : total || 1} label="Progress of ${each.filename}" tone=${state === "stored" ? "good" : "info"} />

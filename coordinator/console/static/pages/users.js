@@ -1,6 +1,7 @@
 // Users: roles, groups and tokens.
 import { html } from "../html.js";
 import * as api from "../api.js";
+import { address, path } from "../path.js";
 import { go } from "../router.js";
 import { session } from "../session.js";
 import { addUser, changeUser, deleteUser, giveBucket, mint, revokeUser, setDisabled } from "../ui/user-actions.js";
@@ -11,7 +12,7 @@ import { Action, Badge, Empty, Heading, Name, Time } from "../ui/parts.js";
 const stateOf = (user) => (user.disabled ? "disabled" : "active");
 
 export default function Users() {
-  const list = api.useList("auth/users", "users");
+  const list = api.useList(path`auth/users`, "users");
   const own = session.get().user.user_id;
   const then = (act) => async () => (await act()) && list.refresh();
   const groups = [...new Set(list.rows.flatMap((user) => user.groups))].sort();
@@ -28,7 +29,7 @@ export default function Users() {
       { text: "Change roles and groups…", run: then(() => changeUser(u)) },
       !u.disabled && { text: "Make a token…", run: () => mint(u) },
       { text: "Give access to a bucket…", run: () => giveBucket(u) },
-      { text: "What they did", run: () => go(`/audit?principal=${encodeURIComponent(u.user_id)}`) },
+      { text: "What they did", run: () => go(address`/audit?principal=${u.user_id}`) },
       u.user_id !== own && (u.disabled ? { text: "Enable", run: then(() => setDisabled(u, false)) } : { text: "Disable…", run: then(() => setDisabled(u, true)) }),
       { text: "Revoke everything…", tone: "bad", run: then(() => revokeUser(u)) },
       u.user_id !== own && { text: "Delete…", tone: "bad", run: then(() => deleteUser(u)) },

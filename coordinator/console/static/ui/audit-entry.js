@@ -1,9 +1,10 @@
 // An entry of the audit log in words. What it was done to is text in which ids stand: those of files and buckets lead there.
 import { html } from "../html.js";
+import { address } from "../path.js";
 import { Badge, Name, Time } from "./parts.js";
 
 const PLACE = /\b(file|bucket) ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b/;
-const PAGES = { file: "#/file/", bucket: "#/buckets/" };
+const PAGES = { file: (id) => address`/file/${id}`, bucket: (id) => address`/buckets/${id}` };
 
 export const didWhat = (entry) => entry.action.replaceAll("_", " ");
 
@@ -12,7 +13,7 @@ export function Target({ text }) {
   if (!found) return html`<${Name}>${text}</${Name}>`;
   const [whole, what, id] = found;
   const [before, after] = [text.slice(0, found.index), text.slice(found.index + whole.length)];
-  return html`${before && html`<${Name}>${before}</${Name}>`}<a href="${PAGES[what]}${id}" title=${id}>${what} …${id.slice(-6)}</a>${after && html`<${Name}>${after}</${Name}>`}`;
+  return html`${before && html`<${Name}>${before}</${Name}>`}<a href=${PAGES[what](id)} title=${id}>${what} …${id.slice(-6)}</a>${after && html`<${Name}>${after}</${Name}>`}`;
 }
 
 // One line of a list of events.

@@ -3,8 +3,10 @@ import { html, useRef } from "../html.js";
 import * as api from "../api.js";
 import { merged, newest } from "../audit.js";
 import { DISKS, HEALTH, NODE_STATES, inWords, isSilent, progressOf, stateOf, took, useMembers, useStatus } from "../cluster.js";
-import { KINDS } from "../files.js";
+import { now } from "../clock.js";
+import { fileAddress, KINDS } from "../files.js";
 import { counted, size } from "../format.js";
+import { address } from "../path.js";
 import { Event } from "./audit-entry.js";
 import { Badge, Bar, Card, Empty, ErrorBox, Loading, Name, Size, Time } from "./parts.js";
 
@@ -40,7 +42,7 @@ function Capacity({ cluster }) {
   return html`<${Card} title="Capacity" actions=${html`<a href="#/nodes">Nodes</a>`}>
     ${cluster.nodes.length === 0 ? html`<${Empty} title="No nodes yet."><a href="#/nodes">Add one</a>: nodes keep the bytes.</${Empty}>`
       : html`<p class="big">${size(free)} <span class="quiet">free of ${size(total)} on ${counted(known.length, "node")}</span></p>
-    <ul class="plain-list">${cluster.nodes.map((node) => html`<li><div class="spread"><a href="#/nodes/${node.id}">${node.id}</a>
+    <ul class="plain-list">${cluster.nodes.map((node) => html`<li><div class="spread"><a href=${address`/nodes/${node.id}`}>${node.id}</a>
       <span class="right">${stateOf(node) !== "healthy" && html`<${NodeState} node=${node} />`}${node.disk !== "ok" && html`<${DiskState} node=${node} />`}
       <span class="number quiet">${isSilent(node) ? "not heard yet" : `${size(node.total_bytes - node.free_bytes)} of ${size(node.total_bytes)}`}</span></span></div>
       <${DiskBar} node=${node} /></li>`)}</ul>`}</${Card}>`;
@@ -75,7 +77,7 @@ function useUploading() {
     }
     kept.current.next += 1;
     // The time is in it, so that no kind is left alone for long.
-    return { rows: Object.values(byKind).flat(), at: Math.floor(Date.now() / 10_000) };
+    return { rows: Object.values(byKind).flat(), at: Math.floor(now() / 10_000) };
   }, [], { everyMs: 4000 });
 }
 
@@ -85,10 +87,10 @@ function GoingOn({ cluster }) {
   const isIdle = cluster.runs.length === 0 && rows.length === 0;
   return html`<${Card} title="Going on" actions=${html`<a href="#/jobs">Jobs</a>`}>
     ${isIdle && !uploads.isLoading && html`<${Empty} title="Nothing is running.">Jobs and uploads appear here while they last.</${Empty}>`}
-    <ul class="plain-list">${cluster.runs.map((run) => html`<li key=${run.run_id}><div class="spread"><a href="#/jobs/runs/${run.run_id}">${run.job_name}</a>
+    <ul class="plain-list">${cluster.runs.map((run) => html`<li key=${run.run_id}><div class="spread"><a href=${address`/jobs/runs/${run.run_id}`}>${run.job_name}</a>
       <span class="quiet">for ${took(run)}${progressOf(run).wait && `, ${progressOf(run).wait} left`}</span></div><${RunBar} run=${run} />
       <span class="quiet">${inWords(run) || "It begins."}</span></li>`)}
-    ${rows.map((file) => html`<li key=${file.file_uuid} class="spread"><span class="one-line"><a href="#/file/${file.file_uuid}?kind=${file.kind}"><${Name}>${file.filename}</${Name}></a></span>
+    ${rows.map((file) => html`<li key=${file.file_uuid} class="spread"><span class="one-line"><a href=${fileAddress(file)}><${Name}>${file.filename}</${Name}></a></span>
       <span class="right"><${Badge} state="uploading" /><${Size} bytes=${file.size_bytes} /><${Time} at=${file.created_at} /></span></li>`)}</ul></${Card}>`;
 }
 

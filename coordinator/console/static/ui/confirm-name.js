@@ -3,7 +3,7 @@ import { html, useState } from "../html.js";
 import { FormDialog, show } from "./dialog.js";
 import { Name } from "./parts.js";
 
-// `run(values)` is awaited in the dialog; what it returns is resolved with. `children(hasFailed)`: more fields,
+// `run(values, work)` is awaited in the dialog; what it returns is resolved with. `children(hasFailed)`: more fields,
 // drawn anew once the first try was refused.
 export function confirmName({ title, name, text, action, run, children }) {
   return show((close) => html`<${Asking} ...${{ title, name, text, action, run, children, close }} />`);
@@ -12,10 +12,10 @@ export function confirmName({ title, name, text, action, run, children }) {
 function Asking({ title, name, text, action, run, children, close }) {
   const [typed, setTyped] = useState("");
   const [refusal, setRefusal] = useState(null);
-  const submit = async (values) => {
+  const submit = async (values, work) => {
     if (typed.trim() !== name) throw { message: `This is not the name: type ${name}.` };
     try {
-      return (await run(values)) ?? true;
+      return (await run(values, work)) ?? true;
     } catch (error) {
       setRefusal(error);
       throw error;

@@ -1,6 +1,6 @@
 // Dialogs: `show(draw)` opens one and promises what it is closed with; `confirm` names what is about to go.
-import { createStore, html, useId, useLayoutEffect, useRef, useState, useStore } from "../html.js";
-import { ErrorBox, Name } from "./parts.js";
+import { createStore, html, useEffect, useId, useLayoutEffect, useRef, useState, useStore } from "../html.js";
+import { Bar, ErrorBox, Name } from "./parts.js";
 
 const NAMES_SHOWN = 8;
 const dialogs = createStore([]);
@@ -41,37 +41,65 @@ export function Dialog({ title, close, children, wide }) {
   return html`<dialog ref=${element} aria-labelledby=${id} onCancel=${(event) => {
     event.preventDefault();
     close();
-  }}><article class=${wide ? "wide" : ""}><header><h2 id=${id}>${title}</h2>
+  }} onClose=${() => close()}><article class=${wide ? "wide" : ""}><header><h2 id=${id}>${title}</h2>
     <button type="button" class="plain" aria-label="Close" onClick=${() => close()}>✕</button></header>
     ${children}</article></dialog>`;
 }
 
-// A form in a dialog. `submit(values)` is awaited: what it returns closes the dialog, what it raises is shown.
+// Does one thing after the other for as long as the dialog is open and nobody stops it. `work`: what `submit` gets.
+export async function inTurn(items, act, { signal, tell }) {
+  for (const [index, item] of items.entries()) {
+    if (signal.aborted) return;
+    tell(index, items.length);
+    await act(item);
+  }
+}
+
+// A form in a dialog. `submit(values, work)` is awaited: what it returns closes the dialog, what it raises is shown.
+// It may send several requests: `work.signal` is aborted when the dialog goes away, by whatever way, or somebody stops
+// it, and none is sent after that; `work.tell(done, total)` shows how far it is, and makes Cancel a button that stops.
 export function FormDialog({ title, close, submit, action = "Save", tone = "", children, wide }) {
   const [error, setError] = useState(null);
   const [isBusy, setIsBusy] = useState(false);
+  const [progress, setProgress] = useState(null);
+  const work = useRef(new AbortController());
+  useEffect(() => () => work.current.abort(), []);
   async function send(event) {
     event.preventDefault();
+    work.current = new AbortController();
+    const { signal } = work.current;
     setIsBusy(true);
     setError(null);
     try {
-      close((await submit(Object.fromEntries(new FormData(event.target)))) ?? true);
+      const tell = (done, total) => total > 1 && setProgress({ done, total });
+      close((await submit(Object.fromEntries(new FormData(event.target)), { signal, tell })) ?? true);
     } catch (problem) {
+      if (signal.aborted) close();
       setError(problem);
       setIsBusy(false);
+      setProgress(null);
     }
   }
-  return html`<${Dialog} title=${title} close=${close} wide=${wide}><form onSubmit=${send}>
+  const isStopping = work.current.signal.aborted;
+  // What was asked for last is waited for: then it is known what was done.
+  function stop() {
+    if (!progress || isStopping) return close();
+    work.current.abort();
+    return setProgress({ ...progress });
+  }
+  return html`<${Dialog} title=${title} close=${stop} wide=${wide}><form onSubmit=${send}>
     ${children}<${ErrorBox} error=${error} />
-    <footer><button type="button" class="outline" onClick=${() => close()}>Cancel</button>
+    ${progress && html`<${Bar} value=${progress.done} max=${progress.total} label="Progress" />
+      <p role="status">${progress.done.toLocaleString("en")} of ${progress.total.toLocaleString("en")}${isStopping ? ", stopping" : ""}</p>`}
+    <footer><button type="button" class="outline" onClick=${stop}>${progress ? "Stop" : "Cancel"}</button>
       <button type="submit" class=${tone} aria-busy=${isBusy} disabled=${isBusy}>${action}</button></footer>
   </form></${Dialog}>`;
 }
 
-// Asks before what cannot be undone, and does it: `run()` is awaited in the dialog. `names`: what it is about.
+// Asks before what cannot be undone, and does it: `run(work)` is awaited in the dialog. `names`: what it is about.
 export function confirm({ title, names = [], text, action, run, tone = "danger" }) {
   return show(
-    (close) => html`<${FormDialog} title=${title} close=${close} action=${action} tone=${tone} submit=${run || (() => true)}>
+    (close) => html`<${FormDialog} title=${title} close=${close} action=${action} tone=${tone} submit=${(_, work) => run?.(work) ?? true}>
       ${names.length > 0 && html`<ul class="named">${names
         .slice(0, NAMES_SHOWN)
         .map((name) => html`<li><${Name}>${name}</${Name}></li>`)}

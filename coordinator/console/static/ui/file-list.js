@@ -1,7 +1,7 @@
 // The list of one kind of file: what all three pages have in common. `columns` are those of the kind alone.
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { ROWS_MAX, useList } from "../api.js";
-import { download, downloadAll, KINDS, remove, rename, share, STATUSES } from "../files.js";
+import { download, downloadAll, fileAddress, KINDS, remove, rename, share, STATUSES } from "../files.js";
 import { go } from "../router.js";
 import { servesContent } from "../place.js";
 import { ChooseFiles } from "../uploads/drop.js";
@@ -12,7 +12,7 @@ import { Action, Badge, Empty, Heading, Name, Size, Time } from "./parts.js";
 export const nameColumn = {
   key: "filename",
   title: "Name",
-  render: (file) => html`<a href="#/file/${file.file_uuid}?kind=${file.kind}" class="file-name"><${Name}>${file.filename}</${Name}></a>`,
+  render: (file) => html`<a href=${fileAddress(file)} class="file-name"><${Name}>${file.filename}</${Name}></a>`,
 };
 export const fileColumns = [
   { key: "size_bytes", title: "Size", align: "end", width: "6.5rem", small: "4.6rem", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
@@ -43,7 +43,7 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
     small: "2.3rem",
     render: (file) => html`<${Menu} label="Actions for ${file.filename}" items=${[
       file.status === "available" && { text: "Download", run: () => download(file) },
-      { text: "Show", run: () => go(`/file/${file.file_uuid}?kind=${kind}`) },
+      { text: "Show", run: () => go(fileAddress(file, kind)) },
       { text: "Rename…", run: () => renamed(file) },
       file.status === "available" && { text: "Share by a link…", run: () => share(file) },
       { text: "Delete…", tone: "bad", run: async () => dropRows(await remove([file])) },

@@ -1,7 +1,10 @@
-// Permissions on a bucket or a file: who has them, until when; to give and to take. `path`: "files/ID", "buckets/ID".
-import { html } from "../html.js";
+// Permissions on a bucket or a file: who has them, until when; to give and to take. `on`: `fileAt(id)`, `bucketAt(id)`.
+import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
+import { inHours, now } from "../clock.js";
 import { fromLocalInput, localInput } from "../format.js";
+import { path } from "../path.js";
+import { isAdmin, session } from "../session.js";
 import { confirm, FormDialog, show } from "./dialog.js";
 import { DataTable } from "./table.js";
 import { Action, Badge, Empty, Name, Time } from "./parts.js";
@@ -10,33 +13,72 @@ import { notify } from "./toast.js";
 const LEVELS = [["read", "read: look and download"], ["write", "write: read, change and upload"], ["admin", "admin: write, share, grant and delete"]];
 const WHO = [["user", "a user"], ["group", "a group"], ["role", "a role"]];
 
-export function give(path, of) {
-  return show((close) => html`<${FormDialog} title="Give access" close=${close} action="Give access" submit=${async (values) => {
-    const entry = await api.post(`${path}/permissions`, { ...values, expires_at: fromLocalInput(values.expires_at) });
-    notify(`${entry.principal_id} has ${entry.permission} now.`, "good");
-    return entry;
-  }}><p>Access to ${of}.</p>
-    <div class="pair"><label>For<select name="principal_type">${WHO.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
-      <label>Name<input name="principal_id" required maxlength="128" pattern="[^\\s\\/]+" title="One word, as an administrator made it" autofocus /></label></div>
-    <label>May<select name="permission">${LEVELS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
-    <label>Ends<input name="expires_at" type="datetime-local" min=${localInput(new Date())} /></label>
-    <p class="quiet">Left empty, it holds until somebody removes it.</p></${FormDialog}>`);
+// Names that are offered: { user: [...], group: [...], role: [...] }. Administrators see all. Others see only names that
+// they have given access before, so that nobody can list the users of the cluster.
+async function knownNames() {
+  const known = { user: [], group: [], role: [] };
+  if (isAdmin()) {
+    const { rows } = await api.list(path`auth/users`, "users");
+    for (const { user_id, groups, roles } of rows) {
+      known.user.push(user_id);
+      known.group.push(...groups);
+      known.role.push(...roles);
+    }
+  } else {
+    const { rows } = await api.list(path`permissions`, "permissions");
+    const own = session.get().user.user_id;
+    for (const { granted_by, principal_type, principal_id } of rows) if (granted_by === own) known[principal_type].push(principal_id);
+  }
+  return Object.fromEntries(Object.entries(known).map(([type, names]) => [type, [...new Set(names)].sort()]));
 }
 
-export function take(path, entry) {
+export const give = (on, of) => show((close) => html`<${Giving} on=${on} of=${of} close=${close} />`);
+
+function Giving({ on, of, close }) {
+  const [known, setKnown] = useState({});
+  const [type, setType] = useState("user");
+  const [isUnknown, setIsUnknown] = useState(false);
+  useEffect(() => {
+    knownNames().then(setKnown, () => {});
+  }, []);
+  const submit = async ({ is_new, ...values }) => {
+    const body = { ...values, expires_at: fromLocalInput(values.expires_at) };
+    const entry = await api.post(path`${on}/permissions`, body, { query: { existing: is_new ? "" : 1 } }).catch((error) => {
+      if (error.code === "not_found") {
+        error.advice = "Look how it is written.";
+        setIsUnknown(true);
+      }
+      throw error;
+    });
+    notify(`${entry.principal_id} has ${entry.permission} now.`, "good");
+    return entry;
+  };
+  return html`<${FormDialog} title="Give access" close=${close} action="Give access" submit=${submit}><p>Access to ${of}.</p>
+    <div class="pair"><label>For<select name="principal_type" onChange=${(event) => setType(event.target.value)}>${WHO.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
+      <label>Name<input name="principal_id" required maxlength="128" pattern="[^\\s\\/]+" title="One word, as an administrator made it" autofocus
+        list="known-names" autocomplete="off" autocapitalize="off" spellcheck="false" onInput=${() => setIsUnknown(false)} /></label></div>
+    <datalist id="known-names">${(known[type] || []).map((name) => html`<option value=${name}></option>`)}</datalist>
+    <label>May<select name="permission">${LEVELS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
+    <label>Ends<input name="expires_at" type="datetime-local" min=${localInput(inHours(0))} /></label>
+    <p class="quiet">Left empty, it holds until somebody removes it.</p>
+    ${isUnknown && html`<label class="flag"><input type="checkbox" name="is_new" value="1" />Give access all the same: it counts as soon as
+      an administrator makes this ${type}</label>`}</${FormDialog}>`;
+}
+
+export function take(on, entry) {
   return confirm({
     title: "Remove this access?",
     names: [`${entry.principal_type} ${entry.principal_id}: ${entry.permission}`],
     text: "Their next request goes without it.",
     action: "Remove",
-    run: () => api.del(`${path}/permissions/${entry.id}`),
+    run: () => api.del(path`${on}/permissions/${entry.id}`),
   });
 }
 
-export const isOver = (entry) => Boolean(entry.expires_at) && new Date(entry.expires_at) <= new Date();
+export const isOver = (entry) => Boolean(entry.expires_at) && new Date(entry.expires_at) <= now();
 
-export function Grants({ path, of }) {
-  const list = api.useList(`${path}/permissions`, "permissions", {}, { everyMs: 20_000 });
+export function Grants({ on, of }) {
+  const list = api.useList(path`${on}/permissions`, "permissions", {}, { everyMs: 20_000 });
   const columns = [
     { key: "principal_id", title: "Who", render: (e) => html`<${Name}>${e.principal_id}</${Name}>` },
     { key: "principal_type", title: "Is a", width: "5.5rem", hide: "narrow" },
@@ -45,10 +87,10 @@ export function Grants({ path, of }) {
     { key: "expires_at", title: "Ends", width: "8rem", hide: "narrow", render: (e) =>
       isOver(e) ? html`<${Badge} state="expired" />` : html`<${Time} at=${e.expires_at} />` },
     { key: "take", sortable: false, width: "7.8rem", small: "6.2rem", align: "end", render: (e) => html`<${Action} label="Remove… (${e.permission} of ${e.principal_id})"
-      run=${async () => (await take(path, e)) && list.refresh()}>Remove…</${Action}>` },
+      run=${async () => (await take(on, e)) && list.refresh()}>Remove…</${Action}>` },
   ];
   return html`<${DataTable} label="Permissions" noun="permission" rows=${list.rows} keyOf=${(e) => e.id} columns=${columns}
       isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
       empty=${html`<${Empty} title="Nobody but its owner.">Give access to a user, a group or a role.</${Empty}>`} />
-    <p class="under"><${Action} tone="primary" run=${async () => (await give(path, of)) && list.refresh()}>Give access…</${Action}></p>`;
+    <p class="under"><${Action} tone="primary" run=${async () => (await give(on, of)) && list.refresh()}>Give access…</${Action}></p>`;
 }

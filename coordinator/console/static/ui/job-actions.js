@@ -1,6 +1,7 @@
 // Jobs: begin a run, cancel one.
 import { html } from "../html.js";
 import * as api from "../api.js";
+import { address, path } from "../path.js";
 import { go } from "../router.js";
 import { confirm, FormDialog, show } from "./dialog.js";
 import { notify } from "./toast.js";
@@ -10,13 +11,13 @@ const STOPS_TO_ASK = ["gc", "scrub", "compare"];
 
 // Asks what the job needs and begins it; then its run is shown. Resolves once that is so.
 export async function runJob(name, { node = "" } = {}) {
-  const nodes = OF_A_NODE.includes(name) ? (await api.list("cluster/nodes", "nodes")).rows : [];
+  const nodes = OF_A_NODE.includes(name) ? (await api.list(path`cluster/nodes`, "nodes")).rows : [];
   const begun = await show((close) => html`<${FormDialog} title="Run ${name} now?" close=${close} action="Run now" submit=${(values) => {
     const body = {};
     if (values.node_id) body.node_id = values.node_id;
     if (values.hours) body.grace_s = Math.round(Number(values.hours) * 3600);
     if (values.yes_really) body.yes_really = true;
-    return api.post(`jobs/${encodeURIComponent(name)}`, body);
+    return api.post(path`jobs/${name}`, body);
   }}><p>The coordinator that leads begins <strong>${name}</strong> at once, and you see how it goes.</p>
     ${nodes.length > 0 && html`<label>Where<select name="node_id"><option value="">All nodes${name === "drain" ? " that are draining" : ""}</option>
       ${nodes.map((each) => html`<option value=${each.id} selected=${each.id === node}>${each.id} only</option>`)}</select></label>`}
@@ -24,7 +25,7 @@ export async function runJob(name, { node = "" } = {}) {
       <small>Content that no file refers to is kept for so long.</small></label>`}
     ${STOPS_TO_ASK.includes(name) && html`<label class="flag"><input type="checkbox" name="yes_really" value="1" />Go on even where a tenth or more would go</label>
       <p class="quiet">Without this it stops there and says why, which is safer.</p>`}</${FormDialog}>`);
-  if (begun) go(`/jobs/runs/${begun.run_id}`);
+  if (begun) go(address`/jobs/runs/${begun.run_id}`);
   return begun;
 }
 
@@ -35,7 +36,7 @@ export function cancelRun(run) {
     text: "What it has done stays done. A job with a schedule runs again by itself.",
     action: "Cancel the run",
     run: async () => {
-      await api.del(`jobs/runs/${run.run_id}`);
+      await api.del(path`jobs/runs/${run.run_id}`);
       notify(`The run of ${run.job_name} is cancelled.`, "good");
     },
   });

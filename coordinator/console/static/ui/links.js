@@ -2,6 +2,7 @@
 import { html } from "../html.js";
 import * as api from "../api.js";
 import { share } from "../files.js";
+import { fileAt, path } from "../path.js";
 import { confirm } from "./dialog.js";
 import { DataTable } from "./table.js";
 import { Action, Badge, Empty, Name, Time } from "./parts.js";
@@ -15,7 +16,7 @@ export async function revoke(file, link) {
     text: "Whoever has the link cannot use it any more. Downloads that run go on to their end.",
     action: "Revoke",
     run: async () => {
-      await api.del(`files/${link.file_uuid}/public-tokens/${link.id}`);
+      await api.del(path`${fileAt(link.file_uuid)}/public-tokens/${link.id}`);
       isDone = true;
     },
   });
@@ -31,7 +32,7 @@ export const linkColumns = [
 ];
 
 export function Links({ file }) {
-  const list = api.useList(`files/${file.file_uuid}/public-tokens`, "public_tokens", {}, { everyMs: 20_000 });
+  const list = api.useList(path`${fileAt(file.file_uuid)}/public-tokens`, "public_tokens", {}, { everyMs: 20_000 });
   const columns = [...linkColumns.map((c, at) => (at === 3 ? { ...c, width: "auto" } : c)),
     { key: "revoke", sortable: false, width: "7rem", small: "6.6rem", align: "end", render: (link) => link.status === "active" &&
       html`<${Action} label="Revoke… (the link that ends ${link.expires_at})" run=${async () => (await revoke(file, link)) && list.refresh()}>Revoke…</${Action}>` }];

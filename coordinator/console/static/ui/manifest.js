@@ -1,17 +1,19 @@
 // What a project's archive holds, and whether the images that it needs are here.
 import { html } from "../html.js";
 import * as api from "../api.js";
+import { fileAddress, recordAt } from "../files.js";
+import { path } from "../path.js";
 import { Badge, Card, ErrorBox, Facts, Loading, Name } from "./parts.js";
 
 const IMAGES_LOOKED_UP = 60;
 
 async function look(file, signal) {
-  const manifest = await api.get(`project-files/${file.file_uuid}/manifest`, { signal });
+  const manifest = await api.get(path`${recordAt("project", file.file_uuid)}/manifest`, { signal });
   const images = [];
   for (const [index, image] of manifest.images.entries()) {
     let found = null;
     if (image.md5 && index < IMAGES_LOOKED_UP) {
-      const { vms } = await api.get("vms", { query: { md5: image.md5, limit: 1 }, signal });
+      const { vms } = await api.get(path`vms`, { query: { md5: image.md5, limit: 1 }, signal });
       found = vms[0] || false;
     }
     images.push({ ...image, found });
@@ -39,7 +41,7 @@ export function Manifest({ file }) {
 }
 
 function state(image) {
-  if (image.found) return html`<${Badge} tone="good">found</${Badge}> <a href="#/file/${image.found.file_uuid}?kind=image"><${Name}>${image.found.filename}</${Name}></a>`;
+  if (image.found) return html`<${Badge} tone="good">found</${Badge}> <a href=${fileAddress(image.found, "image")}><${Name}>${image.found.filename}</${Name}></a>`;
   if (image.found === false) return html`<${Badge} state="missing" title="No image with the MD5 ${image.md5} is visible to you" />`;
   return html`<${Badge} title="The archive does not say its MD5">unknown</${Badge}>`;
 }

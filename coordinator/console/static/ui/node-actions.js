@@ -3,12 +3,12 @@ import { html, useState } from "../html.js";
 import * as api from "../api.js";
 import { urlOf } from "../cluster.js";
 import { counted, relative } from "../format.js";
+import { path } from "../path.js";
 import { confirmName } from "./confirm-name.js";
 import { confirm, Dialog, FormDialog, show } from "./dialog.js";
 import { Copy, Name } from "./parts.js";
 import { notify } from "./toast.js";
 
-const NODES = "cluster/nodes";
 const MEMBER = "[a-z0-9]([a-z0-9\\-]{0,61}[a-z0-9])?";
 const LIVES = [[1800, "30 minutes"], [7200, "2 hours"], [86400, "a day"]];
 
@@ -20,7 +20,7 @@ function Draining({ node, close }) {
   const [isRefused, setIsRefused] = useState(false);
   const submit = async (values) => {
     try {
-      await api.post(`${NODES}/${node.id}/drain`, {}, { query: { force: values.force ? 1 : "" } });
+      await api.post(path`cluster/nodes/${node.id}/drain`, {}, { query: { force: values.force ? 1 : "" } });
     } catch (error) {
       setIsRefused(error.code === "conflict");
       throw error;
@@ -35,7 +35,7 @@ function Draining({ node, close }) {
 }
 
 export async function undrain(node) {
-  await api.del(`${NODES}/${node.id}/drain`);
+  await api.del(path`cluster/nodes/${node.id}/drain`);
   notify(`${node.id} takes new files again.`, "good");
 }
 
@@ -47,7 +47,7 @@ export function remove(node) {
     action: "Remove it",
     run: async (values) => {
       const query = { force: values.force ? 1 : "", is_gone: values.force && values.is_gone ? 1 : "", give_up: values.give_up ? 1 : "" };
-      const gone = await api.del(`${NODES}/${node.id}`, { query });
+      const gone = await api.del(path`cluster/nodes/${node.id}`, { query });
       const left = gone.replicas + gone.uploads > 0 ? ` ${counted(gone.replicas, "replica")} and ${counted(gone.uploads, "upload")} went with it.` : "";
       notify(`${node.id} is removed.${left}`, left ? "warn" : "good");
     },
@@ -64,7 +64,7 @@ export async function revoke(node) {
     name: node.id,
     text: "For a node that was stolen or copied. It is shut out at once and its replicas do not count. It comes back only by joining anew.",
     action: "Revoke them",
-    run: () => api.post(`${NODES}/${node.id}/revoke`),
+    run: () => api.post(path`cluster/nodes/${node.id}/revoke`),
   });
   if (!revoked) return false;
   const sole = revoked.only_there + revoked.uploads_only_there.length;
@@ -83,7 +83,7 @@ export function forgetInstance(node) {
     text: "For a directory that was put back from a backup. Stop every other process of this node first. What it holds counts again once it was compared.",
     action: "Let it speak",
     run: async () => {
-      await api.del(`${NODES}/${node.id}/instance`);
+      await api.del(path`cluster/nodes/${node.id}/instance`);
       notify(`The next process with the certificate of ${node.id} speaks for it.`, "good");
     },
   });
@@ -91,9 +91,9 @@ export function forgetInstance(node) {
 
 // A join token, and the command that a new node is made with.
 export async function addNode() {
-  const made = await show((close) => html`<${FormDialog} title="Add a node" close=${close} action="Make a join token" submit=${async (values) => {
-    const minted = await api.post("cluster/join-tokens", { node_id: values.node_id, ttl_seconds: Number(values.ttl_seconds) });
-    const authority = await api.get("cluster/ca");
+  const made = await show((close) => html`<${FormDialog} title="Add a node" close=${close} action="Make a join token" submit=${async (values, { signal }) => {
+    const authority = await api.get(path`cluster/ca`, { signal });
+    const minted = await api.post(path`cluster/join-tokens`, { node_id: values.node_id, ttl_seconds: Number(values.ttl_seconds) });
     return { minted, values, coordinator: urlOf(authority.coordinators[0]) };
   }}><p>A new machine joins with a token that lives for a while. The next step shows the command for it.</p>
     <div class="pair"><label>Name of the node<input name="node_id" required pattern=${MEMBER} maxlength="63" placeholder="n4"
@@ -120,5 +120,5 @@ filestore node run --data ${data}`;
 
 export async function endToken(token) {
   return confirm({ title: "End this join token?", names: [token.token_id], text: "It admits nobody any more. Nodes that have joined with it stay.",
-    action: "End it", run: () => api.del(`cluster/join-tokens/${token.token_id}`) });
+    action: "End it", run: () => api.del(path`cluster/join-tokens/${token.token_id}`) });
 }

@@ -1,5 +1,5 @@
 // Small things that every page is made of: states, times, sizes, names, progress, empty and failed.
-import { html, useEffect, useId, useRef, useState } from "../html.js";
+import { html, useEffect, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { moment, relative, size } from "../format.js";
 import { notify } from "./toast.js";
 
@@ -65,7 +65,7 @@ export const Loading = ({ lines = 3, label = "Loading" }) =>
 export function Heading({ title, sub, children }) {
   const heading = useRef(null);
   const plain = typeof title === "string" ? title : document.title;
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.title = `${plain} · Filestore`;
   }, [plain]);
   return html`<header class="heading"><div class="titles"><h1 tabindex="-1" ref=${heading}>${title}</h1>

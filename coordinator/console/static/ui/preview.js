@@ -1,6 +1,7 @@
 // A look into a file: text, JSON and pictures, up to a bound. Nothing of it is run, or loaded from elsewhere.
 import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
+import { fileAt } from "../path.js";
 import { servesContent } from "../place.js";
 import { size } from "../format.js";
 import { Card, ErrorBox, Loading } from "./parts.js";
@@ -27,7 +28,7 @@ export function Preview({ file }) {
     let url = "";
     const show = async () => {
       const headers = kind === "text" ? { Range: `bytes=0-${TEXT_BYTES_MAX - 1}` } : {};
-      const answer = await api.request("GET", `files/${file.file_uuid}`, { headers, signal: aborting.signal, raw: true });
+      const answer = await api.request("GET", fileAt(file.file_uuid), { headers, signal: aborting.signal, raw: true });
       const bytes = await answer.arrayBuffer();
       if (aborting.signal.aborted) return;
       if (kind === "text") setShown(pretty(new TextDecoder().decode(bytes), file));

@@ -1,7 +1,7 @@
 // What the record of each kind of file says beside what all have, and a form to change it.
 import { html } from "../html.js";
 import * as api from "../api.js";
-import { KINDS } from "../files.js";
+import { fileAddress, recordAt } from "../files.js";
 import { COMPRESSIONS, VIRT_TYPES } from "../uploads/form.js";
 import { FormDialog, show } from "./dialog.js";
 import { Copy, Name } from "./parts.js";
@@ -36,7 +36,7 @@ export function factsOf(file, kind) {
   }
   return [
     ["Type", file.backup_type],
-    ["Builds on", file.parent_backup_uuid && html`<a href="#/file/${file.parent_backup_uuid}?kind=backup">${file.parent_backup_uuid}</a>`],
+    ["Builds on", file.parent_backup_uuid && html`<a href=${fileAddress({ file_uuid: file.parent_backup_uuid }, "backup")}>${file.parent_backup_uuid}</a>`],
     ["Made on", file.source_node_id && html`<${Name}>${file.source_node_id}</${Name}>`],
     ["Compressed", file.is_compressed ? "yes" : "no"],
     ["Encrypted", file.is_encrypted ? "yes, by who made it" : "no"],
@@ -70,7 +70,7 @@ export function editFields(file, kind) {
     for (const name of BOOLEANS) if (name in file) own[name] = own[name] === "on";
     for (const name of ["vcpus", "ram_mb"]) if (name in own) own[name] = Number(own[name]);
     const retention = days ? Number(days) * 24 : null;
-    return api.patch(`${KINDS[kind].path}/${file.file_uuid}`, { content_type, retention_period: retention, ...own });
+    return api.patch(recordAt(kind, file.file_uuid), { content_type, retention_period: retention, ...own });
   }}>${FIELDS[kind](file)}<div class="pair">${text("Type that downloads get", "content_type", file, { required: true })}
     <label>Keep for how many days<input name="days" type="number" min="1" max="36500" placeholder="until it is deleted"
       defaultValue=${file.retention_period ? Math.ceil(file.retention_period / 24) : ""} /></label></div></${FormDialog}>`);

@@ -2,6 +2,7 @@
 import { html } from "../html.js";
 import * as api from "../api.js";
 import { moment } from "../format.js";
+import { bucketAt, path } from "../path.js";
 import { confirmName } from "./confirm-name.js";
 import { confirm, Dialog, FormDialog, show } from "./dialog.js";
 import { Copy, Name } from "./parts.js";
@@ -12,7 +13,8 @@ const ALLOWED = "Letters, digits and . _ @ : -";
 const LIVES = [[43_200, "12 hours"], [86_400, "a day"], [604_800, "7 days"], [2_592_000, "30 days"]];
 const LEVELS = [["read", "read: look and download"], ["write", "write: read, change and upload"], ["admin", "admin: write, share, grant and delete"]];
 
-const pathOf = (id) => `auth/users/${encodeURIComponent(id)}`;
+const pathOf = (id) => path`auth/users/${id}`;
+const EXISTING = { query: { existing: 1 } }; // 404 for a user that was deleted meanwhile
 const namesIn = (text) => [...new Set(text.split(/[\s,]+/).filter(Boolean))];
 const LISTED = `[A-Za-z0-9._@:\\-\\s,]*`;
 
@@ -30,11 +32,11 @@ const rightsIn = (values) => ({ roles: [...(values.is_admin ? ["admin"] : []), .
 const Life = () => html`<label>The token lives<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>`;
 
 export async function addUser(known) {
-  const made = await show((close) => html`<${FormDialog} title="Add a user" close=${close} action="Add the user" submit=${async (values) => {
+  const made = await show((close) => html`<${FormDialog} title="Add a user" close=${close} action="Add the user" submit=${async (values, { signal }) => {
     if (known.some((user) => user.user_id === values.user_id)) throw { message: "There is a user of this name.", advice: "Choose another, or change that one." };
     const user = await api.put(pathOf(values.user_id), rightsIn(values));
-    if (!values.ttl_seconds) return { user };
-    return { user, minted: await api.post(`${pathOf(values.user_id)}/token`, { ttl_seconds: Number(values.ttl_seconds) }) };
+    if (!values.ttl_seconds || signal.aborted) return { user };
+    return { user, minted: await api.post(path`${pathOf(values.user_id)}/token`, { ttl_seconds: Number(values.ttl_seconds) }) };
   }}><label>Name<input name="user_id" required maxlength="128" pattern=${NAME} title=${ALLOWED} autocomplete="off" autocapitalize="off" autofocus /></label>
     <${Rights} /><label>A token to sign in with<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>make one for ${text}</option>`)}
       <option value="">make none now</option></select></label></${FormDialog}>`);
@@ -44,7 +46,7 @@ export async function addUser(known) {
 
 export function changeUser(user) {
   return show((close) => html`<${FormDialog} title="Change ${user.user_id}" close=${close} submit=${async (values) => {
-    const changed = await api.put(pathOf(user.user_id), rightsIn(values));
+    const changed = await api.put(pathOf(user.user_id), rightsIn(values), EXISTING);
     notify(`${user.user_id} is changed. Tokens that live have the new rights at once.`, "good");
     return changed;
   }}><${Rights} user=${user} /></${FormDialog}>`);
@@ -52,7 +54,7 @@ export function changeUser(user) {
 
 export async function mint(user) {
   const minted = await show((close) => html`<${FormDialog} title="Make a token for ${user.user_id}" close=${close} action="Make it"
-    submit=${(values) => api.post(`${pathOf(user.user_id)}/token`, { ttl_seconds: Number(values.ttl_seconds) })}>
+    submit=${(values) => api.post(path`${pathOf(user.user_id)}/token`, { ttl_seconds: Number(values.ttl_seconds) }, EXISTING)}>
     <p>Whoever has it signs in as <strong><${Name}>${user.user_id}</${Name}></strong>. Tokens made before live on.</p><${Life} /></${FormDialog}>`);
   if (minted) await showToken(minted);
   return minted;
@@ -75,7 +77,7 @@ function showToken(minted) {
 
 export async function setDisabled(user, disabled) {
   const change = async () => {
-    await api.put(pathOf(user.user_id), { disabled });
+    await api.put(pathOf(user.user_id), { disabled }, EXISTING);
     notify(`${user.user_id} ${disabled ? "is disabled: their tokens are refused." : "may sign in again."}`, "good");
   };
   if (!disabled) return (await change(), true);
@@ -87,7 +89,7 @@ export function revokeUser(user) {
   return confirmName({ title: `Revoke everything of ${user.user_id}?`, name: user.user_id,
     text: "All their permissions go, their tokens are dead on every node, and their public links end. Their files stay. This cannot be taken back.",
     action: "Revoke everything", run: async () => {
-      await api.post("auth/revoke", { user_id: user.user_id });
+      await api.post(path`auth/revoke`, { user_id: user.user_id });
       notify(`Everything of ${user.user_id} is revoked.`, "good");
     } });
 }
@@ -102,10 +104,10 @@ export function deleteUser(user) {
 }
 
 export async function giveBucket(user) {
-  const { rows } = await api.list("buckets", "buckets");
+  const { rows } = await api.list(path`buckets`, "buckets");
   return show((close) => html`<${FormDialog} title="Give ${user.user_id} access to a bucket" close=${close} action="Give access" submit=${async (values) => {
     const body = { principal_type: "user", principal_id: user.user_id, permission: values.permission, expires_at: "" };
-    const entry = await api.post(`buckets/${values.bucket_id}/permissions`, body);
+    const entry = await api.post(path`${bucketAt(values.bucket_id)}/permissions`, body);
     notify(`${user.user_id} has ${entry.permission} now.`, "good");
     return entry;
   }}><label>Bucket<select name="bucket_id">${rows.map((bucket) => html`<option value=${bucket.bucket_id}>${bucket.name}</option>`)}</select></label>

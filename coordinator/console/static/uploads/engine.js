@@ -1,7 +1,9 @@
 // Uploads of this tab: they outlive pages, wait for each other, go on after a lost connection and after signing in.
 import { createStore, useStore } from "../html.js";
 import * as api from "../api.js";
+import { inHours, now } from "../clock.js";
 import { KINDS } from "../files.js";
+import { fileAt, path } from "../path.js";
 import * as place from "../place.js";
 import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
@@ -76,7 +78,7 @@ function created(id) {
       const { filename } = fields;
       const body = { ...fields, size_bytes: file.size };
       const { file_uuid } = await api.post(KINDS[kind].path, body).catch((error) => again(kind, body, user, error));
-      remember({ file_uuid, filename, size_bytes: file.size, fingerprint: mark, kind, user, begun_at: new Date().toISOString() });
+      remember({ file_uuid, filename, size_bytes: file.size, fingerprint: mark, kind, user, begun_at: inHours(0).toISOString() });
       change(id, { file_uuid });
       return file_uuid;
     };
@@ -89,19 +91,19 @@ function created(id) {
 // knows: then it is the one of this name and size that no upload of this browser has. Else it is asked for once more.
 async function again(kind, body, user, error) {
   if (error.code !== "unanswered" || place.originsCount === 1) throw error;
-  const { path, field } = KINDS[kind];
-  const { rows } = await api.list(path, field, { query: { filename: body.filename, status: "pending" }, rowsMax: 1000 });
+  const { path: listed, field } = KINDS[kind];
+  const { rows } = await api.list(listed, field, { query: { filename: body.filename, status: "pending" }, rowsMax: 1000 });
   const others = new Set([...remembered(user), ...uploads.get()].map((each) => each.file_uuid));
   const isIt = (row) => row.filename === body.filename && row.size_bytes === body.size_bytes && row.owner_id === user
-    && Date.now() - new Date(row.created_at).getTime() < UNANSWERED_MS && !others.has(row.file_uuid);
-  return rows.find(isIt) || api.post(path, body);
+    && now() - new Date(row.created_at).getTime() < UNANSWERED_MS && !others.has(row.file_uuid);
+  return rows.find(isIt) || api.post(listed, body);
 }
 
 function send(id, file, fileUuid) {
   const measure = newMeasure();
-  const path = `${api.API}/files/${fileUuid}/content`;
+  const { url } = path`${fileAt(fileUuid)}/content`;
   const upload = new globalThis.tus.Upload(file, {
-    uploadUrl: `${place.origin()}${path}`,
+    uploadUrl: `${place.origin()}${url}`,
     retryDelays: RETRY_MS,
     storeFingerprintForResuming: false,
     onBeforeRequest: (request) => request.setHeader("Authorization", `Bearer ${token()}`),
@@ -110,7 +112,7 @@ function send(id, file, fileUuid) {
       const isTried = !isRefused(error.originalResponse) && (status === 0 || status >= 500 || [408, 409, 423, 429].includes(status));
       // Any node takes what comes next; one that only refuses may be cut off from the others.
       if (status === 0 || (status >= 500 && attempt >= REFUSALS_MAX)) place.leave(new URL(upload.url).origin);
-      upload.url = `${place.origin()}${path}`;
+      upload.url = `${place.origin()}${url}`;
       if (isTried) change(id, { state: "retrying", speed: 0 });
       return isTried;
     },
@@ -130,11 +132,11 @@ function send(id, file, fileUuid) {
   running.set(id, upload);
   change(id, { state: "uploading" });
   upload.start();
-  watch(id, upload, path, measure);
+  watch(id, upload, url, measure);
 }
 
 // A machine that lost its power breaks no connection: an upload that stands still asks whether its node lives.
-async function watch(id, upload, path, measure) {
+async function watch(id, upload, url, measure) {
   let seen = -1;
   for (;;) {
     await new Promise((done) => setTimeout(done, STALLED_MS));
@@ -144,8 +146,8 @@ async function watch(id, upload, path, measure) {
     seen = measure.sent();
     if (!isStill || place.originsCount === 1 || (await place.answers(from)) || running.get(id) !== upload) continue;
     await upload.abort();
-    place.leave(from);
-    upload.url = `${place.origin()}${path}`;
+    await place.leave(from);
+    upload.url = `${place.origin()}${url}`;
     change(id, { state: "retrying", speed: 0 });
     upload.start();
   }
@@ -229,7 +231,7 @@ export async function giveUp(id) {
 
 // The same of one that this tab does not have.
 export async function discard(fileUuid) {
-  await api.del(`files/${fileUuid}`).catch((error) => {
+  await api.del(fileAt(fileUuid)).catch((error) => {
     if (error.status !== 404 && error.status !== 410) throw error;
   });
   forget(fileUuid);

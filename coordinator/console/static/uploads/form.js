@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
 import { counted, size } from "../format.js";
+import { path } from "../path.js";
 import { go } from "../router.js";
 import { ErrorBox, Loading, Name } from "../ui/parts.js";
 import { add } from "./engine.js";
@@ -21,7 +22,7 @@ export function UploadForm({ files, close, bucket = "" }) {
     let isGone = false;
     Promise.all(files.map(rowOf)).then((found) => !isGone && setRows(found), () => !isGone && setError({
       message: "A file cannot be read.", advice: "It may have been moved or changed: choose it again." }));
-    api.list("buckets", "buckets").then((all) => !isGone && setBuckets(all.rows), () => {});
+    api.list(path`buckets`, "buckets").then((all) => !isGone && setBuckets(all.rows), () => {});
     return () => {
       isGone = true;
     };
