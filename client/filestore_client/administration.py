@@ -114,12 +114,22 @@ class Grants(Resource):
         file_uuid: str = "",
         principal_type: PrincipalType = "user",
         expires_at: str = "",
+        ttl_seconds: int | None = None,
+        existing: bool = False,
     ) -> Grant:
-        """Give a permission on a bucket or a file. The same again only changes when it ends."""
-        body = {"principal_id": principal_id, "permission": permission, "principal_type": principal_type}
-        if expires_at:
-            body["expires_at"] = expires_at
-        path = _granted_on(bucket_id, file_uuid)
+        """Give a permission on a bucket or a file. The same again only changes when it ends.
+
+        It ends at `expires_at` (RFC 3339), `ttl_seconds` from now by the cluster's clock, or never. If
+        `existing`, raises NotFound for a user who does not exist, or a group or role that no user has.
+        """
+        body = given(
+            principal_id=principal_id,
+            permission=permission,
+            principal_type=principal_type,
+            expires_at=expires_at or None,
+            ttl_seconds=ttl_seconds,
+        )
+        path = _existing(_granted_on(bucket_id, file_uuid), existing)
         return await self._transport.call("POST", path, Grant, body=body, repeats=True)
 
     async def withdraw(self, grant_id: str, *, bucket_id: str = "", file_uuid: str = "") -> None:
@@ -138,12 +148,13 @@ class Shares(Resource):
         path = f"/api/v1/files/{path_part(file_uuid)}/public-tokens" if file_uuid else "/api/v1/public-tokens"
         return pages(self._transport, path, "public_tokens", ListedShare)
 
-    async def create(self, file_uuid: str, *, expires_at: str = "") -> Share:
-        """A link that anybody may read the file by, until then (RFC 3339; in 24 hours if left out)."""
-        path, body = (
-            f"/api/v1/files/{path_part(file_uuid)}/public-token",
-            given(expires_at=expires_at or None),
-        )
+    async def create(self, file_uuid: str, *, expires_at: str = "", ttl_seconds: int | None = None) -> Share:
+        """Return a new link that anybody may read the file by.
+
+        It ends at `expires_at` (RFC 3339), `ttl_seconds` from now by the cluster's clock, or in 24 hours.
+        """
+        path = f"/api/v1/files/{path_part(file_uuid)}/public-token"
+        body = given(expires_at=expires_at or None, ttl_seconds=ttl_seconds)
         return await self._transport.call("POST", path, Share, body=body)
 
     async def revoke(self, file_uuid: str, share_id: str) -> None:
@@ -175,10 +186,14 @@ class Users(Resource):
         roles: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
         disabled: bool | None = None,
+        existing: bool = False,
     ) -> User:
-        """Make a user, or change one; what is None stays as it is."""
+        """Make a user, or change one; what is None stays as it is.
+
+        If `existing`, raises NotFound instead of making a user.
+        """
         body = given(roles=roles, groups=groups, disabled=disabled)
-        return await self._transport.call("PUT", _user(user_id), User, body=body)
+        return await self._transport.call("PUT", _existing(_user(user_id), existing), User, body=body)
 
     async def delete(self, user_id: str) -> None:
         """Delete a user."""
@@ -195,11 +210,15 @@ class Users(Resource):
         roles: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
         ttl_seconds: int | None = None,
+        existing: bool = False,
     ) -> MintedToken:
-        """A token for a user, who is created if unknown. None leaves roles and groups alone."""
+        """A token for a user, who is created if unknown. None leaves roles and groups alone.
+
+        If `existing`, raises NotFound instead of creating a user.
+        """
         body = given(roles=roles, groups=groups, ttl_seconds=ttl_seconds)
         # Nothing is recorded of a token, so one that got lost on the way is nobody's.
-        path = f"{_user(user_id)}/token"
+        path = _existing(f"{_user(user_id)}/token", existing)
         return await self._transport.call("POST", path, MintedToken, body=body, repeats=True)
 
     async def renew_token(self, *, ttl_seconds: int | None = None) -> MintedToken:
@@ -332,7 +351,8 @@ class Audit(Resource):
     def list(self, /, **filters: str) -> AsyncIterator[AuditEntry]:
         """What the member that is asked has on record, newest first.
 
-        `filters`: `principal`, `target` (a file's uuid), `action`, `since` and `until` (RFC 3339).
+        `filters`: `principal`, `target` (a file's uuid), `action`, `since` and `until` (RFC 3339), or
+        `since_seconds`: how long ago, by the member's clock.
         """
         return pages(self._transport, "/api/v1/audit", "entries", AuditEntry, **filters)
 
@@ -340,6 +360,11 @@ class Audit(Resource):
 def given(**fields: object) -> dict[str, object]:
     """Those fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _existing(path: str, existing: bool) -> str:
+    """The path of a change, which if `existing` must not create what it names."""
+    return with_query(path, existing=existing or None)
 
 
 def _bucket(bucket_id: str) -> str:

@@ -112,6 +112,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.GetView: cluster.get_view,
     queries.GetUser: users.get,
     queries.FindUser: users.find,
+    queries.CheckPrincipal: users.check_principal,
     queries.ListUsers: users.list_page,
     queries.CheckAdmin: users.check_admin,
     queries.CheckNewFile: files.check,

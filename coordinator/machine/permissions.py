@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from ca.errors import Conflict, InvalidRequest, NotFound
+from ca.errors import Conflict, NotFound
 from coordinator.machine import buckets, files
 from coordinator.machine.execution.access import (
     Level,
@@ -105,8 +105,7 @@ def grant(change: Change, command: GrantPermission) -> PermissionRecord:
     For the same principal and level again the entry and its id stay; expiry and grantor are the new ones.
     """
     target = _require(change, command.caller, command.target, command.target_id)
-    if command.expires_at_ms is not None and command.expires_at_ms <= change.at_ms:
-        raise InvalidRequest("expires_at: this time has passed.")
+    expires_at_ms = change.end_ms(command.expires_at_ms, command.ttl_seconds)
     level = Level[command.permission.upper()]
     holder = principal(command.principal_type, command.principal_id)
     known = change.db.execute(
@@ -116,12 +115,12 @@ def grant(change: Change, command: GrantPermission) -> PermissionRecord:
     if known is not None:
         change.db.execute(
             f"UPDATE {target.table} SET granted_by = ?, expires_at_ms = ? WHERE sequence = ?",
-            (command.caller.subject, command.expires_at_ms, known[-1]),
+            (command.caller.subject, expires_at_ms, known[-1]),
         )
-        return _record((*known[:3], command.caller.subject, known[4], command.expires_at_ms))
+        return _record((*known[:3], command.caller.subject, known[4], expires_at_ms))
     for expired in _check_new(change, target, command.permission_id):
         change.db.execute(f"DELETE FROM {target.table} WHERE sequence = ?", (expired,))
-    return _insert(change, command, target, level, holder)
+    return _insert(change, command, target, level, holder, expires_at_ms)
 
 
 def withdraw(change: Change, command: WithdrawPermission) -> None:
@@ -235,7 +234,12 @@ def _check_new(change: Change, target: _Target, permission_id: str) -> tuple[int
 
 
 def _insert(
-    change: Change, command: GrantPermission, target: _Target, level: Level, holder: str
+    change: Change,
+    command: GrantPermission,
+    target: _Target,
+    level: Level,
+    holder: str,
+    expires_at_ms: int | None,
 ) -> PermissionRecord:
     values: dict[str, str | int | None] = {
         "sequence": change.log_index,
@@ -246,7 +250,7 @@ def _insert(
         "level": level.value,
         "granted_by": command.caller.subject,
         "created_at_ms": change.at_ms,
-        "expires_at_ms": command.expires_at_ms,
+        "expires_at_ms": expires_at_ms,
     }
     change.db.execute(
         f"INSERT INTO {target.table} ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})",
@@ -259,7 +263,7 @@ def _insert(
         principal_id=command.principal_id,
         granted_by=command.caller.subject,
         created_at_ms=change.at_ms,
-        expires_at_ms=command.expires_at_ms,
+        expires_at_ms=expires_at_ms,
     )
 
 

@@ -34,7 +34,7 @@ def create(change: Change, command: CreatePublicToken) -> PublicTokenRecord:
     file = files.require(change, command.caller, command.file_uuid, Level.ADMIN)
     if command.bucket_id not in ("", file.bucket_id):
         raise InvalidRequest("bucket_uuid: the file is in another bucket.")
-    expires_at_ms = _expiry(command.expires_at_ms, change.at_ms)
+    expires_at_ms = _expiry(change.end_ms(command.expires_at_ms, command.ttl_seconds), change.at_ms)
     if file.status == "tombstoned":
         raise Gone("The retention period of this file has passed.")
     for ended in _check_new(change, command, file.sequence):
@@ -139,8 +139,6 @@ def get_content(question: Question, query: GetPublicContent) -> ContentRecord:
 def _expiry(asked_ms: int | None, at_ms: int) -> int:
     if asked_ms is None:
         return at_ms + LIFE_MS_DEFAULT
-    if asked_ms <= at_ms:
-        raise InvalidRequest("expires_at: this time has passed.")
     if asked_ms > at_ms + LIFE_MS_MAX:
         raise InvalidRequest("expires_at: at most 30 days from now.")
     return asked_ms

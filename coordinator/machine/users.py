@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
+from ca.usertoken import SERVICE_ROLE
 from coordinator.machine import join_tokens, parts, permissions, public_tokens
 from coordinator.machine.execution import rules
 from coordinator.machine.execution.access import require_admin, require_user
@@ -25,8 +26,10 @@ from coordinator.model.records import (
     UserRecord,
 )
 from coordinator.protocol.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
-from coordinator.protocol.queries import CheckAdmin, FindUser, GetUser, ListUsers
+from coordinator.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
 
+_HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.{}) held WHERE deleted = 0 AND held.value = ?)"
+_IS_HELD = {"group": _HELD.format("groups"), "role": _HELD.format("roles")}
 _names = msgspec.json.Decoder(list[str]).decode
 NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: what fits into a token of 4 KiB
 _COLUMNS = "user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms"
@@ -98,6 +101,22 @@ def find(question: Question, query: FindUser) -> UserRecord:
     """The record of any user. Admin only."""
     require_admin(question.users, query.caller)
     return _require(question, query.user_id)
+
+
+def check_principal(question: Question, query: CheckPrincipal) -> None:
+    """Raise NotFound unless the user exists, or a user has the group or role. Built-in roles always exist."""
+    require_user(question.users, query.caller)
+    kind, name = query.principal_type, query.principal_id
+    if kind == "role" and name in (ADMIN_ROLE, SERVICE_ROLE):
+        return
+    if kind == "user":
+        is_known = _find(question, name) is not None
+    else:
+        (is_known,) = question.db.execute(_IS_HELD[kind], (name,)).fetchone()
+    if not is_known:
+        raise NotFound(
+            f"There is no user named {name}." if kind == "user" else f"No user has the {kind} {name}."
+        )
 
 
 def check_admin(question: Question, query: CheckAdmin) -> UserRecord:
@@ -222,7 +241,7 @@ def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
 def _require(scope: Change | Question, user_id: str) -> UserRecord:
     user = _find(scope, user_id)
     if user is None:
-        raise NotFound("There is no such user.")
+        raise NotFound(f"There is no user named {user_id}.")
     return user
 
 

@@ -23,6 +23,7 @@ IDS_MAX = 500  # in one question
 PARTS_MAX = 100  # partial uploads that one file is put together from
 IMAGES_MAX = 200  # that one project is noted to need
 LABEL_CHARS_MAX = 255
+LIFE_SECONDS_MAX = 100 * 366 * 86_400  # of what ends by itself: later ends are no different from none
 SPANS_MAX = 1024  # of one damaged copy: what is beyond is only not known to be wrong
 
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
@@ -33,6 +34,7 @@ Document = Annotated[str, Meta(max_length=DOCUMENT_CHARS_MAX)]
 Pem = Annotated[str, Meta(max_length=PEM_CHARS_MAX)]
 WrappedKey = Annotated[bytes, Meta(max_length=WRAPPED_BYTES_MAX)]
 Instant = Annotated[int, Meta(ge=0, le=INSTANT_MS_MAX)]
+LifeSeconds = Annotated[int, Meta(ge=1, le=LIFE_SECONDS_MAX)]
 Label = Annotated[str, Meta(max_length=LABEL_CHARS_MAX)]
 Names = Annotated[list[Text], Meta(max_length=NAMES_MAX)]
 NodeIds = Annotated[list[Text], Meta(max_length=NODES_MAX)]

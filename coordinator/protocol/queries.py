@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from coordinator.model.bounds import Count, Ids, Label, Parts, Text
 from coordinator.model.records import Caller
-from coordinator.protocol.commands.access import Target
+from coordinator.protocol.commands.access import PrincipalType, Target
 
 LIST_LIMIT_MAX = 1000
 PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
@@ -42,6 +42,14 @@ class FindUser(Query, frozen=True, kw_only=True, tag="find_user"):
 
     caller: Caller
     user_id: Text
+
+
+class CheckPrincipal(Query, frozen=True, kw_only=True, tag="check_principal"):
+    """None if the user exists, or any user who has the group or role; not_found otherwise."""
+
+    caller: Caller
+    principal_type: PrincipalType
+    principal_id: Text
 
 
 class ListUsers(ListQuery, frozen=True, kw_only=True, tag="list_users"):
@@ -395,6 +403,7 @@ AnyQuery = (
     GetView
     | GetUser
     | FindUser
+    | CheckPrincipal
     | ListUsers
     | CheckAdmin
     | CheckNewFile

@@ -70,13 +70,14 @@ class Connection:
 
         async def session() -> T:
             async with self.client() as client:
-                return await work(client)
+                try:
+                    return await work(client)
+                except Unauthorized as error:
+                    raise explained(
+                        self.token(), f"in {self.token_file}", at_s=client.transport.time.now_s()
+                    ) from error
 
-        try:
-            # The loop that the servers run on: see pyproject.toml.
-            return uvloop.run(session())
-        except Unauthorized as error:
-            raise explained(self.token(), f"in {self.token_file}") from error
+        return uvloop.run(session())  # the loop that the servers run on: see pyproject.toml
 
 
 def _read_token(path: Path) -> str:

@@ -15,7 +15,6 @@
 
 import base64
 import binascii
-import time
 from typing import Final
 
 import msgspec
@@ -75,10 +74,13 @@ def reason_of(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def explained(token: str, named: str) -> Unauthorized:
-    """The refusal of a token, with what can be seen of it here. `named`: which it is, behind "the token"."""
+def explained(token: str, named: str, *, at_s: float) -> Unauthorized:
+    """Return the refusal of a token at this time, with what can be seen of it.
+
+    `named`: which token it is, behind "the token".
+    """
     user, ends_at_s = claims_of(token)
-    ended_s = time.time() - ends_at_s
+    ended_s = at_s - ends_at_s
     if ends_at_s and ended_s > 0:
         who = f" of {user}" if user else ""
         return Unauthorized(

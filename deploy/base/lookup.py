@@ -1,13 +1,16 @@
 """What people name, found: a file by its name or its file_uuid, a bucket by its name or its id."""
 
 import re
+import sys
 from typing import Final
+
+import click
 
 from deploy.base.output import moment, size
 from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Conflict, NotFound
-from filestore_client.base.records import Bucket, FileRecord, Kind
+from filestore_client.base.records import Bucket, FileRecord
 
 CANDIDATES_SHOWN_MAX: Final = 10
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -18,14 +21,18 @@ def is_uuid(text: str) -> bool:
     return _UUID.fullmatch(text) is not None
 
 
-async def find_file(client: AsyncClient, named: str, *, kind: Kind | None = None) -> FileRecord:
-    """The file of this file_uuid, or the only available one of this name.
+async def find_file(client: AsyncClient, named: str, *, is_changed: bool = False) -> FileRecord:
+    """Return the file of this file_uuid, or the only available one of this name.
 
-    Raises NotFound; Conflict, which lists them, when several have the name.
+    Anybody may choose the name, and an admin finds everybody's files. If the file belongs to somebody else,
+    its owner is printed, and if `is_changed`, whoever sits at the terminal is asked.
+
+    Raises NotFound; Conflict, which lists them, if several files have the name; Conflict if nobody can be
+    asked, or for a no.
     """
     if is_uuid(named):
         return await client.files.get(named)
-    listed = client.files.list(kind, filename=named, status="available")
+    listed = client.files.list(filename=named, status="available")
     found = [file async for file in listed if file.filename == named]
     if not found:
         raise NotFound(f"There is no available file named {printable_name(named)!r} that you may see.")
@@ -33,7 +40,25 @@ async def find_file(client: AsyncClient, named: str, *, kind: Kind | None = None
         newest = sorted(found, key=lambda file: file.created_at, reverse=True)[:CANDIDATES_SHOWN_MAX]
         many = f"{len(found)} files have this name, the newest first; give the file_uuid of one: "
         raise Conflict(many + "; ".join(map(_candidate, newest)))
+    if found[0].owner_id != (await client.whoami()).user_id:
+        _tell_owner(found[0], is_changed=is_changed)
     return found[0]
+
+
+async def find_file_uuid(client: AsyncClient, named: str, *, is_changed: bool = False) -> str:
+    """Return the file_uuid of a file, as `find_file` does. A file_uuid is not looked up."""
+    return named if is_uuid(named) else (await find_file(client, named, is_changed=is_changed)).file_uuid
+
+
+def _tell_owner(file: FileRecord, *, is_changed: bool) -> None:
+    """Raises Conflict."""
+    told = f"{printable_name(file.filename)} belongs to {file.owner_id} (file_uuid {file.file_uuid})."
+    if not is_changed:
+        click.echo(told, err=True)
+    elif not sys.stdin.isatty():
+        raise Conflict(f"{told} Give the file_uuid if this file is meant.")
+    elif not click.confirm(f"{told} Is this file meant?", err=True):
+        raise Conflict(f"{told} It stays as it is.")
 
 
 async def find_bucket(client: AsyncClient, named: str) -> Bucket:
@@ -52,4 +77,5 @@ async def bucket_names(client: AsyncClient) -> dict[str, str]:
 
 
 def _candidate(file: FileRecord) -> str:
-    return f"{file.file_uuid} ({file.kind}, {size(file.size_bytes)}, {moment(file.created_at)})"
+    of = f"{file.kind} of {file.owner_id}"
+    return f"{file.file_uuid} ({of}, {size(file.size_bytes)}, {moment(file.created_at)})"

@@ -28,6 +28,8 @@ _ALSO: Final = {
     "grace_seconds": ("grace",),
     "grace_s": ("grace",),
     "max_uses": ("uses_max",),
+    "expires_at": ("expires",),
+    "ttl_seconds": ("expires",),
 }
 _UNREACHABLE: Final = "others cannot dial"
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 import click
 
 from coordinator.http.web_options import WebOptions
-from coordinator.model.clock import now_ms
 from coordinator.model.timestamps import rfc3339
 from deploy.base.ownership import handed_over
 
@@ -167,18 +166,21 @@ class Size(click.ParamType[int]):
         return int(found[1]) * unit
 
 
-class Expiry(click.ParamType[str]):
-    """A moment to come: a duration from now, or an RFC 3339 time, as RFC 3339."""
+class Expiry(click.ParamType[dict[str, Any]]):
+    """When something ends: a duration, or an RFC 3339 time; as the arguments of the client's methods.
+
+    The cluster adds a duration to its own time, so a wrong clock of this machine does no harm.
+    """
 
     name = "expiry"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """RFC 3339 in UTC; fails the command for anything else."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """`ttl_seconds`, or `expires_at` in UTC; fails the command for anything else."""
         text = str(value)
         if re.fullmatch(r"[0-9]{1,9}[smhd]", text, re.ASCII):
-            return rfc3339(now_ms() + 1000 * Duration().convert(text, param, ctx))
+            return {"ttl_seconds": Duration(least_s=1).convert(text, param, ctx)}
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
             self.fail(f"{value!r} is neither a duration (7d) nor a time (2026-12-24T18:00:00Z).", param, ctx)
-        return rfc3339(int(moment.astimezone(UTC).timestamp() * 1000))
+        return {"expires_at": rfc3339(int(moment.astimezone(UTC).timestamp() * 1000))}

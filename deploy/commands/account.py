@@ -78,13 +78,13 @@ def login(
 
     async def work() -> User:
         async with AsyncClient(nodes, root_pem=root_pem, token=token) as client:
-            return await client.whoami()
+            try:
+                return await client.whoami()
+            except Unauthorized as error:
+                named = f"in {token_file}" if token_file not in (None, "-") else "that you gave"
+                raise explained(token, named, at_s=client.transport.time.now_s()) from error
 
-    try:
-        user = uvloop.run(work())
-    except Unauthorized as error:
-        named = f"in {token_file}" if token_file not in (None, "-") else "that you gave"
-        raise explained(token, named) from error
+    user = uvloop.run(work())
     context = name or _host_as_name(nodes[0])
     save_context(context, nodes, root_pem=root_pem, token=token)
     click.echo(

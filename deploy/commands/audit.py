@@ -7,11 +7,9 @@ from typing import Final
 import click
 import msgspec
 
-from coordinator.model.clock import now_ms
-from coordinator.model.timestamps import rfc3339
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, line_of
-from deploy.base.lookup import find_file
+from deploy.base.lookup import find_file_uuid
 from deploy.base.options import Duration
 from deploy.base.output import json_option, moment, print_records
 from filestore_client import AsyncClient
@@ -35,7 +33,7 @@ _COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {
 @click.option("--user", "principal", default="", help="Only what this user did.")
 @click.option("--file", help="Only what was done to this file, by its name or its file_uuid.")
 @click.option("--action", default="", help="Only this action, such as delete_file.")
-@click.option("--since", type=Duration(), help="Only what is not older, such as 7d.")
+@click.option("--since", type=Duration(least_s=1), help="Only what is not older, such as 7d.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 100_000),
@@ -63,9 +61,9 @@ def audit(
     async def work(client: AsyncClient) -> tuple[list[AuditEntry], dict[str, FilestoreError]]:
         filters = {"principal": principal, "action": action}
         if since is not None:
-            filters["since"] = rfc3339(now_ms() - 1000 * since)
+            filters["since_seconds"] = str(since)
         if file is not None:
-            filters["target"] = (await find_file(client, file)).file_uuid
+            filters["target"] = await find_file_uuid(client, file)
         members = await _members(client)
         answers = await asyncio.gather(
             *(_entries(client, member, url, limit, filters) for member, url in members.items()),

@@ -1,12 +1,12 @@
 """`filestore bucket`, `grant` and `share`: where files lie, who may do what, and links for anybody."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from deploy.base.connection import Connection, connection_options
-from deploy.base.lookup import find_bucket, find_file
+from deploy.base.lookup import find_bucket, find_file_uuid
 from deploy.base.options import Expiry, Size
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.printed import printable_name
@@ -190,10 +190,11 @@ def grant() -> None:
 )
 @click.option(
     "--expires",
-    "expires_at",
+    "expires",
     type=Expiry(),
     help="When it ends: 7d from now, or a time (RFC 3339).  [default: never]",
 )
+@click.option("--create", is_flag=True, help="Grant it even if PRINCIPAL does not exist yet.")
 @json_option
 @connection_options
 def add_grant(
@@ -203,20 +204,27 @@ def add_grant(
     bucket: str | None,
     file: str | None,
     principal_type: PrincipalType,
-    expires_at: str | None,
+    expires: dict[str, Any] | None,
+    *,
+    create: bool,
     as_json: bool,
 ) -> None:
     """Let a user or a group use a bucket or a file.
 
     PRINCIPAL is the id of a user, or with --type the name of a group or a role. It may then `read`; `write`,
     which includes it; or `admin`, which includes both, deletes files and gives permissions to others. The id
-    of the permission is printed.
+    of the permission is printed. Exit code 4 if PRINCIPAL does not exist, unless --create.
     """
 
     async def work(client: AsyncClient) -> Grant:
-        target = await _target(client, bucket, file)
+        target = await _target(client, bucket, file, is_changed=True)
         return await client.grants.add(
-            principal, permission, principal_type=principal_type, expires_at=expires_at or "", **target
+            principal,
+            permission,
+            principal_type=principal_type,
+            existing=not create,
+            **(expires or {}),
+            **target,
         )
 
     made = connection.run(work)
@@ -275,21 +283,21 @@ def share() -> None:
 @click.argument("named", metavar="NAME|FILE_UUID")
 @click.option(
     "--expires",
-    "expires_at",
+    "expires",
     type=Expiry(),
     help="When it ends: 7d from now, or a time (RFC 3339).  [default: in 24 hours]",
 )
 @json_option
 @connection_options
-def create_share(connection: Connection, named: str, expires_at: str | None, as_json: bool) -> None:
+def create_share(connection: Connection, named: str, expires: dict[str, Any] | None, as_json: bool) -> None:
     """Make a link to a file, and print it.
 
     Whoever has it may read the file until it ends. It is shown this once.
     """
 
     async def work(client: AsyncClient) -> Share:
-        file = await find_file(client, named)
-        return await client.shares.create(file.file_uuid, expires_at=expires_at or "")
+        file_uuid = await find_file_uuid(client, named, is_changed=True)
+        return await client.shares.create(file_uuid, **(expires or {}))
 
     made = connection.run(work)
     if as_json:
@@ -315,8 +323,8 @@ def list_shares(connection: Connection, named: str | None, as_json: bool) -> Non
         return
 
     async def work(client: AsyncClient) -> list[ListedShare]:
-        file = await find_file(client, named)
-        return [each async for each in client.shares.list(file.file_uuid)]
+        file_uuid = await find_file_uuid(client, named)
+        return [each async for each in client.shares.list(file_uuid)]
 
     print_records(connection.run(work), _SHARES, as_json=as_json, empty="No links.")
 
@@ -333,16 +341,18 @@ def remove_share(connection: Connection, named: str, share_id: str) -> None:
     """End a link."""
 
     async def work(client: AsyncClient) -> None:
-        await client.shares.revoke((await find_file(client, named)).file_uuid, share_id)
+        await client.shares.revoke(await find_file_uuid(client, named), share_id)
 
     connection.run(work)
     click.echo(f"{share_id} leads nowhere any more.")
 
 
-async def _target(client: AsyncClient, bucket: str | None, file: str | None) -> dict[str, str]:
+async def _target(
+    client: AsyncClient, bucket: str | None, file: str | None, *, is_changed: bool = False
+) -> dict[str, Any]:
     """What a permission is on. Raises click.UsageError, NotFound, Conflict."""
     if (bucket is None) == (file is None):
         raise click.UsageError("Give either --bucket or --file.")
     if bucket is not None:
         return {"bucket_id": (await find_bucket(client, bucket)).bucket_id}
-    return {"file_uuid": (await find_file(client, str(file))).file_uuid}
+    return {"file_uuid": await find_file_uuid(client, str(file), is_changed=is_changed)}

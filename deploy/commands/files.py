@@ -10,7 +10,7 @@ import click
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, exit_code_of, line_of
-from deploy.base.lookup import bucket_names, find_bucket, find_file, is_uuid
+from deploy.base.lookup import bucket_names, find_bucket, find_file, find_file_uuid, is_uuid
 from deploy.base.options import Digest
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.printed import printable_name
@@ -86,7 +86,7 @@ def cat(connection: Connection, named: str) -> None:
     """Write the content of a file to standard output."""
 
     async def work(client: AsyncClient) -> None:
-        file_uuid = named if is_uuid(named) else (await find_file(client, named)).file_uuid
+        file_uuid = await find_file_uuid(client, named)
         end_at_once_when_interrupted()
         await client.files.download(file_uuid, sys.stdout.buffer)
 
@@ -193,7 +193,7 @@ def mv(connection: Connection, named: str, filename: str, as_json: bool) -> None
     """
 
     async def work(client: AsyncClient) -> FileRecord:
-        file = await client.files.get((await find_file(client, named)).file_uuid)
+        file = await client.files.get(await find_file_uuid(client, named, is_changed=True))
         return await client.files.update(file.file_uuid, if_match=file.etag, filename=filename)
 
     renamed = connection.run(work)
@@ -244,16 +244,16 @@ def du(connection: Connection, as_json: bool) -> None:
 def rm(connection: Connection, files: tuple[str, ...]) -> int:
     """Delete files for good, and unfinished uploads.
 
-    It does not ask. You need the permission `admin` on each, which its owner has. When one is refused, the
-    others are deleted all the same. An unfinished upload is named by its file_uuid.
+    It asks only before it deletes another user's file by its name. You need the permission `admin` on each
+    file, which its owner has. If one is refused, the others are still deleted. An unfinished upload is named
+    by its file_uuid.
     """
 
     async def work(client: AsyncClient) -> int:
         code = 0
         for named in files:
             try:
-                file_uuid = named if is_uuid(named) else (await find_file(client, named)).file_uuid
-                await client.files.delete(file_uuid)
+                await client.files.delete(await find_file_uuid(client, named, is_changed=True))
             except FAILURES as error:
                 click.echo(f"filestore: {printable_name(named)}: {line_of(error)}", err=True)
                 code = code or exit_code_of(error)

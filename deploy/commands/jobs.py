@@ -1,7 +1,6 @@
 """`filestore job run|ls|show|watch|cancel`: background jobs, through the API."""
 
 import asyncio
-import time
 from typing import Any
 from urllib.parse import quote
 
@@ -127,7 +126,7 @@ def watch(connection: Connection, named: str, as_json: bool) -> int:
         shown = ""
         while True:
             found = await get_run(client, run_id)
-            so_far, left = progress_of(found, time.time())
+            so_far, left = progress_of(found, client.transport.time.now_s())
             line = f"{found['job_name']} {found['status']}: {so_far}{f', {left} left' if left else ''}"
             if line != shown:
                 print_json(found) if as_json else click.echo(line)

@@ -45,27 +45,30 @@ def status(connection: Connection, watch: bool, every: float, as_json: bool) -> 
     Exit code 0 when the cluster is healthy, 10 when something needs attention, 6 when it refuses changes or
     uploads, or does not answer, 3 when the token may not see it.
     """
+
+    async def work(client: AsyncClient) -> tuple[dict[str, Any], float]:
+        return await client.cluster.status(), client.transport.time.now_s()
+
     while watch:
         try:
-            answer = connection.run(lambda client: client.cluster.status())
+            answer, now_s = connection.run(work)
         except FilestoreError as error:
             table_console().clear()
             click.echo(f"filestore: {line_of(error)}", err=True)
         else:
             table_console().clear()  # nothing in a pipe
-            _show(answer, connection, as_json=as_json)
+            _show(answer, now_s, connection, as_json=as_json)
         time.sleep(every)
-    answer = connection.run(lambda client: client.cluster.status())
-    _show(answer, connection, as_json=as_json)
+    answer, now_s = connection.run(work)
+    _show(answer, now_s, connection, as_json=as_json)
     # A node of an older version says only whether the members are well.
     return EXIT_CODES[answer.get("health") or ("healthy" if answer["healthy"] else "degraded")]
 
 
-def _show(answer: dict[str, Any], connection: Connection, *, as_json: bool) -> None:
+def _show(answer: dict[str, Any], now_s: float, connection: Connection, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    now_s = time.time()
     print_status(answer, at_s=now_s)
     ends_at_s = claims_of(read_text(connection.token_file, "the token"))[1]
     if ends_at_s > now_s:

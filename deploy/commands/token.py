@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.options import Duration, data_option
 from deploy.base.output import json_option, moment, print_json, print_records
 from filestore_client import AsyncClient
+from filestore_client.base.errors import NotFound
 from filestore_client.base.records import JoinToken, MintedJoinToken, MintedToken
 
 REVOKING_S = 60
@@ -177,13 +179,24 @@ def user(
 ) -> None:
     """Mint a token for a user, and print it. Admins only.
 
-    A user who is not known yet is made. The token is shown this once.
+    A user who is not known yet is created, and a line on standard error says so. The token is shown this
+    once.
     """
 
     async def work(client: AsyncClient) -> MintedToken:
-        return await client.users.mint_token(
-            user_id, roles=roles or None, groups=groups or None, ttl_seconds=ttl_seconds
+        mint = partial(
+            client.users.mint_token,
+            user_id,
+            roles=roles or None,
+            groups=groups or None,
+            ttl_seconds=ttl_seconds,
         )
+        try:
+            return await mint(existing=True)
+        except NotFound:
+            minted = await mint()
+        click.echo(f"{user_id} is a new user.", err=True)
+        return minted
 
     show(connection.run(work), output, as_json=as_json)
 

@@ -1,6 +1,5 @@
 """`filestore upgrade check`: whether a member may be stopped now to be upgraded, and which is the next."""
 
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -57,10 +56,12 @@ def check(connection: Connection, as_json: bool) -> int:
     safe, 10 when it is not. For admins only.
     """
 
-    async def work(client: AsyncClient) -> tuple[dict[str, Any], dict[str, Any]]:
-        return await client.cluster.status(), await client.call("GET", "/api/v1/jobs", dict[str, Any])
+    async def work(client: AsyncClient) -> UpgradeVerdict:
+        status = await client.cluster.status()
+        jobs = await client.call("GET", "/api/v1/jobs", dict[str, Any])
+        return judge(status, jobs, at_s=client.transport.time.now_s())
 
-    verdict = judge(*connection.run(work), at_s=time.time())
+    verdict = connection.run(work)
     if as_json:
         print_json(verdict)
     else:

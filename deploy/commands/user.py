@@ -11,6 +11,7 @@ from filestore_client import AsyncClient
 from filestore_client.base.records import User
 
 ADMIN = "admin"  # the first admin, whose token every coordinator can mint
+_create = click.option("--create", is_flag=True, help="Create the user if there is none of this name.")
 _COLUMNS: Final[Mapping[str, Callable[[User], object]]] = {
     "user": lambda user: user.user_id,
     "roles": lambda user: user.roles,
@@ -55,32 +56,43 @@ def show_user(connection: Connection, user_id: str, as_json: bool) -> None:
     "--role", "roles", multiple=True, help="Set the roles, once for each (admin, service); '' for none."
 )
 @click.option("--group", "groups", multiple=True, help="Set the groups, once for each; '' for none.")
+@_create
 @json_option
 @connection_options
 def set_user(
-    connection: Connection, user_id: str, roles: tuple[str, ...], groups: tuple[str, ...], as_json: bool
+    connection: Connection,
+    user_id: str,
+    roles: tuple[str, ...],
+    groups: tuple[str, ...],
+    *,
+    create: bool,
+    as_json: bool,
 ) -> None:
     """Set the roles and groups of a user. Admins only.
 
-    A user who is not known yet is made. What is not given stays as it is.
+    What is not given stays as it is. Exit code 4 if there is no such user, unless --create.
     """
 
     async def work(client: AsyncClient) -> User:
-        return await client.users.put(user_id, roles=_given(roles), groups=_given(groups))
+        return await client.users.put(
+            user_id, roles=_given(roles), groups=_given(groups), existing=not create
+        )
 
     print_record(connection.run(work), as_json=as_json)
 
 
 @user.command("disable")
 @click.argument("user_id")
+@_create
 @json_option
 @connection_options
-def disable(connection: Connection, user_id: str, as_json: bool) -> None:
+def disable(connection: Connection, user_id: str, *, create: bool, as_json: bool) -> None:
     """Refuse the tokens of a user, until it is enabled. Admins only.
 
-    What the user owns, and its permissions, stay.
+    What the user owns, and its permissions, stay. Exit code 4 if there is no such user, unless --create,
+    which keeps anybody from minting tokens for this name.
     """
-    found = connection.run(lambda client: client.users.put(user_id, disabled=True))
+    found = connection.run(lambda client: client.users.put(user_id, disabled=True, existing=not create))
     print_json(found) if as_json else click.echo(f"No token of {user_id} is taken any more.")
 
 
@@ -88,9 +100,9 @@ def disable(connection: Connection, user_id: str, as_json: bool) -> None:
 @click.argument("user_id")
 @json_option
 @connection_options
-def enable(connection: Connection, user_id: str, as_json: bool) -> None:
+def enable(connection: Connection, user_id: str, *, as_json: bool) -> None:
     """Take the tokens of a user again. Admins only."""
-    found = connection.run(lambda client: client.users.put(user_id, disabled=False))
+    found = connection.run(lambda client: client.users.put(user_id, disabled=False, existing=True))
     print_json(found) if as_json else click.echo(f"Tokens of {user_id} are taken again.")
 
 

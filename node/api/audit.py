@@ -5,14 +5,17 @@ from typing import Final
 from aiohttp import web
 from msgspec import UNSET
 
+from ca.errors import InvalidRequest
+from coordinator.model.bounds import LIFE_SECONDS_MAX
+from coordinator.model.clock import now_ms
 from coordinator.model.records import UserRecord
 from coordinator.model.timestamps import parse_rfc3339
 from coordinator.protocol.queries import CheckAdmin
 from coordinator.runtime.audit_pages import AuditEntry, AuditFilter
 from node.api.access import authenticate
-from node.api.bodies.audit import AuditCursor, AuditEntryBody, AuditFilters, AuditList
+from node.api.bodies.audit import AuditCursor, AuditEntryBody, AuditFilters, AuditList, SinceSeconds
 from node.api.context import API
-from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, query_limit, query_text
+from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, query_limit, query_number, query_text
 from node.api.spec.operation import Answer, Operation, Parameter, parameters_of
 from node.base.identifiers import is_uuid
 
@@ -26,7 +29,8 @@ async def list_page(request: web.Request) -> web.Response:
     """
     caller = await authenticate(request)
     filters = {name: query_text(request, name) for name in AuditFilters.__struct_fields__}
-    wanted = _wanted(filters)
+    since_seconds = query_number(request, "since_seconds", 0, LIFE_SECONDS_MAX)
+    wanted = _wanted(filters, since_seconds)
     limit, cursor = query_limit(request), query_text(request, "cursor")
     services = request.app[API]
     await services.metadata.read(CheckAdmin(caller=caller), UserRecord)
@@ -36,17 +40,20 @@ async def list_page(request: web.Request) -> web.Response:
         entries=[_body_of(entry) for entry in page.entries],
         next_cursor=page.next_cursor or UNSET,
     )
-    return page_response(request, answer, page.next_cursor, **filters)
+    return page_response(request, answer, page.next_cursor, **filters, since_seconds=str(since_seconds or ""))
 
 
-def _wanted(filters: dict[str, str]) -> AuditFilter:
-    """Raises InvalidRequest."""
+def _wanted(filters: dict[str, str], since_seconds: int) -> AuditFilter:
+    """`since_seconds` 0 is none. Raises InvalidRequest."""
+    if since_seconds and filters["since"]:
+        raise InvalidRequest("since_seconds: give either this or since")
+    since_ms = now_ms() - 1000 * since_seconds if since_seconds else None
     target = filters["target"]
     return AuditFilter(
         principal=filters["principal"],
         action=filters["action"],
         target=target.lower() if is_uuid(target.lower()) else target,
-        since_ms=parse_rfc3339(filters["since"], "since") if filters["since"] else None,
+        since_ms=parse_rfc3339(filters["since"], "since") if filters["since"] else since_ms,
         until_ms=parse_rfc3339(filters["until"], "until") if filters["until"] else None,
     )
 
@@ -73,6 +80,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="List what people did",
         query=(
             *parameters_of(AuditFilters),
+            Parameter(
+                name="since_seconds",
+                description="Only entries of the last N seconds, by the clock of this member.",
+                type=SinceSeconds,
+            ),
             _LIMIT,
             Parameter(name="cursor", description="`next_cursor` of the page before.", type=AuditCursor),
         ),

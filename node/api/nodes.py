@@ -27,7 +27,7 @@ from node.api.pages import (
     cursor_text,
     numbered_page,
     page_response,
-    query_text,
+    query_flag,
 )
 from node.api.spec.operation import Answer, Operation, Parameter
 
@@ -136,13 +136,13 @@ async def remove(request: web.Request) -> web.Response:
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
-    gives_up = _is_set(request, "give_up")
+    gives_up = query_flag(request, "give_up")
     command = RemoveNode(
         caller=caller,
         node_id=node_id,
-        force=_is_set(request, "force"),
+        force=query_flag(request, "force"),
         give_up=gives_up,
-        is_gone=_is_set(request, "is_gone"),
+        is_gone=query_flag(request, "is_gone"),
     )
     if command.is_gone and not command.force:
         raise InvalidRequest("is_gone: only with force")
@@ -251,7 +251,7 @@ async def _set_draining(request: web.Request, *, draining: bool) -> web.Response
     caller = await authenticate(request)
     node_id = _path_node(request)
     services = request.app[API]
-    force = draining and _is_set(request, "force")
+    force = draining and query_flag(request, "force")
     command = DrainNode(caller=caller, node_id=node_id, draining=draining, force=force)
     action = "drain_node" if draining else "stop_draining_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
@@ -274,17 +274,6 @@ def numbered(nodes: Iterable[NodeRecord]) -> Iterator[tuple[int, NodeRecord]]:
     for node in sorted(nodes, key=attrgetter("joined_at_ms", "node_id")):
         number = max(number + 1, node.joined_at_ms)
         yield number, node
-
-
-def _is_set(request: web.Request, name: str) -> bool:
-    """Whether a parameter is `1`; "" and `0` are not. Raises InvalidRequest for anything else.
-
-    So nobody removes a node by a typing error.
-    """
-    value = query_text(request, name)
-    if value not in ("", "0", "1"):
-        raise InvalidRequest(f"{name}: expected 1")
-    return value == "1"
 
 
 def _path_node(request: web.Request) -> str:

@@ -71,17 +71,29 @@ def query_text(request: web.Request, name: str) -> str:
     return values[0] if values else ""
 
 
+def query_flag(request: web.Request, name: str) -> bool:
+    """Return whether a parameter is `1`; "" and `0` are not. Raises InvalidRequest for anything else.
+
+    So a typing error removes no node.
+    """
+    value = query_text(request, name)
+    if value not in ("", "0", "1"):
+        raise InvalidRequest(f"{name}: expected 1")
+    return value == "1"
+
+
 def query_limit(request: web.Request) -> int:
     """`?limit=`, 1..1000. Raises InvalidRequest."""
-    return _query_number(request, "limit", LIST_LIMIT_MAX, LIST_LIMIT_MAX)
+    return query_number(request, "limit", LIST_LIMIT_MAX, LIST_LIMIT_MAX)
 
 
 def query_cursor(request: web.Request) -> int:
     """`?cursor=`, the `next_cursor` of the page before, or 0. Raises InvalidRequest."""
-    return _query_number(request, "cursor", 0, COUNT_MAX)
+    return query_number(request, "cursor", 0, COUNT_MAX)
 
 
-def _query_number(request: web.Request, name: str, default: int, number_max: int) -> int:
+def query_number(request: web.Request, name: str, default: int, number_max: int) -> int:
+    """Return the number 1..`number_max` of a query parameter, `default` if absent. Raises InvalidRequest."""
     text = query_text(request, name)
     if not text:
         return default

@@ -4,26 +4,38 @@ from typing import Final
 
 import uuid_utils
 from aiohttp import web
+from msgspec import UNSET
 
 from ca.errors import Conflict
 from ca.usertoken import check_names, check_user_id
 from coordinator.http.app import json_response, read_json
 from coordinator.model.records import PermissionPage, PermissionRecord
-from coordinator.model.timestamps import parse_rfc3339, rfc3339
+from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import GrantPermission, WithdrawPermission
 from coordinator.protocol.commands.access import Target
-from coordinator.protocol.queries import ListPermissions
+from coordinator.protocol.queries import CheckPrincipal, ListPermissions
 from node.api.access import audited, authenticate
-from node.api.bodies.checks import path_uuid
+from node.api.bodies.checks import end_ms, path_uuid
 from node.api.bodies.permissions import GrantBody, PermissionBody, PermissionList, WithdrawnPermission
 from node.api.context import API
-from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
-from node.api.spec.operation import Answer, Handler, Operation
+from node.api.pages import (
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    cursor_text,
+    page_response,
+    query_cursor,
+    query_flag,
+    query_limit,
+)
+from node.api.spec.operation import Answer, Handler, Operation, Parameter
 
 _PATHS: Final[dict[Target, str]] = {
     "bucket": "/api/v1/buckets/{bucket_id}/permissions",
     "file": "/api/v1/files/{file_uuid}/permissions",
 }
+_EXISTING: Final = Parameter(
+    name="existing", description="`1`: 404 if there is no such user, or no user with such a group or role."
+)
 _IDS: Final[dict[Target, str]] = {"bucket": "bucket_id", "file": "file_uuid"}
 
 
@@ -75,10 +87,13 @@ async def _grant(request: web.Request, target: Target) -> web.Response:
         permission=body.permission,
         principal_type=body.principal_type,
         principal_id=_checked_principal(body),
-        expires_at_ms=parse_rfc3339(body.expires_at, "expires_at") if body.expires_at else None,
+        expires_at_ms=end_ms(body.expires_at, body.ttl_seconds),
+        ttl_seconds=body.ttl_seconds or UNSET,
     )
     place = f"{target} {target_id}: {body.permission} for {body.principal_type} {command.principal_id}"
     async with audited(request, "grant_permission", principal=caller.subject, target=place):
+        if query_flag(request, "existing"):
+            await request.app[API].metadata.read(_principal_of(command), type(None))
         record = await request.app[API].metadata.propose(command, PermissionRecord)
     headers = {"Location": f"{request.path}/{record.permission_id}"}
     return json_response(body_of(record), status=201, headers=headers)
@@ -115,6 +130,12 @@ async def _withdraw(request: web.Request, target: Target) -> web.Response:
     return json_response(WithdrawnPermission(deleted=True, id=permission_id))
 
 
+def _principal_of(command: GrantPermission) -> CheckPrincipal:
+    return CheckPrincipal(
+        caller=command.caller, principal_type=command.principal_type, principal_id=command.principal_id
+    )
+
+
 def _checked_principal(body: GrantBody) -> str:
     """The id of the principal, checked by its type. Raises InvalidRequest."""
     if body.principal_type == "user":
@@ -146,6 +167,7 @@ def _operations(target: Target, grant: Handler, listing: Handler, withdraw: Hand
             handler=grant,
             summary=f"Give a permission on a {target}",
             body=GrantBody,
+            query=(_EXISTING,),
             answers={
                 201: Answer(
                     description="The permission entry.",

@@ -9,15 +9,16 @@ from typing import Final
 
 import uuid_utils
 from aiohttp import web
+from msgspec import UNSET
 
 from ca.errors import Conflict, Gone, InvalidRequest
 from coordinator.http.app import json_response, read_json
 from coordinator.model.records import PublicTokenPage, PublicTokenRecord
-from coordinator.model.timestamps import parse_rfc3339, rfc3339
+from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import CreatePublicToken, RevokePublicToken
 from coordinator.protocol.queries import ListPublicTokens
 from node.api.access import audited, authenticate
-from node.api.bodies.checks import check_uuid, path_uuid
+from node.api.bodies.checks import check_uuid, end_ms, path_uuid
 from node.api.bodies.public_tokens import (
     CreatePublicTokenBody,
     ListedPublicToken,
@@ -50,7 +51,8 @@ async def create(request: web.Request) -> web.Response:
         bucket_id=check_uuid(body.bucket_uuid, "bucket_uuid") if body.bucket_uuid else "",
         token_id=str(uuid_utils.uuid7()),
         token_sha256=hashlib.sha256(secret.encode("ascii")).hexdigest(),
-        expires_at_ms=parse_rfc3339(body.expires_at, "expires_at") if body.expires_at else None,
+        expires_at_ms=end_ms(body.expires_at, body.ttl_seconds),
+        ttl_seconds=body.ttl_seconds or UNSET,
     )
     services = request.app[API]
     async with audited(request, "create_public_token", principal=caller.subject, target=f"file {file_uuid}"):

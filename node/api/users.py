@@ -8,7 +8,7 @@ from aiohttp import web
 from ca.errors import Conflict, InvalidRequest, NotFound
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, check_names, check_user_id
 from coordinator.http.app import json_response, read_json
-from coordinator.model.records import UserPage, UserRecord
+from coordinator.model.records import Caller, UserPage, UserRecord
 from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.calls import MintReply
 from coordinator.protocol.commands import DeleteUser, PutUser, RevokeUser
@@ -36,6 +36,7 @@ from node.api.pages import (
     cursor_text,
     page_response,
     query_cursor,
+    query_flag,
     query_limit,
     query_text,
 )
@@ -44,6 +45,9 @@ from node.api.spec.operation import NOT_STORED, Answer, Operation, Parameter
 _USERS: Final = "/api/v1/auth/users"
 _USER: Final = f"{_USERS}/{{user_id}}"
 _KEYS: Final = "/api/v1/auth/keys"
+_EXISTING: Final = Parameter(
+    name="existing", description="`1`: 404 if there is no such user; otherwise the user is created."
+)
 _KEY_SET_AGE_S: Final = 10  # a new key signs at once, and one that is replaced may end at once
 
 
@@ -56,6 +60,7 @@ async def mint(request: web.Request) -> web.Response:
     user_id = _path_user(request)
     body = await read_json(request, MintBody)
     async with audited(request, "mint_user_token", principal=caller.subject, target=user_id):
+        await _require_existing(request, caller, user_id)
         reply = await request.app[API].metadata.mint(
             caller,
             user_id,
@@ -114,6 +119,7 @@ async def put(request: web.Request) -> web.Response:
         disabled=body.disabled,
     )
     async with audited(request, "put_user", principal=caller.subject, target=user_id):
+        await _require_existing(request, caller, user_id)
         user = await request.app[API].metadata.propose(command, UserRecord)
     return json_response(_body_of(user))
 
@@ -176,6 +182,15 @@ async def key_set(request: web.Request) -> web.Response:
     return json_response(KeySet(keys=keys), headers={"Cache-Control": f"public, max-age={_KEY_SET_AGE_S}"})
 
 
+async def _require_existing(request: web.Request, caller: Caller, user_id: str) -> None:
+    """Raise NotFound if the request wants an existing user and there is none. Admins only.
+
+    If the user is deleted between this check and the change, the change creates it anew.
+    """
+    if query_flag(request, "existing"):
+        await request.app[API].metadata.read(FindUser(caller=caller, user_id=user_id), UserRecord)
+
+
 def _path_user(request: web.Request) -> str:
     """The id of the user in the path. Raises NotFound: nobody has a malformed id."""
     try:
@@ -229,6 +244,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Mint a token for a user",
         body=MintBody,
         is_body_required=False,
+        query=(_EXISTING,),
         answers={
             200: Answer(
                 description="The token, shown once.",
@@ -291,6 +307,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Create or change a user",
         body=PutUserBody,
         is_body_required=False,
+        query=(_EXISTING,),
         answers={200: Answer(description="The user as it is now.", body=UserBody)},
         errors=(Conflict,),
         changes=True,

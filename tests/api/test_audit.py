@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from deploy.dev.processes import wait_until
 from tests.api.expectations import NOBODY, TIME, check_refused, check_shape, create, person, store
 from tests.cluster.harness import Cluster
 
@@ -71,6 +72,20 @@ def test_entries_are_narrowed_by_time(cluster: Cluster) -> None:
     ):
         narrowed = f"{query}&since={quote(since)}&until={quote(until)}"
         assert len(entries(cluster, narrowed)) == count, (since, until)
+
+
+def test_age_of_entries_is_counted_by_the_clock_of_the_member(cluster: Cluster) -> None:
+    user = person(cluster)
+    cluster.remember(cluster.post("/auth/token", token=user.token).json["token"])
+    query = f"?principal={user.id}&action=renew_user_token&since_seconds="
+    assert len(entries(cluster, f"{query}3600")) == 1
+    at = datetime.fromisoformat(entries(cluster, f"{query}3600")[0]["time"])
+    wait_until(lambda: datetime.now(UTC) - at > timedelta(seconds=1), what="a second", timeout_s=5)
+    assert entries(cluster, f"{query}1") == []
+    page = cluster.get("/audit?since_seconds=3600&limit=1")
+    assert "since_seconds=3600" in page.headers["link"]
+    for bad in ("0", "x", "3600&since=2026-01-01T00:00:00Z"):
+        check_refused(cluster.get(f"/audit?since_seconds={bad}"), "invalid_request", "since_seconds")
 
 
 def test_pages_are_linked_and_do_not_repeat(cluster: Cluster) -> None:

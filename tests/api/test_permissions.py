@@ -1,5 +1,6 @@
 """Permissions on buckets and files over HTTP: giving, listing, taking back."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.api.expectations import (
     person,
     unique,
 )
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import Answer, Cluster
 
 BAD: list[tuple[str, Any]] = [
     ("permission", "own"),
@@ -36,6 +37,9 @@ BAD: list[tuple[str, Any]] = [
     ("expires_at", "2096-02-30T04:05:06Z"),
     ("expires_at", 7),
     ("granted_by", "somebody"),
+    ("ttl_seconds", 0),
+    ("ttl_seconds", 3_162_240_001),
+    ("ttl_seconds", "60"),
 ]
 
 
@@ -102,6 +106,41 @@ def test_same_grant_again_keeps_the_entry_with_the_newer_expiry(cluster: Cluster
     assert cluster.post(path, body_for("alice")).json == first
     assert cluster.post(path, body_for("alice", "write")).json["id"] != first["id"]
     assert cluster.get(path).json["count"] == 2
+
+
+def test_life_is_counted_from_the_time_of_the_cluster(cluster: Cluster, place: str) -> None:
+    made = cluster.post(f"{place}/permissions", body_for("alice", ttl_seconds=3600)).json
+    life = datetime.fromisoformat(made["expires_at"]) - datetime.fromisoformat(made["created_at"])
+    assert life == timedelta(hours=1)
+    assert cluster.get(f"{place}/permissions").json["permissions"] == [made]
+    both = cluster.post(f"{place}/permissions", body_for("alice", ttl_seconds=3600, expires_at=FUTURE))
+    check_refused(both, "invalid_request", "ttl_seconds")
+
+
+@pytest.mark.parametrize("kind", ["user", "group", "role"])
+def test_principal_must_exist_if_that_is_wanted(cluster: Cluster, place: str, kind: str) -> None:
+    """Without that it may be named before it exists; any caller may want it."""
+    owner, name = person(cluster), unique("p")
+    grant(cluster, place, "admin", owner.id)
+
+    def granted(query: str, principal_id: str = name) -> Answer:
+        body = body_for(principal_id, principal_type=kind)
+        return cluster.post(f"{place}/permissions{query}", body, token=owner.token)
+
+    check_refused(granted("?existing=1"), "not_found")
+    check_refused(granted("?existing=yes"), "invalid_request", "existing")
+    assert [each["principal_id"] for each in cluster.get(f"{place}/permissions").json["permissions"]] == [
+        owner.id
+    ]
+    assert granted("").status == 201
+    names = {} if kind == "user" else {f"{kind}s": [name]}
+    user_id = name if kind == "user" else unique("u")
+    assert cluster.request("PUT", f"/auth/users/{user_id}", body=names).status == 200
+    assert granted("?existing=1").status == 201
+    assert cluster.request("DELETE", f"/auth/users/{user_id}").status == 200
+    check_refused(granted("?existing=1"), "not_found")
+    if kind == "role":
+        assert granted("?existing=1", "service").status == 201
 
 
 def test_list_is_complete_and_in_order(cluster: Cluster, place: str) -> None:

@@ -93,6 +93,17 @@ def test_bad_value_is_refused_by_its_name(cluster: Cluster, file_uuid: str, fiel
     assert cluster.get(f"/files/{file_uuid}/public-tokens").json["count"] == 0
 
 
+def test_life_may_be_given_within_thirty_days(cluster: Cluster, file_uuid: str) -> None:
+    made = share(cluster, file_uuid, ttl_seconds=7200)
+    listed = cluster.get(f"/files/{file_uuid}/public-tokens").json["public_tokens"][-1]
+    life = datetime.fromisoformat(made.json["expires_at"]) - datetime.fromisoformat(listed["created_at"])
+    assert life == timedelta(hours=2)
+    assert share(cluster, file_uuid, ttl_seconds=30 * 86_400).status == 201
+    check_refused(share(cluster, file_uuid, ttl_seconds=30 * 86_400 + 1), "invalid_request", "expires_at")
+    both = share(cluster, file_uuid, ttl_seconds=60, expires_at=made.json["expires_at"])
+    check_refused(both, "invalid_request", "ttl_seconds")
+
+
 def test_list_shows_ended_ones_too_without_secrets(cluster: Cluster, file_uuid: str) -> None:
     locations = [share(cluster, file_uuid).headers["location"] for _ in range(3)]
     assert cluster.request("DELETE", locations[1]).status == 200

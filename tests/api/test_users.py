@@ -107,6 +107,20 @@ def test_user_is_put_shown_and_listed(cluster: Cluster) -> None:
     assert everybody[0]["user_id"] == "admin"
 
 
+def test_user_must_exist_if_that_is_wanted(cluster: Cluster) -> None:
+    user_id = unique("u")
+    path, minting = f"/auth/users/{user_id}?existing=1", f"/auth/users/{user_id}/token?existing=1"
+    check_refused(cluster.request("PUT", path, body={"disabled": True}), "not_found")
+    check_refused(cluster.post(minting), "not_found")
+    check_refused(cluster.get(f"/auth/users/{user_id}"), "not_found")
+    check_refused(cluster.request("PUT", path, token=person(cluster).token), "forbidden")
+    put(cluster, user_id)
+    assert cluster.request("PUT", path, body={"disabled": True}).json["disabled"] is True
+    assert cluster.request("PUT", path, body={"disabled": False}).json["disabled"] is False
+    cluster.remember(cluster.post(minting).json["token"])
+    check_refused(cluster.request("PUT", f"/auth/users/{user_id}?existing=2"), "invalid_request", "existing")
+
+
 def test_bad_value_is_refused_by_its_name(cluster: Cluster) -> None:
     for field, value in (("disabled", 1), ("disabled", "yes"), ("user_id", "x"), ("ttl_seconds", 5)):
         answer = cluster.request("PUT", f"/auth/users/{unique('u')}", body={field: value})

@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
@@ -98,6 +99,23 @@ def test_permission_lets_a_user_read_until_it_is_withdrawn(cluster: Cluster, cli
         client.grants.withdraw(grant.id, file_uuid=record.file_uuid)
         with pytest.raises((Forbidden, NotFound)):
             theirs.files.stat(record.file_uuid)
+
+
+def test_name_that_does_not_exist_is_refused_if_that_is_wanted(client: Client) -> None:
+    record = client.files.upload(b"x", filename="x.bin")
+    user = unique("user")
+    for call in (
+        partial(client.users.put, user, disabled=True),
+        partial(client.users.mint_token, user),
+        partial(client.grants.add, user, "read", file_uuid=record.file_uuid),
+    ):
+        with pytest.raises(NotFound):
+            call(existing=True)
+    assert [*client.grants.list(file_uuid=record.file_uuid)] == []
+    with pytest.raises(NotFound):  # what a flag is sent as is understood
+        client.nodes.remove("nobody-x", force=True, is_gone=True)
+    with pytest.raises(NotFound):
+        client.nodes.drain("nobody-x", force=True)
 
 
 def test_group_has_a_permission_on_a_bucket(cluster: Cluster, client: Client) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from deploy.dev.processes import wait_until
+from tests.cluster import clocks
 from tests.cluster.command_output import Terminal, objects_in, refusal
 from tests.cluster.harness import FILESTORE, Cluster
 
@@ -311,6 +312,8 @@ def test_revoked_token_is_told_as_such(cluster: Cluster, tmp_path: Path) -> None
     code, line = refusal(cluster, "ls", FILESTORE_TOKEN_FILE=token)
     assert code == 3
     assert line.startswith(f"unauthorized: The token in {token} is not taken: it was revoked, ")
+    ahead = {"LD_PRELOAD": str(clocks.library(tmp_path)), "CLOCK_SHIFT": str(5 * 86_400)}
+    assert refusal(cluster, "ls", FILESTORE_TOKEN_FILE=token, **ahead) == (3, line)
 
 
 def test_token_is_renewed_in_its_place_while_it_lives(cluster: Cluster, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from tests.cluster.harness import FILESTORE, Cluster, run_filestore
 
 
 def test_user_is_set_shown_disabled_enabled_and_revoked(cluster: Cluster, tmp_path: Path) -> None:
-    (made,) = objects(cluster, "user", "set", "frank", "--role", "reader", "--group", "lab", "--group", "b")
+    names = ("--role", "reader", "--group", "lab", "--group", "b")
+    (made,) = objects(cluster, "user", "set", "frank", "--create", *names)
     assert (made["user_id"], made["roles"], made["groups"]) == ("frank", ["reader"], ["b", "lab"])
     (emptied,) = objects(cluster, "user", "set", "frank", "--group", "")
     assert (emptied["roles"], emptied["groups"]) == (["reader"], [])
@@ -29,7 +30,72 @@ def test_user_is_set_shown_disabled_enabled_and_revoked(cluster: Cluster, tmp_pa
     assert cluster.get("/auth/whoami", token=token).status == 200
     assert "Every token of frank is dead" in output(cluster, "user", "revoke", "frank")
     assert cluster.get("/auth/whoami", token=token).status == 401
-    assert refusal(cluster, "user", "show", "nobody-of-that-name")[0] == 4
+
+
+NONE_ID = "0192f0c1-2345-7abc-8def-000000000060"
+
+
+def test_user_who_does_not_exist_is_neither_disabled_nor_given_anything(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A mistyped name in an emergency must not answer that the thief is locked out."""
+    file_uuid = cluster.store(b"content", tmp_path.name)
+    for arguments in (
+        ("user", "disable", "nobody-x"),
+        ("grant", "add", "nobody-x", "read", "--file", file_uuid),
+    ):
+        code, line = refusal(cluster, *arguments)
+        assert (code, line) == (4, "not_found: There is no user named nobody-x.")
+    assert cluster.get("/auth/users/nobody-x").status == 404
+    assert cluster.get(f"/files/{file_uuid}/permissions").json["count"] == 0
+
+
+@pytest.mark.long
+def test_command_for_what_does_not_exist_says_so_and_creates_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.store(b"content", tmp_path.name)
+    for arguments in (
+        ("user", "show", "nobody-x"),
+        ("user", "set", "nobody-x", "--group", "lab"),
+        ("user", "enable", "nobody-x"),
+        ("user", "revoke", "nobody-x"),
+        ("grant", "add", "nobody-x", "read", "--file", tmp_path.name, "--type", "group"),
+        ("grant", "add", "nobody-x", "read", "--file", tmp_path.name, "--type", "role"),
+        ("grant", "rm", NONE_ID, "--file", tmp_path.name),
+        ("share", "rm", tmp_path.name, NONE_ID),
+        ("bucket", "set", "nobody-x", "--quota", "5"),
+        ("bucket", "rm", "nobody-x"),
+        ("token", "rm", "nobody-x"),
+        ("node", "drain", "nobody-x"),
+        ("node", "undrain", "nobody-x"),
+        ("node", "remove", "nobody-x", "--force"),
+        ("node", "revoke", "nobody-x"),
+        ("coordinator", "remove", "nobody-x"),
+        ("job", "run", "nobody-x"),
+        ("job", "cancel", NONE_ID),
+    ):
+        code, line = refusal(cluster, *arguments)
+        assert (code, line.partition(": ")[0]) == (4, "not_found"), arguments
+    listed = output(cluster, "user", "ls") + output(cluster, "grant", "ls", "--file", tmp_path.name)
+    assert "nobody-x" not in listed
+
+
+@pytest.mark.long
+def test_user_who_does_not_exist_is_created_if_that_is_said(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.store(b"content", tmp_path.name)
+    on_file = ("read", "--file", tmp_path.name, "--create")
+    output(cluster, "grant", "add", "nina-later", *on_file)
+    output(cluster, "user", "disable", "nina", "--create")
+    assert refusal(cluster, "token", "user", "nina")[0] == 5
+    output(cluster, "user", "enable", "nina")
+    for told in (b"nina-later is a new user.\n", b""):
+        done = cluster.filestore("token", "user", "nina-later")
+        cluster.remember(done.stdout.decode().strip())
+        assert (done.returncode, done.stderr) == (0, told)
+    output(cluster, "user", "set", "nina", "--group", "lab-7", "--role", "reader")
+    for kind, name in (("user", "nina"), ("group", "lab-7"), ("role", "reader"), ("role", "service")):
+        output(cluster, "grant", "add", name, "read", "--file", tmp_path.name, "--type", kind)
 
 
 @pytest.mark.long

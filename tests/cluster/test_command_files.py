@@ -167,10 +167,43 @@ def test_name_of_several_files_lists_them_and_nothing_is_done(
         told, _, candidates = line.partition("; give the file_uuid of one: ")
         assert told == "conflict: 2 files have this name, the newest first"
         newest, oldest = candidates.split("; ")
-        assert newest.startswith(f"{uuids[1]} (image, 512 bytes, 2")
-        assert oldest.startswith(f"{uuids[0]} (backup, 5 bytes, 2")
+        assert newest.startswith(f"{uuids[1]} (image of admin, 512 bytes, 2")
+        assert oldest.startswith(f"{uuids[0]} (backup of admin, 5 bytes, 2")
     assert refusal(cluster, "rm", name)[0] == 5
     assert output(cluster, "cat", uuids[0]) == "first"
+
+
+def test_file_of_somebody_else_is_told_when_it_is_read_and_not_changed_by_its_name(
+    cluster: Cluster, tmp_path: Path, name: str
+) -> None:
+    """Anybody can choose the name of an admin's file."""
+    stranger = cluster.user_token("mallory")
+    file_uuid = cluster.store(b"planted", name, token=stranger)
+    told = f"{name} belongs to mallory (file_uuid {file_uuid})."
+    done = cluster.filestore("cat", name)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"planted", f"{told}\n".encode())
+    refused = f"conflict: {told} Give the file_uuid if this file is meant."
+    for arguments in (
+        ("mv", name, "taken"),
+        ("share", "create", name),
+        ("grant", "add", "admin", "read", "--file", name),
+    ):
+        assert refusal(cluster, *arguments) == (5, refused), arguments
+    assert refusal(cluster, "rm", name) == (5, f"{name}: {refused}")
+
+
+@pytest.mark.long
+def test_terminal_is_asked_before_the_file_of_somebody_else_is_deleted_by_its_name(
+    cluster: Cluster, tmp_path: Path, name: str
+) -> None:
+    stranger = cluster.user_token("mallory")
+    file_uuid = cluster.store(b"planted", name, token=stranger)
+    for answer, code in (("n", 5), ("y", 0)):
+        with Terminal(["rm", name], cluster.command_environment(), tmp_path) as terminal:
+            terminal.wait_for(f"{name} belongs to mallory (file_uuid {file_uuid}). Is this file meant?")
+            terminal.type(answer)
+            assert terminal.end() == code
+    assert cluster.get(f"/files/{file_uuid}/status", token=stranger).status == 404
 
 
 def test_ls_long_and_of_a_bucket(cluster: Cluster, tmp_path: Path, name: str) -> None:

@@ -16,7 +16,7 @@ from tests.cluster.harness import FILESTORE, Cluster
         ("token", "join"),
         ("node", "drain", "node-1"),
         ("node", "undrain", "node-1"),
-        ("user", "set", "nina", "--group", "lab"),
+        ("user", "set", "nina", "--create", "--group", "lab"),
     ],
     ids=" ".join,
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import clocks
 from tests.cluster.command_output import objects, objects_in, output, refusal
 from tests.cluster.harness import Cluster
 
@@ -70,6 +71,23 @@ def test_end_of_a_link_is_a_duration_or_a_time(cluster: Cluster, name: str) -> N
         (made,) = objects(cluster, "share", "create", name, "--expires", given)
         cluster.remember(made["token"])
         assert abs(datetime.fromisoformat(made["expires_at"]) - ends_at) < timedelta(minutes=2)
+
+
+def test_end_after_a_duration_is_counted_by_the_clock_of_the_cluster(
+    cluster: Cluster, name: str, tmp_path: Path
+) -> None:
+    """Five days ahead made a link of a day one of six days."""
+    cluster.store(b"hello", name)
+    ahead = {"LD_PRELOAD": str(clocks.library(tmp_path)), "CLOCK_SHIFT": str(5 * 86_400)}
+    (link,) = objects(cluster, "share", "create", name, "--expires", "1d", **ahead)
+    cluster.remember(link["token"])
+    permission = ("grant", "add", "admin", "read", "--file", name, "--expires", "1d")
+    (grant,) = objects(cluster, *permission, **ahead)
+    for made in (link, grant):
+        left = datetime.fromisoformat(made["expires_at"]) - datetime.now(UTC)
+        assert timedelta(hours=23) < left < timedelta(hours=25)
+    found = objects(cluster, "audit", "--since", "1h", **ahead)
+    assert "create_public_token" in [each["action"] for each in found]
 
 
 @pytest.mark.long
@@ -154,7 +172,7 @@ def test_permission_on_a_bucket_is_of_a_user_a_group_or_a_role(
     (made,) = objects_in(
         output(
             cluster,
-            *("grant", "add", "lab", "write", "--bucket", name, "--type", principal_type),
+            *("grant", "add", "lab", "write", "--bucket", name, "--type", principal_type, "--create"),
             *("--expires", "7d", "--json"),
         )
     )

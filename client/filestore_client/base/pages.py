@@ -34,9 +34,9 @@ async def pages(
 
 
 def with_query(path: str, **parameters: object) -> str:
-    """The path with these parameters; None and "" are left out, truth is `true`."""
+    """The path with these parameters; None and "" are left out, truth is `1`."""
     named: Mapping[str, str] = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
+        name: str(int(value)) if isinstance(value, bool) else str(value)
         for name, value in parameters.items()
         if value not in (None, "")
     }

@@ -14,7 +14,8 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from email.utils import formatdate, parsedate_to_datetime
 from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -72,6 +73,7 @@ class Transport:
         self._token = token_of(token)
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
+        self.time = ServerTime()
         self.without_bytes: set[str] = set()  # nodes that take none with a creation; siblings share it
 
     def sibling(self) -> "Transport":
@@ -158,6 +160,7 @@ class Transport:
         async with self._session.request(
             method, (url or self.url) + path, timeout=timeout, allow_redirects=False, headers=sent, **request
         ) as response:
+            self.time.hear(response.headers.get("Date", ""))
             if response.status >= 400:
                 error = error_of(response.status, response.headers, await _body(response), path)
                 if response.status == Unauthorized.status and self._token.is_renewed(token):
@@ -234,6 +237,23 @@ class Transport:
             raise Internal(
                 f"{self.url}{path} answered what this client does not understand: {error}"
             ) from error
+
+
+class ServerTime:
+    """The time of the member that answered last, as this machine's clock may be wrong."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0  # of the monotonic clock
+        self.hear(formatdate())
+
+    def hear(self, date: str) -> None:
+        """Note the `Date` of an answer; one that cannot be read changes nothing."""
+        with suppress(ValueError):
+            self._ahead_s = parsedate_to_datetime(date).timestamp() - time.monotonic()
+
+    def now_s(self) -> float:
+        """Return seconds since 1970; by this machine's clock until an answer has come."""
+        return time.monotonic() + self._ahead_s
 
 
 class AnswerLost(aiohttp.ClientConnectionError):

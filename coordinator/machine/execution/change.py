@@ -2,8 +2,9 @@
 
 import sqlite3
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from ca.errors import InvalidRequest
 from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.replies import Sessions
 
@@ -19,6 +20,17 @@ class Change(Struct, frozen=True):
     at_ms: int
     users: Users
     sessions: Sessions
+
+    def end_ms(self, expires_at_ms: int | None, ttl_seconds: int | UnsetType) -> int | None:
+        """Return when something ends: at the given time, or after `ttl_seconds` of the leader's time.
+
+        None if neither is given. Raises InvalidRequest for a time that has passed.
+        """
+        if ttl_seconds is not UNSET:
+            return self.at_ms + ttl_seconds * 1000
+        if expires_at_ms is not None and expires_at_ms <= self.at_ms:
+            raise InvalidRequest("expires_at: this time has passed.")
+        return expires_at_ms
 
     def touch_view(self) -> None:
         """Let nodes that watch the view know that what GetView answers has changed."""

@@ -26,9 +26,11 @@ from coordinator.protocol.commands import (
     Command,
     CreateFile,
     CreatePartial,
+    CreatePublicToken,
     DeleteBucket,
     DeleteFile,
     ForgetInstance,
+    GrantPermission,
     HashWhole,
     MoveNode,
     PlaceUpload,
@@ -64,6 +66,7 @@ NODES_TELL_RULES: Final = 6  # nodes say which rules they know, and are refused 
 CONTENT_COMES_WITH_CREATION: Final = 6  # a file is created with content that nodes have stored already
 SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older release would not find them
 PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leaves no partial uploads
+ENDS_ARE_COUNTED: Final = 6  # a permission or a public link may end so many seconds from the leader's time
 BEFORE_TOLD: Final = 5  # coordinators that do not tell the rules in force with each heartbeat know these
 RULES: Final = 6  # the newest that this program knows
 
@@ -92,6 +95,8 @@ FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a co
     (DeleteFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,
     (UpdateBucket, "unchanged_since_ms"): STATES_ARE_DISTINCT,
     (DeleteBucket, "unchanged_since_ms"): STATES_ARE_DISTINCT,
+    (GrantPermission, "ttl_seconds"): ENDS_ARE_COUNTED,
+    (CreatePublicToken, "ttl_seconds"): ENDS_ARE_COUNTED,
 }
 _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these from there on; coordinators that know older rules alone do not have them.

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from coordinator.model.bounds import Count, Instant, Names, Text
+from coordinator.model.bounds import Count, Instant, LifeSeconds, Names, Text
 from coordinator.model.records import Caller
 from coordinator.protocol.commands.root import Command
 
@@ -95,6 +95,7 @@ class GrantPermission(Command, frozen=True, kw_only=True, tag="grant_permission"
     """Needs admin on the bucket or file. Replies with the PermissionRecord.
 
     The same principal and level again keep the entry and its id; the new expiry holds (None never ends).
+    `ttl_seconds`, instead of `expires_at_ms`, counts from the leader's time.
     """
 
     caller: Caller
@@ -105,6 +106,7 @@ class GrantPermission(Command, frozen=True, kw_only=True, tag="grant_permission"
     principal_type: PrincipalType
     principal_id: Text
     expires_at_ms: Instant | None
+    ttl_seconds: LifeSeconds | UnsetType = UNSET
 
 
 class WithdrawPermission(Command, frozen=True, kw_only=True, tag="withdraw_permission"):
@@ -119,7 +121,8 @@ class WithdrawPermission(Command, frozen=True, kw_only=True, tag="withdraw_permi
 class CreatePublicToken(Command, frozen=True, kw_only=True, tag="create_public_token"):
     """Needs admin on the file. Replies with the PublicTokenRecord.
 
-    Lives until `expires_at_ms`, None for a day. `bucket_id` "" or the file's own.
+    Lives until `expires_at_ms`, None for a day. `ttl_seconds`, instead of it, counts from the leader's time.
+    `bucket_id` "" or the file's own.
     """
 
     caller: Caller
@@ -128,6 +131,7 @@ class CreatePublicToken(Command, frozen=True, kw_only=True, tag="create_public_t
     token_id: Text
     token_sha256: Text
     expires_at_ms: Instant | None
+    ttl_seconds: LifeSeconds | UnsetType = UNSET
 
 
 class RevokePublicToken(Command, frozen=True, kw_only=True, tag="revoke_public_token"):

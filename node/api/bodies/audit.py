@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from coordinator.model.bounds import LIFE_SECONDS_MAX
 from coordinator.runtime.audit_pages import CURSOR
 from node.api.bodies.fields import Count, FilterText, GivenTimestamp, Timestamp
 
@@ -26,6 +27,16 @@ Target = Annotated[
 ]
 Since = Annotated[GivenTimestamp, Meta(description="Only from this time on; any RFC 3339 time with a zone.")]
 Until = Annotated[GivenTimestamp, Meta(description="Only before this time; any RFC 3339 time with a zone.")]
+
+SinceSeconds = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=LIFE_SECONDS_MAX,
+        description="Only entries of the last N seconds, by the clock of this member; not with `since`.",
+        examples=[86_400],
+    ),
+]
 
 
 class AuditFilters(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import InvalidRequest, NotFound
+from coordinator.model.timestamps import parse_rfc3339
 from node.base.identifiers import is_sha256, is_uuid
 
 Check = Callable[[str, str], str]  # of a text, and the name of its field: the text as it is taken
@@ -52,6 +53,16 @@ def check_sha256(text: str) -> str:
     if text and not is_sha256(text.lower()):
         raise InvalidRequest("blob_sha256: expected 64 hex digits")
     return text.lower()
+
+
+def end_ms(expires_at: str, ttl_seconds: int | None) -> int | None:
+    """Return `expires_at` in milliseconds since 1970, None if it is "".
+
+    Raises InvalidRequest if `ttl_seconds` is given too: the leader counts that from its own time.
+    """
+    if expires_at and ttl_seconds is not None:
+        raise InvalidRequest("ttl_seconds: give either this or expires_at")
+    return parse_rfc3339(expires_at, "expires_at") if expires_at else None
 
 
 def path_uuid(request: web.Request, name: str = "file_uuid") -> str:

@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from coordinator.model.bounds import TEXT_CHARS_MAX
+from coordinator.model.bounds import LIFE_SECONDS_MAX, TEXT_CHARS_MAX
 
 SIZE_BYTES_MAX: Final = 2**53 - 1  # what a JSON number holds exactly everywhere
 RETENTION_HOURS_MAX: Final = 876_000  # a hundred years
@@ -93,6 +93,15 @@ GivenTimestamp = Annotated[
         description="Any RFC 3339 time with a zone.",
         examples=["2026-11-20T12:00:00.000Z"],
         extra_json_schema={"format": "date-time"},
+    ),
+]
+TtlSeconds = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=LIFE_SECONDS_MAX,
+        description="When it ends, in seconds from now by the clock of the cluster; instead of `expires_at`.",
+        examples=[86_400],
     ),
 ]
 Deleted = Annotated[

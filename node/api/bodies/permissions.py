@@ -14,6 +14,7 @@ from node.api.bodies.fields import (
     NextCursor,
     PermissionLevel,
     PrincipalKind,
+    TtlSeconds,
     UserId,
     Uuid,
 )
@@ -34,6 +35,7 @@ class GrantBody(Request, frozen=True, kw_only=True):
     expires_at: Annotated[
         GivenTimestamp, Meta(description="When it ends, an RFC 3339 time to come. Left out: never.")
     ] = ""
+    ttl_seconds: TtlSeconds | None = None
 
 
 class PermissionBody(Struct, frozen=True, kw_only=True):

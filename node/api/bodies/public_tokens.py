@@ -17,6 +17,7 @@ from node.api.bodies.fields import (
     KindOfFile,
     NextCursor,
     Timestamp,
+    TtlSeconds,
     UserId,
     Uuid,
 )
@@ -35,6 +36,7 @@ class CreatePublicTokenBody(Request, frozen=True, kw_only=True):
         GivenTimestamp,
         Meta(description="When the link ends, an RFC 3339 time within 30 days. Left out: in 24 hours."),
     ] = ""
+    ttl_seconds: TtlSeconds | None = None
     file_uuid: Annotated[GivenUuid, Meta(description="The file, when sent.")] = ""
 
 

@@ -58,6 +58,17 @@ def test_same_grant_again_keeps_the_entry_with_the_new_expiry_and_grantor(state:
 
 
 @TARGETS
+def test_life_is_counted_from_the_time_of_the_leader_also_when_it_is_granted_again(
+    state: State, on: str
+) -> None:
+    for ttl_seconds in (60, 1):
+        made = state.done(grant(ADMIN, on, "user:bob", "read", ttl_seconds=ttl_seconds))
+        assert made["expires_at_ms"] == state.at_ms + 1000 * ttl_seconds
+        assert state.ask(list_permissions(ADMIN, on))["permissions"] == [made]
+        state.at_ms += HOUR_MS
+
+
+@TARGETS
 def test_other_levels_and_principals_are_other_entries(state: State, on: str) -> None:
     for principal, level in (
         ("user:x", "read"),

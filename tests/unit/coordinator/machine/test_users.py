@@ -301,3 +301,31 @@ def test_join_token_that_was_used_admits_nobody_after_the_end_of_its_maker(state
     state.done(join("t2", "t2-2"))
     tokens = state.ask(queries.ListJoinTokens(caller=ADMIN))["join_tokens"]
     assert [(token["uses"], token["uses_max"]) for token in tokens] == [(1, 1), (2, 3)]
+
+
+def check(state: State, kind: Any, name: str) -> Any:
+    caller = state.user("curious")  # no admin
+    return state.ask(queries.CheckPrincipal(caller=caller, principal_type=kind, principal_id=name))
+
+
+@pytest.mark.parametrize(("kind", "names"), [("group", "groups"), ("role", "roles")])
+def test_group_or_role_exists_while_a_user_has_it(state: State, kind: str, names: str) -> None:
+    assert check(state, kind, "lab") == "not_found"
+    state.done(put_user("alice", **{names: ["a", "lab"]}))
+    assert check(state, kind, "lab") is None
+    assert [check(state, other, "lab") for other in {"user", "group", "role"} - {kind}] == ["not_found"] * 2
+    state.done(put_user("alice", **{names: ["labs", "la"]}))
+    assert check(state, kind, "lab") == "not_found"
+    state.done(put_user("alice", **{names: ["lab"]}))
+    state.done(delete("alice"))
+    assert check(state, kind, "lab") == "not_found"
+
+
+def test_user_exists_until_it_is_deleted_and_built_in_roles_always(state: State) -> None:
+    state.done(put_user("alice"))
+    assert check(state, "user", "alice") is None
+    state.done(delete("alice"))
+    assert check(state, "user", "alice") == "not_found"
+    assert [check(state, "role", name) for name in ("admin", "service")] == [None, None]
+    nobody = queries.CheckPrincipal(caller=Caller("alice", 1), principal_type="user", principal_id="admin")
+    assert state.ask(nobody) == "unauthorized"

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import time
 
 import pytest
 
@@ -65,7 +64,7 @@ def token(**claims: object) -> str:
 
 
 def test_token_that_has_ended_is_told_since_when() -> None:
-    error = explained(token(sub="alice", exp=time.time() - 7200), "in FILE")
+    error = explained(token(sub="alice", exp=1_800_000_000), "in FILE", at_s=1_800_007_200)
     assert re.fullmatch(r"The token of alice in FILE ended at 2\S+Z, 2 h ago\. .+", error.details)
     assert error.details.endswith("An admin mints another: filestore token user alice")
 
@@ -75,9 +74,9 @@ def test_token_that_has_ended_is_told_since_when() -> None:
 )
 def test_token_that_says_nothing_of_itself_is_told_as_not_taken(text: str) -> None:
     assert claims_of(text) == ("", 0.0)
-    assert explained(text, "in FILE").details.startswith("The token in FILE is not taken: ")
+    assert explained(text, "in FILE", at_s=0).details.startswith("The token in FILE is not taken: ")
 
 
 def test_what_else_is_raised_fails() -> None:
     assert exit_code_of(ValueError("a bug")) == 1
-    assert isinstance(explained("", "in FILE"), FilestoreError)
+    assert isinstance(explained("", "in FILE", at_s=0), FilestoreError)

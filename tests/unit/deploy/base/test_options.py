@@ -40,8 +40,9 @@ def test_digest_is_in_small_letters_and_has_its_length() -> None:
             Digest(4).convert(wrong, None, None)
 
 
-def test_end_is_a_time_in_utc() -> None:
-    assert Expiry().convert("2026-12-24T18:00:00+01:00", None, None) == "2026-12-24T17:00:00.000Z"
-    assert Expiry().convert("7d", None, None).endswith("Z")
+def test_end_is_a_time_in_utc_or_a_duration_that_is_left_to_the_cluster() -> None:
+    until = {"expires_at": "2026-12-24T17:00:00.000Z"}
+    assert Expiry().convert("2026-12-24T18:00:00+01:00", None, None) == until
+    assert Expiry().convert("7d", None, None) == {"ttl_seconds": 604800}
     with pytest.raises(click.UsageError, match="neither"):
         Expiry().convert("soon", None, None)

@@ -8,12 +8,13 @@ from typing import cast
 import msgspec
 import pytest
 
+from coordinator.machine.execution import rules
 from coordinator.machine.execution.rules import FIRST, RULES
 from coordinator.model.records import DEFAULT_BUCKET_ID
 from coordinator.protocol import commands
 from coordinator.protocol.commands import SESSION_NUMBER_MIN
 from coordinator.storage.state_store import Store, TooOld
-from tests.unit.state import ADMIN, State, certificate, create, dump, join, join_token
+from tests.unit.state import ADMIN, State, certificate, create, dump, grant, join, join_token, public_token
 
 
 @pytest.fixture
@@ -129,3 +130,10 @@ def test_digests_by_different_rules_differ(state: State, tmp_path: Path) -> None
     with closing(newer.store):
         newer.nodes("n1")
         assert newer.apply(commands.HashState())["digest"] != state.apply(commands.HashState())["digest"]
+
+
+def test_life_from_the_time_of_the_leader_waits_for_coordinators_that_know_it() -> None:
+    """An older one would apply the command without it: a permission without end."""
+    for command in (grant(ADMIN, "file:f1", "user:bob"), public_token(ADMIN, "f1", "t1")):
+        assert rules.needed(command) == FIRST
+        assert rules.needed(msgspec.structs.replace(command, ttl_seconds=1)) == rules.ENDS_ARE_COUNTED
