@@ -4,6 +4,7 @@ from tests.mutants.beliefs import BELIEFS
 from tests.mutants.commands import COMMANDS
 from tests.mutants.consensus import CONSENSUS
 from tests.mutants.content import CONTENT
+from tests.mutants.grants import GRANTS
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
 from tests.mutants.rights import RIGHTS
@@ -18,6 +19,7 @@ MUTANTS = (
     *CONTENT,
     *COMMANDS,
     *RIGHTS,
+    *GRANTS,
 )
 
 __all__ = ["MUTANTS"]

@@ -68,6 +68,15 @@ def test_token_lives_for_a_day_unless_told_otherwise(state: State) -> None:
     assert state.done(public_token(ALICE, "f1", "t2", expires_at_ms=until))["expires_at_ms"] == until
 
 
+def test_life_of_a_token_counts_from_the_time_of_the_leader_and_is_bounded(state: State) -> None:
+    made = state.done(public_token(ALICE, "f1", "t1", ttl_seconds=60))
+    assert made["expires_at_ms"] == state.at_ms + 60_000
+    month = public_token(ALICE, "f1", "t2", ttl_seconds=30 * DAY_MS // 1000)
+    assert state.done(month)["expires_at_ms"] == state.at_ms + 30 * DAY_MS
+    longer = public_token(ALICE, "f1", "t3", ttl_seconds=30 * DAY_MS // 1000 + 1)
+    assert state.apply(longer) == "invalid_request"
+
+
 def test_token_opens_the_content_of_its_file_and_no_other(state: State) -> None:
     state.done(public_token(ALICE, "f1", "t1"))
     found = content(state)
