@@ -3,11 +3,13 @@
 Safe from several threads at once.
 """
 
+import dis
 import functools
 import io
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import (
     Any,
     Concatenate,
@@ -27,7 +29,7 @@ from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token
 from filestore_client.client import AsyncClient, connection_from_environment
 from filestore_client.files import Files, Images, KindFiles
-from filestore_client.loop_thread import LoopThread
+from filestore_client.loop_thread import LoopThread, never_collect
 from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.writing import AsyncWriter
 
@@ -37,6 +39,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 BUFFER_BYTES = 1 << 20
+_WITH_EXCEPT_START = dis.opmap.get("WITH_EXCEPT_START", -1)
 
 
 class Blocking(Generic[A_co]):
@@ -72,12 +75,36 @@ def listing(
     return call
 
 
-class BlockingReader(io.RawIOBase):
+class _OpenFile(io.RawIOBase, Generic[A]):
+    """An open file, in the process that opened it: its connections are no others'."""
+
+    def __init__(self, inner: A, loop: LoopThread) -> None:
+        super().__init__()
+        self._inner, self._loop, self._pid = inner, loop, os.getpid()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Raises RuntimeError in a process that was forked since."""
+        if self._is_of_parent():
+            work.close()
+            raise RuntimeError("this file was opened before the process was forked: open it again")
+        return self._loop.run(work)
+
+    def _abandon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run it without waiting. In a forked process leave everything to the parent."""
+        if self._is_of_parent():
+            never_collect(self._inner)
+        else:
+            self._loop.abandon(work)
+
+    def _is_of_parent(self) -> bool:
+        return self._pid != os.getpid()
+
+
+class BlockingReader(_OpenFile[AsyncReader]):
     """Stored content as a file that is open for reading."""
 
     def __init__(self, inner: AsyncReader, loop: LoopThread) -> None:
-        super().__init__()
-        self._inner, self._loop = inner, loop
+        super().__init__(inner, loop)
         self.size_bytes = inner.size_bytes
 
     def readable(self) -> bool:
@@ -99,30 +126,32 @@ class BlockingReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Some of the next bytes; how many, 0 at the end. Raises FilestoreError."""
         view = memoryview(buffer).cast("B")
-        part = self._loop.run(self._inner.read(len(view)))
+        part = self._run(self._inner.read(len(view)))
         view[: len(part)] = part
         return len(part)
 
     def readall(self) -> bytes:
         """All that is left. Raises FilestoreError."""
-        return self._loop.run(self._inner.read())
+        return self._run(self._inner.read())
 
     def close(self) -> None:
         """End what is under way."""
         if not self.closed:
-            self._loop.abandon(self._inner.close)
+            self._abandon(self._inner.close)
         super().close()
 
 
-class BlockingWriter(io.RawIOBase):
+class BlockingWriter(_OpenFile[AsyncWriter]):
     """A new file that is open for writing; `record` once it was closed.
 
     One that is neither closed nor left by `with` before it is collected is given up, unlike a file on disk.
+    So is one that is closed because an exception leaves a `with` statement: that of a wrapper (text, gzip) or
+    of who opened it (pandas), which do not hand the exception on.
     """
 
     def __init__(self, inner: AsyncWriter, loop: LoopThread) -> None:
-        super().__init__()
-        self._inner, self._loop = inner, loop
+        super().__init__(inner, loop)
+        self._known_error = sys.exception()
 
     @property
     def record(self) -> FileRecord | None:
@@ -139,20 +168,28 @@ class BlockingWriter(io.RawIOBase):
 
     def write(self, part: Any) -> int:
         """Take all of these bytes. Raises FilestoreError."""
-        return self._loop.run(self._inner.write(bytes(part)))
+        if self.closed:
+            raise ValueError("the file is closed")
+        return self._run(self._inner.write(bytes(part)))
 
     def close(self) -> None:
         """End the upload: the file is available then. Raises FilestoreError."""
-        if not self.closed:
-            try:
-                self._loop.run(self._inner.close())
-            finally:
-                super().close()
+        if self.closed:
+            return
+        if sys.exception() is not self._known_error and is_with_left_by_exception():
+            self.abort()
+            return
+        try:
+            self._run(self._inner.close())
+        finally:
+            super().close()
 
     def abort(self) -> None:
         """Give the upload up."""
-        self._loop.run(self._inner.abort())
-        super().close()
+        try:
+            self._run(self._inner.abort())
+        finally:
+            super().close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -163,10 +200,31 @@ class BlockingWriter(io.RawIOBase):
         else:
             self.abort()
 
-    def __del__(self) -> None:
+    def give_up(self) -> None:
+        """Give the upload up without waiting, for finalizers. Again is harmless."""
         if not self.closed:
-            self._loop.abandon(self._inner.abort)
+            self._abandon(self._inner.abort)
             super().close()
+
+    def _dealloc_warn(self, _wrapper: object) -> None:
+        """Called by the wrappers of `io` before they close it because they are collected."""
+        self.give_up()
+
+    def __del__(self) -> None:
+        self.give_up()
+
+
+def is_with_left_by_exception() -> bool:
+    """Return whether a caller, near or far, is in the exit of a `with` statement that an exception leaves.
+
+    Only the interpreter's instruction tells that: C's `__exit__` of `io` has no frame.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _WITH_EXCEPT_START:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class BlockingProjects(Blocking[KindFiles[Project]]):
@@ -321,7 +379,10 @@ class BlockingAudit(Blocking[administration.Audit]):
 
 
 class Client:
-    """The client for code that does not await; see AsyncClient. Use `with`, or `close` it."""
+    """The client for code that does not await; see AsyncClient. Use `with`, or `close` it.
+
+    A process that was forked may go on with it: it gets a thread and connections of its own.
+    """
 
     def __init__(
         self,
@@ -332,13 +393,8 @@ class Client:
         deadline_s: float = DEADLINE_S,
     ) -> None:
         inner = AsyncClient(urls, root_pem=root_pem, token=token, deadline_s=deadline_s)
-        self._loop = LoopThread(functools.partial(inner.__aexit__, None, None, None))
+        self._loop = LoopThread(inner.__aenter__, functools.partial(inner.__aexit__, None, None, None))
         self._inner = inner
-        try:
-            self._loop.run(inner.__aenter__())
-        except BaseException:
-            self._loop.close()
-            raise
         self.files = BlockingFiles(inner.files, self._loop)
         self.projects = BlockingProjects(inner.projects, self._loop)
         self.images = BlockingImages(inner.images, self._loop)

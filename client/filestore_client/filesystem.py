@@ -4,24 +4,27 @@ Buckets are directories of the root; a file lies in its bucket under its name, w
 are not unique: the newest available file of a name is meant, and `filestore://BUCKET/NAME?id=FILE_UUID` names
 one exactly. What is written is a new file, and deleting the newest brings the one before to light. Deeper
 directories there are none, nor transactions. fsspec's own documentation says what each method does.
+
+A `with` statement that an exception leaves stores nothing, however its file was opened and wrapped.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.core import has_magic
+from fsspec.core import get_compression, has_magic
 from fsspec.spec import AbstractFileSystem
 
 from filestore_client.base.errors import Gone, NotFound
 from filestore_client.base.records import Bucket, FileSummary, Kind
 from filestore_client.blocking import Client
 from filestore_client.client import connection_from_environment
+from filestore_client.filesystem_files import CompressedFile, ReadFile, WrittenFile
 
 _BY_ID = re.compile(r"(.*)\?id=([0-9A-Fa-f-]{36})", re.DOTALL)
 
@@ -98,16 +101,43 @@ class FilestoreFileSystem(AbstractFileSystem):
             return False
         return True
 
-    def expand_path(self, path: Any, *arguments: Any, **options: Any) -> list[str]:
-        """What patterns stand for. A path that ends in `?id=` is none, though there is a `?` in it."""
+    def expand_path(
+        self, path: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
+    ) -> list[str]:
+        """Return the paths that patterns stand for. A path that exists as it is is no pattern."""
         given = [path] if isinstance(path, (str, os.PathLike)) else path
         paths = [str(self._strip_protocol(each)) for each in given]
-        exact = {each for each in paths if _BY_ID.fullmatch(each)}
-        if not exact:
-            return list(super().expand_path(path, *arguments, **options))
-        others = [each for each in paths if each not in exact]
-        expanded = super().expand_path(others, *arguments, **options) if others else []
-        return sorted({*exact, *expanded})
+        literal = [each for each in paths if self._is_literal(each)]
+        found = set(literal)
+        if recursive:
+            for bucket in (each for each in literal if "/" not in each):
+                found.update(self.find(bucket, maxdepth=maxdepth, withdirs=True))
+        others = [each for each in paths if each not in literal]
+        if others or not literal:
+            found.update(super().expand_path(others, recursive, maxdepth, **options))
+        return sorted(found)
+
+    def get(self, rpath: Any, lpath: Any, *arguments: Any, **options: Any) -> None:
+        """Download what a path or a pattern stands for; see fsspec."""
+        super().get(*self._pair(rpath, lpath, os.path.isdir), *arguments, **options)
+
+    def copy(self, path1: Any, path2: Any, *arguments: Any, **options: Any) -> None:
+        """Copy what a path or a pattern stands for; see fsspec."""
+        super().copy(*self._pair(path1, path2, self.isdir), *arguments, **options)
+
+    def _is_literal(self, path: str) -> bool:
+        """Whether a path looks like a pattern and exists. Raises what Client does if that cannot be told."""
+        return has_magic(path) and (_BY_ID.fullmatch(path) is not None or self.exists(path))
+
+    def _pair(self, source: Any, target: Any, is_directory: Callable[[str], bool]) -> tuple[Any, Any]:
+        """Return lists of one for a file that looks like a pattern: fsspec would put it below `target`."""
+        path = "" if isinstance(source, list) else self._strip_protocol(source)
+        if "/" not in path or isinstance(target, list) or not self._is_literal(path):
+            return source, target
+        into = str(target)
+        if into.endswith("/") or is_directory(into):
+            into = f"{into.rstrip('/')}/{self.info(path)['name'].rpartition('/')[2]}"
+        return [path], [into]
 
     def created(self, path: str) -> datetime:
         """When the file was made."""
@@ -263,6 +293,21 @@ class FilestoreFileSystem(AbstractFileSystem):
         with self.open(path, "wb") as target:
             target.write(value)
 
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Any = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """A file of the cluster; see fsspec. One that is left by an exception is not stored, in text too."""
+        codec = get_compression(self._strip_protocol(path), compression)
+        if codec is None or "r" in mode or "b" not in mode:
+            return super().open(path, mode, block_size, cache_options, compression, **options)
+        return CompressedFile(super().open(path, mode, **options), codec)
+
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         """A file of the cluster, for `rb` and `wb`; `xb` raises FileExistsError where there is one."""
         path = self._strip_protocol(path)
@@ -272,7 +317,7 @@ class FilestoreFileSystem(AbstractFileSystem):
             entry = self.info(path)
             if entry["type"] == "directory":
                 raise IsADirectoryError(path)
-            return self.client.files.open(entry["file_uuid"])
+            return ReadFile(self, path, entry, **options)
         if mode == "xb" and self.exists(path):
             raise FileExistsError(path)
         if mode not in ("wb", "xb"):
@@ -283,7 +328,9 @@ class FilestoreFileSystem(AbstractFileSystem):
         if self.auto_mkdir:
             self.makedirs(bucket_name, exist_ok=True)
         bucket_id = self._bucket(bucket_name).bucket_id
-        return self.client.files.open(name, "wb", kind=self.kind, bucket_id=bucket_id, **_fields(options))
+        files = self.client.files
+        opening = files.inner.open(name, "wb", kind=self.kind, bucket_id=bucket_id, **_fields(options))
+        return WrittenFile(self, path, files.loop.run(opening), files.loop)
 
     def _bucket(self, name: str) -> Bucket:
         """Raises FileNotFoundError."""

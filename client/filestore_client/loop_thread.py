@@ -6,6 +6,8 @@ It ends with `close`, with the last reference to it, or with the program, whiche
 import asyncio
 import atexit
 import concurrent.futures
+import ctypes
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -17,33 +19,37 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines for any thread until it is closed. On uvloop where that is installed."""
+    """Runs coroutines for any thread until it is closed. On uvloop where that is installed.
 
-    def __init__(self, at_end: Callable[[], Awaitable[None]]) -> None:
-        """`at_end` runs in the loop as the last thing."""
-        self._worker = _Worker(at_end)
-        self._end = weakref.finalize(self, self._worker.stop)  # in any thread, which must not wait there
-        self._end.atexit = False
+    A forked process has no thread of its parent: it begins anew with the first coroutine.
+    """
+
+    def __init__(
+        self, at_start: Callable[[], Coroutine[Any, Any, object]], at_end: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`at_start` and `at_end` run in the loop as the first and the last thing.
+
+        Raises what `at_start` does.
+        """
+        self._at_start, self._at_end = at_start, at_end
+        # Reentrant: a finalizer may come at any moment, also while this thread has it.
+        self._lock = threading.RLock()
+        self._worker: _Worker | None = None
+        self._is_closed = False
+        self._here()
+        _LOOPS.add(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What the coroutine returns or raises. An interrupt cancels it, and waits for its end.
 
         Raises RuntimeError when this is closed, also meanwhile, or used within its own loop.
         """
-        running: concurrent.futures.Future[T] | None = None
         try:
-            running = self._worker.begin(work)
-            return running.result()
-        except concurrent.futures.CancelledError:
-            raise RuntimeError("the client was closed meanwhile") from None
+            worker = self._here()
         except BaseException:
-            if running is None:  # interrupted before it began, or so soon that nobody knows
-                with suppress(RuntimeError, ValueError):
-                    work.close()
-            elif not running.done():
-                running.cancel()
-                self._worker.wait_for_cancelled()
+            work.close()
             raise
+        return worker.run(work)
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """The items one by one. The iterator ends soon after the caller stops early."""
@@ -53,19 +59,58 @@ class LoopThread:
                 return [item]
             return []
 
+        worker = self._here()
         try:
-            while found := self.run(following()):
+            while found := worker.run(following()):
                 yield found[0]
+                if self._worker is not worker:
+                    raise RuntimeError("this was begun before the process was forked: begin it again")
         finally:  # of a generator that is collected, in any thread: this must not wait
-            self._worker.end(items)
+            if self._worker is worker:
+                worker.end(items)
+            else:
+                never_collect(items)
 
     def abandon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Begin this in the loop, unless it is closed, and do not wait: for finalizers."""
-        self._worker.soon(work)
+        if self._worker is not None:
+            self._worker.soon(work)
 
     def close(self) -> None:
         """End what runs, and the thread. Again is harmless."""
-        self._worker.close()
+        self._is_closed = True
+        if self._worker is not None:
+            self._worker.close()
+
+    def leave_to_parent(self) -> None:
+        """Begin anew in a process that was forked.
+
+        Nothing of the parent's loop may be touched, nor collected: its sockets and their registrations are
+        shared, and to close them here would cut off the parent.
+        """
+        self._lock = threading.RLock()
+        if self._worker is not None:
+            never_collect((self._worker, self._at_start))
+            self._end.detach()
+            self._worker = None
+
+    def _here(self) -> "_Worker":
+        """The worker of this process. Raises what `at_start` does; RuntimeError when this is closed."""
+        with self._lock:
+            if self._worker is not None:
+                return self._worker
+            if self._is_closed:
+                raise RuntimeError("the client is closed")
+            worker = _Worker(self._at_end)
+            try:
+                worker.run(self._at_start())
+            except BaseException:
+                worker.close()
+                raise
+            self._end = weakref.finalize(self, worker.stop)  # in any thread, which must not wait there
+            self._end.atexit = False
+            self._worker = worker
+            return worker
 
 
 class _Worker:
@@ -74,8 +119,7 @@ class _Worker:
     def __init__(self, at_end: Callable[[], Awaitable[None]]) -> None:
         self._at_end = at_end
         self._loop = _new_loop()
-        # Reentrant: a finalizer may come at any moment, also while this thread has it.
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # for finalizers, too
         self._is_closed = False
         self._ending: set[asyncio.Task[object]] = set()
         self._thread = threading.Thread(target=self._main, name="filestore-client", daemon=True)
@@ -88,6 +132,23 @@ class _Worker:
             if self._is_closed or threading.current_thread() is self._thread:
                 raise RuntimeError("the client is closed, or used within its own loop")
             return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """See `LoopThread.run`."""
+        running: concurrent.futures.Future[T] | None = None
+        try:
+            running = self.begin(work)
+            return running.result()
+        except concurrent.futures.CancelledError:
+            raise RuntimeError("the client was closed meanwhile") from None
+        except BaseException:
+            if running is None:  # interrupted before it began, or so soon that nobody knows
+                with suppress(RuntimeError, ValueError):
+                    work.close()
+            elif not running.done():
+                running.cancel()
+                self.wait_for_cancelled()
+            raise
 
     def wait_for_cancelled(self) -> None:
         """Let what was cancelled clean up."""
@@ -159,7 +220,24 @@ class _Worker:
             self._loop.stop()
 
 
+_LOOPS: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 _WORKERS: "weakref.WeakSet[_Worker]" = weakref.WeakSet()
+
+
+def never_collect(left: object) -> None:
+    """Let something live until this process ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
+
+
+def _leave_to_parent() -> None:
+    """In a process that was forked, before anything else runs."""
+    for each in list(_LOOPS):
+        each.leave_to_parent()
+    _WORKERS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @atexit.register

@@ -73,6 +73,8 @@ class Transport:
         self._token = token_of(token)
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
+        self._connector: _Connector | None = None
+        self._of_parents: list[object] = []  # never closed here: that would cut off the parent
         self.time = ServerTime()
         self.without_bytes: set[str] = set()  # nodes that take none with a creation; siblings share it
 
@@ -90,6 +92,8 @@ class Transport:
         return made
 
     async def __aenter__(self) -> Self:
+        if self._session is not None and not self._session.closed:  # this process was forked since
+            self._of_parents.append((self._session, self._connector))
         self._connector = _Connector(self._context)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
@@ -107,6 +111,7 @@ class Transport:
     ) -> None:
         assert self._session is not None
         await self._session.close()
+        assert self._connector is not None
         await self._connector.abort()
 
     @property
