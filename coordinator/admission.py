@@ -13,11 +13,14 @@ state.
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from ca.errors import Conflict, Gone, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address
 from ca.tls import Peer
 from coordinator.machine.execution.rules import NODES_TELL_RULES
+from coordinator.machine.nodes import is_forgotten
 from coordinator.model.instance import contradiction, parsed
 from coordinator.model.records import ClusterView, NodeRecord
 from coordinator.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
@@ -26,6 +29,10 @@ from coordinator.protocol.queries import GetView
 from coordinator.rpc.node_health import PLACEABLE_S, NodeHealth
 from coordinator.storage.state_store import Store
 
+_UNKNOWN: Final = (
+    "the cluster does not know its certificate; if it is the right process, revoke the node, and let it join"
+    " anew with a token of its name"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +63,8 @@ class Admission:
         """Raises Unauthorized unless the peer is a member with a live certificate.
 
         What counts is this coordinator's state. Raises Gone for a member that was removed, so that it can
-        tell whoever looks; Conflict for a process that does not speak for its node.
+        tell whoever looks; Conflict for a process that does not speak for its node; Unavailable while the
+        leader has not recorded a certificate that a restore has forgotten.
         """
         identity = peer.identity
         if identity.cluster != self._own.cluster:
@@ -66,13 +74,41 @@ class Admission:
                 raise Gone("This coordinator was removed from the cluster.")
             return
         node = self._node(identity.id)
-        if not self._is_live(identity.id, peer.serial):
-            if node is None:
-                raise Gone("This node was removed from the cluster.")
-            raise Unauthorized(f"the certificate of {identity.uri} is revoked or unknown")
+        is_live = self._is_live(identity.id, peer.serial)
+        if not is_live:
+            self._require_forgotten(node, peer)
         if node is not None and (why := contradiction(node.speaker, peer.instance)):
             self._refuse(node, peer.instance, why)
             raise Conflict(f"This process is not taken for the node {identity.id}: {why}.")
+        if not is_live:
+            raise Unavailable(f"The leader has to record the certificate of the node {identity.id} first.")
+
+    def is_forgotten(self, peer: Peer) -> bool:
+        """Whether the leader has to record the certificate of a node, which a restore has forgotten.
+
+        It does for the process that may speak for the node, as far as the state tells.
+        """
+        identity = peer.identity
+        if identity.role is not Role.NODE or identity.cluster != self._own.cluster:
+            return False
+        node = self._node(identity.id)
+        if node is None or self._is_live(identity.id, peer.serial):
+            return False
+        return not contradiction(node.speaker, peer.instance) and self._has_forgotten(peer)
+
+    def _has_forgotten(self, peer: Peer) -> bool:
+        question = partial(is_forgotten, node_id=peer.identity.id, not_before_ms=peer.not_before_ms)
+        return self._store.look(question)
+
+    def _require_forgotten(self, node: NodeRecord | None, peer: Peer) -> None:
+        """Raises Gone or Unauthorized for a certificate that does not count, and has not been forgotten."""
+        if node is None:
+            raise Gone("This node was removed from the cluster.")
+        if self._has_forgotten(peer):
+            return
+        if self._health.last(node.node_id) is None and peer.serial not in self._view().revoked_serials:
+            self._refuse(node, peer.instance, _UNKNOWN)
+        raise Unauthorized(f"the certificate of {peer.identity.uri} is revoked or unknown")
 
     def require_known(self, peer: Peer, call: AnyCall) -> None:
         """Raises Unavailable for a coordinator that this one does not know, or not yet.

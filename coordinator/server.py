@@ -344,6 +344,7 @@ class _Member:
             service.check,
             calls,
             known.admit,
+            service.recall,
             clock_ms=self.clocks.now_ms,
         )
 

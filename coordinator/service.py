@@ -8,6 +8,8 @@ heartbeats.
 """
 
 import asyncio
+import contextlib
+import logging
 import time
 
 import msgspec
@@ -70,6 +72,7 @@ from coordinator.protocol.commands import (
     OWN_COMMANDS,
     AddIntermediate,
     AddTokenKey,
+    AdmitCertificate,
     AdmitCoordinator,
     AdmitUser,
     AnyCommand,
@@ -102,6 +105,7 @@ from coordinator.storage.state_store import Store
 from coordinator.user_tokens import UserTokens
 
 _encode = msgspec.msgpack.Encoder().encode
+_log = logging.getLogger(__name__)
 
 
 class Service:
@@ -144,6 +148,30 @@ class Service:
     def check(self, peer: Peer) -> None:
         """Raises what `Admission.check` does."""
         self._membership.check(peer)
+
+    async def recall(self, peer: Peer) -> None:
+        """Record the certificate of a node that a restore has forgotten; others are left to `check`.
+
+        Raises NotLeader, FilestoreError.
+        """
+        if not self._membership.is_forgotten(peer):
+            return
+        self._require_leader()
+        certificate = CertificateRecord(
+            serial=peer.serial,
+            pem="",  # the node has it, and nobody asks for it again
+            public_key_sha256="",
+            not_before_ms=peer.not_before_ms,
+            not_after_ms=peer.not_after_ms,
+        )
+        node_id = peer.identity.id
+        with contextlib.suppress(Refused):  # `check` says why
+            await self._change(AdmitCertificate(node_id=node_id, certificate=certificate))
+            _log.warning(
+                "the certificate of the node %s was issued before the restore, and is recorded again",
+                node_id,
+                extra={"serial": peer.serial},
+            )
 
     async def handle(self, peer: Peer, call: AnyCall) -> bytes:
         """The answer in MessagePack. Raises Refused, NotLeader, or a FilestoreError."""

@@ -8,6 +8,7 @@ under the old one it would have forgotten its votes.
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import sqlite3
 from contextlib import closing
@@ -38,7 +39,7 @@ from coordinator.admin.setup import (
 )
 from coordinator.model.clock import now_ms
 from coordinator.model.records import VOTER, CoordinatorRecord
-from coordinator.protocol.commands import Envelope, RecordCoordinators, encode_envelope
+from coordinator.protocol.commands import Envelope, RecordCoordinators, RecordRestore, encode_envelope
 from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, MembershipChange, SnapshotMeta
 from coordinator.rpc.roster import read_known
@@ -54,6 +55,7 @@ from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
 
 COPY_BYTES = 1 << 20
+HISTORY_DIGITS = 12
 STATE_FILES = tuple(
     f"state.sqlite{ending}" for ending in ("", "-wal", "-shm", SUMS, ".install", ".install.sha256", ".origin")
 )
@@ -129,7 +131,7 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
         taken = _checked(copy, snapshot, bundle, own)
         copy.replace(files.state)
         write_identity(files, bundle)
-        _begin_alone(files, config, bundle, taken.index + 1, taken.term + 1)
+        _begin_alone(files, config, bundle, taken.index + 2, taken.term + 1)
         files.write_config(config)
         with contextlib.suppress(AdminDisabled):
             write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
@@ -231,6 +233,15 @@ def _own_intermediate(files: CoordinatorFiles) -> IntermediateCredential | None:
     return max(found, key=lambda each: certificates_in(each.pem)[0].not_valid_after_utc, default=None)
 
 
+def _newer_intermediate(files: CoordinatorFiles, bundle: Bundle) -> IntermediateCredential | None:
+    """That of the bundle, if it signs longer than that of the snapshot, which may have ended by now."""
+    known = _newest_intermediate(files.state)
+    if bundle.intermediate is None or known is None:
+        return bundle.intermediate
+    ends = [certificates_in(each.pem)[0].not_valid_after_utc for each in (known, bundle.intermediate)]
+    return bundle.intermediate if ends[1] > ends[0] else None
+
+
 def _newest_intermediate(state: Path) -> IntermediateCredential | None:
     """As this state has it, while its coordinator runs or not; None if the state cannot be read."""
     try:
@@ -242,8 +253,11 @@ def _newest_intermediate(state: Path) -> IntermediateCredential | None:
 
 
 def copy_durably(source: Path, target: Path, stop: Stop = NEVER) -> None:
-    """Blocks until the copy is durable; its owner alone may read it. Raises WorkStopped: a part is left."""
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, SECRET_MODE)
+    """Copy to a new file for its owner alone; blocks until the copy is durable.
+
+    Raises FileExistsError, also for a symbolic link; WorkStopped, which leaves a part.
+    """
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE)
     with source.open("rb") as original, open(descriptor, "wb") as copy:
         while data := original.read(COPY_BYTES):
             copy.write(data)
@@ -282,13 +296,26 @@ def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord)
 def _begin_alone(
     files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle, index: int, term: int
 ) -> None:
-    """The first change of the new cluster: this coordinator is all of it. The log begins behind it."""
-    own = config.own
-    payload = encode_envelope(Envelope(0, 0, 0, now_ms(), RecordCoordinators(coordinators=[own])))
+    """Make the first changes of the new cluster: another history, and this coordinator is all of it.
+
+    The log begins behind them.
+    """
+    own, at_ms = config.own, now_ms()
+    newer = _newer_intermediate(files, bundle) or IntermediateCredential("", b"")
+    command = RecordRestore(
+        history=secrets.token_hex(HISTORY_DIGITS // 2),
+        intermediate_pem=newer.pem,
+        intermediate_wrapped=newer.wrapped,
+    )
+    payload = encode_envelope(Envelope(0, 0, 0, at_ms, RecordCoordinators(coordinators=[own])))
     change = MembershipChange(Members((own.coordinator_id,)), payload)
+    first = [
+        Entry(index - 1, term, EntryKind.COMMAND, encode_envelope(Envelope(0, 0, 0, at_ms, command))),
+        Entry(index, term, EntryKind.MEMBERSHIP, encode_membership(change)),
+    ]
     store = Store(files.state)
     try:
-        store.apply([Entry(index, term, EntryKind.MEMBERSHIP, encode_membership(change))])
+        store.apply(first)
         root_pem = bootstrap_of(bundle.genesis).root_pem
         authority = SigningAuthority(store, bundle.cluster_key, config.cluster, root_pem)
         new_leaf(files, config, authority.sign_leaf)

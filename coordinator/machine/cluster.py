@@ -4,7 +4,7 @@ import json
 from typing import Final
 
 from ca.errors import Conflict
-from coordinator.machine import coordinators
+from coordinator.machine import coordinators, recounts
 from coordinator.machine.execution import quotas, rules
 from coordinator.machine.execution.access import require_admin
 from coordinator.machine.execution.change import Change, Question
@@ -16,6 +16,7 @@ from coordinator.protocol.commands import (
     Bootstrap,
     RaiseRules,
     RecordCoordinators,
+    RecordRestore,
 )
 from coordinator.protocol.queries import GetView
 
@@ -66,24 +67,35 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
     change.touch_view()
 
 
+def record_restore(change: Change, command: RecordRestore) -> None:
+    """Begin another history: the first change of a restored cluster, which never passes through a log.
+
+    The members of an upload refuse epochs below the highest that they have seen. So unfinished uploads go on
+    in epochs by the clock, which no forgotten takeover has reached. A replica that was marked for deletion
+    may be the only one by now: those are kept that no garbage collection has marked.
+    """
+    db, at_ms = change.db, change.at_ms
+    db.execute(
+        "INSERT OR REPLACE INTO restores (one, history, restored_at_ms) VALUES (1, ?, ?)",
+        (command.history, at_ms),
+    )
+    if command.intermediate_pem:
+        _store_intermediate(change, command.intermediate_pem, command.intermediate_wrapped)
+    db.execute("UPDATE uploads SET epoch = max(epoch + 1, ?)", (at_ms // 1000,))
+    kept = "doomed_at IS NOT NULL AND sha256 IN (SELECT sha256 FROM blobs WHERE collected_at IS NULL)"
+    for (node_id,) in db.execute(f"SELECT DISTINCT node_id FROM blob_replicas WHERE {kept}").fetchall():
+        recounts.begin(db, node_id)
+    db.execute(f"UPDATE blob_replicas SET doomed_at = NULL WHERE {kept}")
+    change.touch_view()
+
+
 def add_intermediate(change: Change, command: AddIntermediate) -> None:
     """Add an intermediate certificate. Admin only.
 
     It becomes the newest of its kind, whatever the clock says: the newest is the one in use.
     """
     require_admin(change.users, command.caller)
-    (newest_ms,) = change.db.execute(
-        "SELECT max(created_at_ms) FROM keys WHERE purpose = 'intermediate'"
-    ).fetchone()
-    change.db.execute(
-        "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, 'intermediate', ?, ?, ?)",
-        (
-            f"intermediate-{change.log_index}",
-            command.pem,
-            command.wrapped,
-            max(change.at_ms, newest_ms + 1),
-        ),
-    )
+    _store_intermediate(change, command.pem, command.wrapped)
 
 
 def add_token_key(change: Change, command: AddTokenKey) -> TokenKeyRecord:
@@ -170,3 +182,13 @@ def raise_rules(change: Change, command: RaiseRules) -> int:
     if before < rules.QUOTAS_RESERVED <= version:
         quotas.reserve_all(change.db)
     return version
+
+
+def _store_intermediate(change: Change, pem: str, wrapped: bytes) -> None:
+    (newest_ms,) = change.db.execute(
+        "SELECT max(created_at_ms) FROM keys WHERE purpose = 'intermediate'"
+    ).fetchone()
+    change.db.execute(
+        "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, 'intermediate', ?, ?, ?)",
+        (f"intermediate-{change.log_index}", pem, wrapped, max(change.at_ms, newest_ms + 1)),
+    )

@@ -63,6 +63,8 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.JoinNode: nodes.join,
     commands.AdmitCoordinator: join_tokens.admit_coordinator,
     commands.RenewCertificate: nodes.renew_certificate,
+    commands.AdmitCertificate: nodes.admit_certificate,
+    commands.RecordRestore: cluster.record_restore,
     commands.AnnounceNode: nodes.announce,
     commands.DrainNode: nodes.drain,
     commands.MoveNode: nodes.move,

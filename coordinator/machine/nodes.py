@@ -14,6 +14,7 @@ from coordinator.model.instance import contradiction
 from coordinator.model.records import DOWN, HEALTHY, RETURNING, CertificateRecord, NodeRecord
 from coordinator.model.replica_records import NodeRemoval
 from coordinator.protocol.commands import (
+    AdmitCertificate,
     AnnounceNode,
     DrainNode,
     ForgetInstance,
@@ -29,6 +30,7 @@ from coordinator.protocol.queries import ListNodes
 NODE_COLUMNS = (
     "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state, instance, revoked"
 )
+ISSUED_LATER_MS = 24 * 3600 * 1000  # than a restore: an old coordinator still ran, or a clock is behind
 LAST_SOURCES_SHOWN = 10
 COUNTED_MAX = 10_000  # of what a node still holds; an answer need not count a million
 
@@ -85,6 +87,40 @@ def renew_certificate(change: Change, command: RenewCertificate) -> CertificateR
     if rules.in_force(change.db) >= rules.INSTANCES_KNOWN:
         change.touch_view()  # members admit the certificates that they know
     return command.certificate
+
+
+def admit_certificate(change: Change, command: AdmitCertificate) -> None:
+    """Record a certificate of a node that a restore has forgotten; the older ones of the node end.
+
+    Raises Unauthorized for any other certificate that is not live.
+    """
+    db, certificate = change.db, command.certificate
+    live = "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0"
+    if db.execute(live, (certificate.serial, command.node_id)).fetchone():
+        return
+    if not is_forgotten(db, command.node_id, certificate.not_before_ms):
+        raise Unauthorized("the certificate is revoked, or is none that a restore has forgotten")
+    db.execute("UPDATE certificates SET revoked = 1 WHERE node_id = ?", (command.node_id,))
+    _store_certificate(change, command.node_id, certificate)
+    change.touch_view()
+
+
+def is_forgotten(db: sqlite3.Connection, node_id: str, not_before_ms: int) -> bool:
+    """Whether an unknown certificate of the cluster's CA may be one that a restore has forgotten.
+
+    It was issued before the restore, for a node that is known and not revoked, and after every certificate
+    that is known of that node. So nothing is admitted that was replaced or revoked before the snapshot, that
+    is of an earlier node of the same name, or that is older than one that was issued or admitted since.
+    """
+    row = db.execute(
+        "SELECT restored_at_ms, (SELECT max(not_before_ms) FROM certificates WHERE node_id = :node)"
+        " FROM restores JOIN nodes ON node_id = :node WHERE revoked = 0",
+        {"node": node_id},
+    ).fetchone()
+    if row is None or row[1] is None:
+        return False
+    restored_at_ms, newest_ms = row
+    return bool(newest_ms < not_before_ms <= restored_at_ms + ISSUED_LATER_MS)
 
 
 def announce(change: Change, command: AnnounceNode) -> NodeRecord:

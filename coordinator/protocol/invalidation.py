@@ -131,6 +131,8 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.MoveNode: _nothing,
     commands.JoinNode: _nothing,
     commands.RenewCertificate: _nothing,
+    commands.AdmitCertificate: _nothing,
+    commands.RecordRestore: _nothing,
     commands.AnnounceNode: _nothing,
     commands.DrainNode: _nothing,
     commands.RemoveNode: _nothing,

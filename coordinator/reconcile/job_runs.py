@@ -10,13 +10,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import uuid_utils
 
 from ca.errors import Conflict, FilestoreError, InsufficientStorage, Unavailable
-from coordinator.machine.jobs import JobOutcome
+from coordinator.machine.jobs import JobOutcome, last_started_at_ms
 from coordinator.member.driver import Driver
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import BY_THE_CLOCK, EXPIRE, JOBS, JobKind, JobParameters, decode_parameters
@@ -223,7 +224,7 @@ class JobRuns:
     def _last_at_ms(self, job_name: str) -> int | None:
         """When the newest run began, or was sent where that is what counts; None if there is none."""
         if job_name not in self._sent:
-            return self._store.last_started_at_ms(job_name)
+            return self._store.look(partial(last_started_at_ms, job_name=job_name))
         return self._store.job_outcomes().get(job_name, JobOutcome()).sent_at_ms or None
 
     def _is_in_doubt(self, job: JobKind) -> bool:

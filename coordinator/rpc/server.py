@@ -39,6 +39,7 @@ from coordinator.rpc.websocket import PING_S, Outbox, OutboxFull, end
 from coordinator.runtime.logs import REQUEST_ID
 
 CALLS_AT_ONCE_MAX = 2048  # on one connection
+RECALL_TIMEOUT_S = 2.0  # one change of the log, while the node waits for its connection
 CLOSE_TIMEOUT_S = 1.0  # for a peer to say goodbye
 
 _REPLY = msgspec.msgpack.Decoder(Reply)
@@ -71,7 +72,8 @@ class PeerPort:
     """The routes of the peer port.
 
     `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers, `admit` coordinators
-    that are not who they were, `calls` counts. Certificates are compared with `clock_ms`.
+    that are not who they were, `calls` counts. `recall` records a certificate that a restore has forgotten.
+    Certificates are compared with `clock_ms`.
     """
 
     def __init__(
@@ -81,12 +83,14 @@ class PeerPort:
         check: Callable[[Peer], None],
         calls: ServedCalls | None = None,
         admit: Admission | None = None,
+        recall: Callable[[Peer], Awaitable[None]] | None = None,
         *,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._handle = handle
         self._clock_ms = clock_ms
         self._admit = admit
+        self._recall = recall
         self._step = step
         self._check = check
         self._calls = calls or ServedCalls(CollectorRegistry())
@@ -122,6 +126,7 @@ class PeerPort:
         return socket
 
     async def _rpc(self, request: web.Request) -> web.WebSocketResponse:
+        await self._recall_certificate(request)
         peer = self._peer(request, takes_expired=True)
         socket = await self._accept(request)
         outbox = Outbox()
@@ -212,8 +217,26 @@ class PeerPort:
         self._sockets.add(socket)
         return socket
 
+    async def _recall_certificate(self, request: web.Request) -> None:
+        """Before the first check of a connection. Raises Unavailable, and what `recall` raises."""
+        if self._recall is None:
+            return
+        try:
+            async with asyncio.timeout(RECALL_TIMEOUT_S):
+                await self._recall(self._shown(request, takes_expired=True))
+        except NotLeader as error:
+            raise Unavailable("The leader has to record this certificate first.") from error
+        except TimeoutError as error:
+            raise Unavailable(_OVERDUE) from error
+
     def _peer(self, request: web.Request, *, takes_expired: bool = False) -> Peer:
         """Who asks. `takes_expired`: it may be a node whose certificate can be renewed late, no more."""
+        peer = self._shown(request, takes_expired=takes_expired)
+        self._check(peer)
+        return peer
+
+    def _shown(self, request: web.Request, *, takes_expired: bool) -> Peer:
+        """Who asks, by its certificate alone: whether the state knows that is not looked at."""
         if request.transport is None:
             raise Unauthorized("the connection is gone")
         peer, at_ms = peer_identity(request.transport), self._clock_ms()
@@ -222,7 +245,6 @@ class PeerPort:
             raise Unauthorized(f"the certificate {'is not valid yet' if is_early else 'has expired'}")
         if (header := request.headers.get(instances.HEADER)) is not None and peer.identity.role is Role.NODE:
             peer = replace(peer, instance=str(instances.parsed(header)))
-        self._check(peer)
         return peer
 
 

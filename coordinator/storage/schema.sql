@@ -15,6 +15,13 @@ CREATE TABLE IF NOT EXISTS rules (
     version  INTEGER NOT NULL
 ) STRICT;
 
+-- The last `filestore coordinator restore` that this state went through (see RecordRestore).
+CREATE TABLE IF NOT EXISTS restores (
+    one             INTEGER PRIMARY KEY CHECK (one = 1),
+    history         TEXT NOT NULL,                -- drawn then: names of snapshots bear it
+    restored_at_ms  INTEGER NOT NULL
+) STRICT;
+
 -- Where the next HashState goes on (see coordinator/machine/execution/digests.py).
 CREATE TABLE IF NOT EXISTS digest_position (
     one         INTEGER PRIMARY KEY CHECK (one = 1),

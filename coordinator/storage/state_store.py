@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,6 +38,7 @@ REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 CHECKPOINT_CHANGES = 6000  # of rows that lie together, with those that `touched` notes: thousands of pages
 HELD_BACK_MAX = 4  # doublings of that while a reader holds the WAL
 SCATTERED_WEIGHT = 4  # as many count rows of long commands, each in a page of its own
+T = TypeVar("T")
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 _log = logging.getLogger(__name__)
 
@@ -289,10 +290,10 @@ class Store:
         with self._read() as db:
             return jobs.newest(db)
 
-    def last_started_at_ms(self, job_name: str) -> int | None:
-        """When the newest run of a job began; None if it never ran."""
+    def look(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """The answer of a function of the state machine that only reads."""
         with self._read() as db:
-            return jobs.last_started_at_ms(db, job_name)
+            return question(db)
 
     def is_recount_due(self) -> bool:
         """Whether a RecountReplicas would find anything."""

@@ -174,7 +174,7 @@ def _of_nodes(nodes: list[NodeState], since: Since) -> list[Finding]:
             runbook="FilestoreNodeContested",
         )
         for node in nodes
-        if node.rival
+        if node.rival and node.state != UNHEARD
     ]
     failed = [_of_failed_disk(node, since) for node in nodes if node.disk == DISK_FAILED]
     poison = [_of_poison(node, since) for node in nodes if node.poison_count]
@@ -197,6 +197,8 @@ def _of_state(node: NodeState, since: Since) -> Finding:
             f"The node {node.id} is revoked: remove it (`filestore node remove --force`), or let it join anew"
             " with a token of its name."
         )
+    elif node.state == UNHEARD and node.rival:
+        problem = f"The node {node.id} is refused: {node.rival}."
     elif node.state == "joined":
         problem = f"The node {node.id} has never run, as far as the coordinator that leads knows: {_START}"
     elif node.state == UNHEARD:
@@ -212,7 +214,7 @@ def _of_state(node: NodeState, since: Since) -> Finding:
 
 
 def _runbook_of(node: NodeState) -> str:
-    if node.revoked:
+    if node.revoked or (node.state == UNHEARD and node.rival):
         return "FilestoreNodeContested"
     return "FilestoreNodeUnreachable" if node.state == UNREACHABLE else "FilestoreNodeDown"
 

@@ -8,6 +8,7 @@ from tests.mutants.grants import GRANTS
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
 from tests.mutants.rights import RIGHTS
+from tests.mutants.restores import RESTORES
 from tests.mutants.storage import STORAGE
 
 MUTANTS = (
@@ -20,6 +21,7 @@ MUTANTS = (
     *COMMANDS,
     *RIGHTS,
     *GRANTS,
+    *RESTORES,
 )
 
 __all__ = ["MUTANTS"]

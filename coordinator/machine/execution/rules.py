@@ -21,6 +21,7 @@ from ca.errors import Unavailable
 from coordinator.protocol.commands import (
     AddIntermediate,
     AddTokenKey,
+    AdmitCertificate,
     AdmitCoordinator,
     CollectOverQuota,
     Command,
@@ -34,6 +35,7 @@ from coordinator.protocol.commands import (
     HashWhole,
     MoveNode,
     PlaceUpload,
+    RecordRestore,
     ReportDamaged,
     ReportOrphans,
     RestartUpload,
@@ -67,6 +69,7 @@ CONTENT_COMES_WITH_CREATION: Final = 6  # a file is created with content that no
 SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older release would not find them
 PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leaves no partial uploads
 ENDS_ARE_COUNTED: Final = 6  # a permission or a public link may end so many seconds from the leader's time
+RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 BEFORE_TOLD: Final = 5  # coordinators that do not tell the rules in force with each heartbeat know these
 RULES: Final = 6  # the newest that this program knows
 
@@ -84,6 +87,8 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     CreatePartial: UPLOADS_ARE_CONCATENATED,
     AdmitCoordinator: COORDINATORS_JOIN,
     MoveNode: MEMBERS_ARE_NAMED,
+    RecordRestore: RESTORES_ARE_KNOWN,
+    AdmitCertificate: RESTORES_ARE_KNOWN,
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
     (CreateFile, "parts"): UPLOADS_ARE_CONCATENATED,
@@ -102,7 +107,7 @@ _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these from there on; coordinators that know older rules alone do not have them.
 TABLES_SINCE: Final = {
     DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs", "replica_totals"),
-    UPLOADS_ARE_CONCATENATED: ("concatenations", "parts"),
+    UPLOADS_ARE_CONCATENATED: ("concatenations", "parts", "restores"),
 }
 # No more: a version that is put back hashes every column that it finds in a table that it knows, and so would
 # differ from those that were never upgraded. What is new has a table of its own.

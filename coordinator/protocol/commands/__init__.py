@@ -42,6 +42,7 @@ from coordinator.protocol.commands.cluster import (
     SESSIONS_MAX,
     AddIntermediate,
     AddTokenKey,
+    AdmitCertificate,
     AdmitCoordinator,
     AnnounceNode,
     Bootstrap,
@@ -57,6 +58,7 @@ from coordinator.protocol.commands.cluster import (
     OpenSession,
     RaiseRules,
     RecordCoordinators,
+    RecordRestore,
     RemoveNode,
     RenewCertificate,
     ReportHash,
@@ -110,6 +112,7 @@ __all__ = [
     "AddIntermediate",
     "AddReplica",
     "AddTokenKey",
+    "AdmitCertificate",
     "AdmitCoordinator",
     "AdmitUser",
     "AnnounceNode",
@@ -149,6 +152,7 @@ __all__ = [
     "RaiseRules",
     "RecordCoordinators",
     "RecordProgress",
+    "RecordRestore",
     "RecordRun",
     "RecountReplicas",
     "ReleaseReplica",
@@ -191,6 +195,8 @@ AnyCommand = (
     | JoinNode
     | AdmitCoordinator
     | RenewCertificate
+    | AdmitCertificate
+    | RecordRestore
     | AnnounceNode
     | DrainNode
     | MoveNode

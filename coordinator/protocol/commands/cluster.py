@@ -226,6 +226,29 @@ class RecordCoordinators(Command, frozen=True, kw_only=True, tag="record_coordin
     coordinators: Annotated[list[CoordinatorRecord], Meta(max_length=COORDINATORS_LISTED_MAX)]
 
 
+class RecordRestore(Command, frozen=True, kw_only=True, tag="record_restore"):
+    """The state is a snapshot's, and a new cluster begins with it, whose history bears this id.
+
+    In no log: `filestore coordinator restore` applies it, and the log begins behind it. `intermediate_pem`
+    and `intermediate_wrapped`: what signs leaves, if the bundle has a newer one than the snapshot.
+    """
+
+    history: Text
+    intermediate_pem: Pem = ""
+    intermediate_wrapped: WrappedKey = b""
+
+
+class AdmitCertificate(Command, frozen=True, kw_only=True, tag="admit_certificate"):
+    """A node has proved that it holds this certificate, which a restore has forgotten.
+
+    The leader only. Replies with None; unauthorized for a certificate that is revoked, too old or too new,
+    or of a node that is unknown or revoked.
+    """
+
+    node_id: Text
+    certificate: CertificateRecord
+
+
 class RaiseRules(Command, frozen=True, kw_only=True, tag="raise_rules"):
     """Apply what follows by these rules. Replies with those in force then.
 

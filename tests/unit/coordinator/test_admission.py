@@ -1,5 +1,6 @@
 """Which process may speak for a node, and which coordinator may ask."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ca.errors import Conflict, InvalidRequest, Unauthorized, Unavailable
+from ca.errors import Conflict, Gone, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator.admission import Admission
@@ -19,7 +20,7 @@ from coordinator.protocol.calls import HeartbeatCall, ReadCall, SnapshotCall
 from coordinator.protocol.queries import GetView
 from coordinator.rpc.node_health import PLACEABLE_S, REFUSED_S, NodeHealth
 from coordinator.rpc.state_view import StateView
-from tests.unit.state import ADMIN, State
+from tests.unit.state import ADMIN, State, certificate
 
 CLUSTER = "test"
 FIRST = Instance("a" * 16, 5, "1" * 16)
@@ -182,3 +183,50 @@ def test_coordinator_that_is_not_known_gets_the_view_and_nothing_else(world: Wor
     asks("forged", HeartbeatCall(0, 0, 0))
     with pytest.raises(Unavailable):
         asks("forged", SnapshotCall(1))
+
+
+def forgotten(*, not_before_ms: int = 5_000, instance: Instance = FIRST, node_id: str = "n1") -> Peer:
+    """What a node shows that has renewed its certificate after the snapshot."""
+    shown = peer(instance, serial="renewed since", node_id=node_id)
+    return dataclasses.replace(shown, not_before_ms=not_before_ms)
+
+
+def test_forgotten_certificate_is_for_the_leader_to_record_before_it_counts(world: World) -> None:
+    assert not world.membership.is_forgotten(forgotten())
+    world.state.done(commands.RecordRestore(history="cafe"))
+    assert world.membership.is_forgotten(forgotten())
+    with pytest.raises(Unavailable, match="leader has to record"):
+        world.membership.check(forgotten())
+    assert world.rival() == ""
+    of = certificate("renewed since")
+    of = msgspec.structs.replace(of, not_before_ms=5_000)
+    world.state.done(commands.AdmitCertificate(node_id="n1", certificate=of))
+    world.membership.check(forgotten())
+    assert not world.membership.is_forgotten(forgotten())
+    with pytest.raises(Unauthorized):
+        world.membership.check(peer(FIRST))  # the one from before the snapshot has ended
+
+
+def test_forgotten_certificate_of_another_directory_is_not_recorded(world: World) -> None:
+    """The node was removed after the snapshot, say, and another machine has joined under its name."""
+    world.state.done(commands.RecordRestore(history="cafe"))
+    for shown in (forgotten(instance=OTHER), forgotten(instance=Instance("a" * 16, 2, "9" * 16))):
+        assert not world.membership.is_forgotten(shown)
+        with pytest.raises(Conflict):
+            world.membership.check(shown)
+        assert world.rival() != ""
+
+
+def test_unknown_certificate_of_a_node_that_was_never_heard_is_told_with_what_to_do(world: World) -> None:
+    world.state.done(commands.RecordRestore(history="cafe"))
+    too_late = forgotten(not_before_ms=10**14)
+    assert not world.membership.is_forgotten(too_late)
+    with pytest.raises(Unauthorized):
+        world.membership.check(too_late)
+    assert world.rival() == ""  # a follower may lag behind a renewal
+    world.health.forget("n1")
+    with pytest.raises(Unauthorized):
+        world.membership.check(too_late)
+    assert "revoke the node" in world.rival()
+    with pytest.raises(Gone):
+        world.membership.check(forgotten(node_id="n9"))

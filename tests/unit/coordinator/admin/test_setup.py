@@ -237,8 +237,8 @@ def test_restored_cluster_has_one_member_and_remembers_the_others(files: Coordin
     ledger = open_ledger(CoordinatorFiles(data), timed_sync(Metrics("test").registry))
     try:
         assert (ledger.store.members().voters, ledger.store.members().learners) == (("r1",), ())
-        assert ledger.store.applied() == (2, 2)
-        assert (ledger.log.first_index(), ledger.log.last_index(), ledger.log.term(2)) == (3, 2, 2)
+        assert ledger.store.applied() == (3, 2)
+        assert (ledger.log.first_index(), ledger.log.last_index(), ledger.log.term(3)) == (4, 3, 2)
     finally:
         ledger.close()
     assert CoordinatorFiles(data).read_config().own.role == VOTER

@@ -45,6 +45,7 @@ def rich_state(path: Path) -> State:
     """A state with rows in every table."""
     state = State(path)
     state.nodes("n1", "n2", "n3")
+    state.done(commands.RecordRestore(history="cafe"))
     session = state.apply(commands.OpenSession(nonce="x"))
     state.apply(create(ADMIN, "f1"), session=session, sequence=1, acknowledged_below=1)
     state.apply(create(ADMIN, "f2", filename="größe \x01"))

@@ -1,0 +1,103 @@
+"""Deliberate bugs in restores, and in what is admitted after them.
+
+Each names the quick test that has to catch it.
+"""
+
+from tests.mutants.mutant import Mutant
+
+_SETUP = "tests/unit/coordinator/admin/test_setup.py::test_"
+_RESTORE = "tests/unit/coordinator/admin/test_restore.py::test_"
+_RESTORES = "tests/unit/coordinator/machine/test_restores.py::test_"
+_ADMISSION = "tests/unit/coordinator/test_admission.py::test_"
+
+CERTIFICATES = (
+    Mutant.of(
+        "certificate admitted that is older than a known one",
+        "machine/nodes",
+        "newest_ms < not_before_ms <= restored_at_ms",
+        "not_before_ms <= restored_at_ms",
+        f"{_RESTORES}certificate_of_no_known_node_or_of_another_time_is_refused",
+    ),
+    Mutant.of(
+        "certificate admitted that was issued after the restore",
+        "machine/nodes",
+        "<= restored_at_ms + ISSUED_LATER_MS",
+        "<= not_before_ms + restored_at_ms",
+        f"{_RESTORES}certificate_of_no_known_node_or_of_another_time_is_refused",
+    ),
+    Mutant.of(
+        "certificate of a revoked node admitted",
+        "machine/nodes",
+        '" FROM restores JOIN nodes ON node_id = :node WHERE revoked = 0"',
+        '" FROM restores JOIN nodes ON node_id = :node"',
+        f"{_RESTORES}forgotten_certificate_is_refused_after[revoked]",
+    ),
+    Mutant.of(
+        "revoked certificates are no bound for admitted ones",
+        "machine/nodes",
+        "FROM certificates WHERE node_id = :node)",
+        "FROM certificates WHERE node_id = :node AND revoked = 0)",
+        f"{_RESTORES}certificate_that_was_revoked_before_the_snapshot_stays_revoked",
+    ),
+    Mutant.of(
+        "older certificates live beside an admitted one",
+        "machine/nodes",
+        'UPDATE certificates SET revoked = 1 WHERE node_id = ?", (command.node_id,))\n    _store',
+        'UPDATE certificates SET revoked = revoked WHERE node_id = ?", (command.node_id,))\n    _store',
+        f"{_RESTORES}forgotten_certificate_is_recorded_and_the_older_ones_of_the_node_end",
+    ),
+    Mutant.of(
+        "certificate of another directory recorded",
+        "admission",
+        "return not contradiction(node.speaker, peer.instance) and self._has_forgotten(peer)",
+        "return self._has_forgotten(peer)",
+        f"{_ADMISSION}forgotten_certificate_of_another_directory_is_not_recorded",
+    ),
+)
+
+STATES = (
+    Mutant.of(
+        "uploads go on in epochs that members have seen",
+        "machine/cluster",
+        "SET epoch = max(epoch + 1, ?)",
+        "SET epoch = epoch + 0 * ?",
+        f"{_RESTORES}unfinished_uploads_go_on_in_epochs_that_no_forgotten_takeover_has_reached",
+    ),
+    Mutant.of(
+        "surplus replicas of the snapshot are deleted",
+        "machine/cluster",
+        "SET doomed_at = NULL WHERE {kept}",
+        "SET doomed_at = doomed_at WHERE {kept}",
+        f"{_RESTORES}replica_that_was_surplus_is_kept_and_counted_and_what_gc_has_collected_goes",
+    ),
+    Mutant.of(
+        "replicas kept that gc has collected",
+        "machine/cluster",
+        " AND sha256 IN (SELECT sha256 FROM blobs WHERE collected_at IS NULL)",
+        "",
+        f"{_RESTORES}replica_that_was_surplus_is_kept_and_counted_and_what_gc_has_collected_goes",
+    ),
+    Mutant.of(
+        "intermediate of the bundle ignored",
+        "admin/restore",
+        "newer = _newer_intermediate(files, bundle) or",
+        "newer = None or",
+        f"{_RESTORE}restore_signs_by_the_intermediate_that_ends_later_the_bundles_or_the_snapshots[True]",
+    ),
+    Mutant.of(
+        "damaged snapshot restored",
+        "admin/restore",
+        "if not matches_digest(copy, named_as=snapshot):",
+        "if not matches_digest(copy):",
+        f"{_SETUP}snapshot_is_restored_only_as_it_was_written",
+    ),
+    Mutant.of(
+        "coordinator restored under the name of an earlier one",
+        "admin/restore",
+        "    if is_known:\n",
+        "    if is_known is None:\n",
+        f"{_RESTORE}snapshot_is_not_restored_under_a_name_that_it_alone_knows",
+    ),
+)
+
+RESTORES = (*CERTIFICATES, *STATES)
