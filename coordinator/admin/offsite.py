@@ -2,15 +2,22 @@
 
 What goes there is what `filestore coordinator restore` takes, but for the bundle: the copy of the database,
 its sha256, and a note of what they are, with the settings of the coordinator that made it. The copy goes
-last, so that where there is one, all of it is there. The newest `keep` stay.
+last, so that where there is one, all of it is there.
+
+A name has the history of the state in it, which no other cluster has, and which a restore begins anew
+(`RecordRestore`). The newest `keep` of a history stay, by their indexes in its log, which
+no clock changes. What is of another history, or of a release whose names had none, is left to the operator.
+Others may write to the place as well: no name that lies there is opened for writing.
 """
 
 import asyncio
 import os
 import re
+import secrets
+import sqlite3
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -21,10 +28,11 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
+from ca.certificates import root_digest
 from ca.errors import InvalidRequest, Unavailable
-from ca.secretfiles import SECRET_MODE, read_secret, sync_directory
+from ca.secretfiles import read_secret, sync_directory, write_durable, write_secret
 from ca.tls import client_context, read_roots
-from coordinator.admin.restore import copy_durably
+from coordinator.admin.restore import HISTORY_DIGITS, copy_durably
 from coordinator.machine.execution.rules import RULES
 from coordinator.rpc.connector import Connector
 from coordinator.runtime.config import CoordinatorFiles, NotInitialised
@@ -43,8 +51,10 @@ ERROR_BYTES_SHOWN: Final = 300
 LISTED: Final = 1000
 PAUSE_S: Final = 1.0  # before the next attempt
 _PASSING: Final = (HTTPStatus.LOCKED, HTTPStatus.TOO_MANY_REQUESTS)
-_MAKING: Final = ".making"
-_OWN: Final = r"{cluster}-\d{{8}}T\d{{6}}-(\d+)\.sqlite"
+MARKER: Final = "filestore-offsite"  # a directory without it may be one that nothing is mounted on
+_MARKED: Final = b"Snapshots of the metadata of Filestore clusters lie here.\n"
+_SNAPSHOT: Final = r"[0-9]{8}T[0-9]{6}-([0-9]{1,19})\.sqlite"
+_UNFINISHED: Final = r"(\.sha256|\.json)?\.[0-9a-f]{16}\.tmp"
 
 
 class OffsiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,14 +77,21 @@ class _Sent:
     """A snapshot, its digest, and what is said of it beside."""
 
     cluster: str
+    history: str
+    log_index: int
     snapshot: Path
     sha256: str
     note: bytes = b""
 
     @property
+    def prefix(self) -> str:
+        """What the names of all snapshots of this history begin with."""
+        return f"{self.cluster}-{self.history}-"
+
+    @property
     def name(self) -> str:
         """What it is called there."""
-        return f"{self.cluster}-{self.snapshot.name}"
+        return f"{self.prefix}{self.snapshot.name}"
 
     @property
     def digest(self) -> bytes:
@@ -96,9 +113,12 @@ class Offsite:
         if not all(url.startswith("https://") for url in config.urls):
             raise InvalidRequest(f"{files.offsite}: urls: https:// is required")
 
-    async def send(self, snapshot: Path, *, log_index: int, at: str) -> str:
-        """Bring a snapshot and what belongs to it there; to which place. Raises FilestoreError, OSError."""
-        sent = await in_thread(partial(self._described, snapshot, log_index, at))
+    async def send(self, snapshot: Path, *, history: str, log_index: int, at: str) -> str:
+        """Bring a snapshot and what belongs to it there; to which place. Raises FilestoreError, OSError.
+
+        `history`: of the state in it, which has applied the entries up to `log_index`.
+        """
+        sent = await in_thread(partial(self._described, snapshot, history, log_index, at))
         if self._config.directory:
             directory = self._files.data / self._config.directory
             await in_thread(partial(_into_directory, directory, sent, self._config.keep))
@@ -107,13 +127,14 @@ class Offsite:
             await bucket.receive(sent, keep=self._config.keep)
         return f"bucket {self._config.bucket_id}"
 
-    def _described(self, snapshot: Path, log_index: int, at: str, stop: Stop) -> _Sent:
+    def _described(self, snapshot: Path, history: str, log_index: int, at: str, stop: Stop) -> _Sent:
         settings = self._files.read_config()
-        sent = _Sent(settings.cluster, snapshot, sha256_of(snapshot, stop))
+        sent = _Sent(settings.cluster, history, log_index, snapshot, sha256_of(snapshot, stop))
         note = {
             "snapshot": sent.name,
             "sha256": sent.sha256,
             "taken_at": at,
+            "history": history,
             "log_index": log_index,
             "version": VERSION,
             "rules": RULES,
@@ -132,16 +153,28 @@ def read_offsite(files: CoordinatorFiles) -> Offsite | None:
         raise NotInitialised(f"{files.offsite} cannot be read: {error}") from error
 
 
+def history_of(snapshot: Path) -> str:
+    """The history of the state in a snapshot: drawn at its last restore, before the first its cluster's.
+
+    No other cluster has it, and no two states of one history differ at one index. Blocks.
+    """
+    address = f"{snapshot.absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(address, uri=True)) as db:
+        drawn = db.execute("SELECT history FROM restores").fetchone()
+        (root_pem,) = db.execute("SELECT root_pem FROM cluster").fetchone()
+    return str(drawn[0]) if drawn else root_digest(root_pem)[:HISTORY_DIGITS]
+
+
 def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None:
-    """Blocks until it is durable. A directory that is not there is not made: it may not be mounted."""
-    if not directory.is_dir():
-        raise Unavailable(f"There is no directory {directory}: is it mounted?")
-    target, making = directory / sent.name, directory / f".{sent.name}{_MAKING}"
-    for left in directory.glob(f".*{_MAKING}"):
-        if _index_of(left.name.removeprefix(".").removesuffix(_MAKING), sent.cluster) is not None:
-            left.unlink(missing_ok=True)  # of a process that was killed
-    for path, content in ((digest_beside(target), sent.digest), (_note_beside(target), sent.note)):
-        _write(path, content)
+    """Blocks until it is durable. Raises Unavailable, WorkStopped, OSError."""
+    _require_place(directory, sent)
+    for name in os.listdir(directory):
+        if re.fullmatch(rf"\.{re.escape(sent.prefix)}{_SNAPSHOT}{_UNFINISHED}", name):
+            _remove(directory / name)  # of a process that was killed
+    target = directory / sent.name
+    making = directory / f".{sent.name}.{secrets.token_hex(8)}.tmp"
+    write_secret(digest_beside(target), sent.digest)
+    write_secret(_note_beside(target), sent.note)
     try:
         copy_durably(sent.snapshot, making, stop)
         if sha256_of(making, stop) != sent.sha256:
@@ -150,34 +183,49 @@ def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None
     except BaseException:
         making.unlink(missing_ok=True)
         raise
-    for older in _older([each.name for each in directory.iterdir()], sent.cluster, keep):
+    for older in _older(os.listdir(directory), sent, keep):
         for path in (directory / older, digest_beside(directory / older), _note_beside(directory / older)):
-            path.unlink(missing_ok=True)
+            _remove(path)
     sync_directory(directory)
 
 
-def _write(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, SECRET_MODE)
-    with open(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def _require_place(directory: Path, sent: _Sent) -> None:
+    """Raises Unavailable for a directory that is not marked as a place for snapshots.
+
+    One that has snapshots of this cluster is marked here: earlier releases did not.
+    """
+    if not directory.is_dir():
+        raise Unavailable(f"There is no directory {directory}: is it mounted?")
+    marker, cluster = directory / MARKER, re.escape(sent.cluster)
+    if marker.exists():
+        return
+    own = re.compile(rf"{cluster}-({sent.history}-)?{_SNAPSHOT}")
+    if not any(own.fullmatch(name) for name in os.listdir(directory)):
+        raise Unavailable(
+            f"There is no file {marker}: is the directory mounted? If it is the right one, mark it (`touch"
+            f" {marker}`)."
+        )
+    write_durable(marker, _MARKED)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a link. A directory of that name stays: it is none of ours."""
+    with suppress(FileNotFoundError, IsADirectoryError):
+        path.unlink()
 
 
 def _note_beside(snapshot: Path) -> Path:
     return snapshot.with_name(f"{snapshot.name}.json")
 
 
-def _index_of(name: str, cluster: str) -> int | None:
-    """The last entry in a snapshot of this cluster, None for what is not one: `lab-2` is not `lab`."""
-    found = re.fullmatch(_OWN.format(cluster=re.escape(cluster)), name)
-    return int(found[1]) if found else None
-
-
-def _older(names: Iterable[str], cluster: str, keep: int) -> list[str]:
-    """All snapshots of this cluster but the newest, by the index of the log: a clock may be wrong."""
-    own = [(index, name) for name in names if (index := _index_of(name, cluster)) is not None]
-    return [name for _, name in sorted(own)[:-keep]]
+def _older(names: Iterable[str], sent: _Sent, keep: int) -> list[str]:
+    """The snapshots of this history that go now that `sent` is there: those before it, but for `keep` - 1."""
+    before = []
+    for name in names:
+        found = re.fullmatch(re.escape(sent.prefix) + _SNAPSHOT, name)
+        if found and name != sent.name and int(found[1]) <= sent.log_index:
+            before.append((int(found[1]), name))
+    return [name for _, name in sorted(before)[: max(0, len(before) - keep + 1)]]
 
 
 class _MayPassError(Exception):
@@ -207,7 +255,7 @@ class _Bucket:
         await self._tried(partial(self._store, f"{sent.name}.sha256", sent.digest))
         await self._tried(partial(self._store, f"{sent.name}.json", sent.note))
         await self._tried(partial(self._store, sent.name, sent.snapshot, sha256=sent.sha256))
-        await self._tried(partial(self._remove_older, sent.cluster, keep))
+        await self._tried(partial(self._remove_older, sent, keep))
 
     async def _tried(self, work: Callable[[str], Awaitable[None]]) -> None:
         """Do it, all of it again at the next address when something failed that may pass. Raises Unavailable.
@@ -241,14 +289,14 @@ class _Bucket:
         else:
             await self._call("PUT", place, data=content)
 
-    async def _remove_older(self, cluster: str, keep: int, url: str) -> None:
-        query = {"filename": f"{cluster}-", "status": "available", "limit": str(LISTED)}
+    async def _remove_older(self, sent: _Sent, keep: int, url: str) -> None:
+        query = {"filename": sent.prefix, "status": "available", "limit": str(LISTED)}
         bucket = f"{url}/api/v1/buckets/{self._config.bucket_id}/files"
         listed = await self._call("GET", bucket, params=query)
         ids: dict[str, list[str]] = {}
         for file in listed["files"]:
             ids.setdefault(file["filename"], []).append(file["file_uuid"])
-        for older in _older(ids, cluster, keep):
+        for older in _older(ids, sent, keep):
             for each in (older, f"{older}.sha256", f"{older}.json"):
                 for file_uuid in ids.get(each, ()):
                     await self._call("DELETE", f"{url}/api/v1/files/{file_uuid}")

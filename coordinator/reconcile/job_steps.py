@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ca.errors import InsufficientStorage
 from ca.secretfiles import make_directory, sync_directory
-from coordinator.admin.offsite import Offsite
+from coordinator.admin.offsite import Offsite, history_of
 from coordinator.model.clock import now_ms
 from coordinator.model.jobs import EXPIRE, SNAPSHOT
 from coordinator.model.records import Expired
@@ -59,7 +59,9 @@ async def snapshot(files: CoordinatorFiles, offsite: Offsite | None, progress: S
     path, log_index = await in_thread(partial(take_backup, files, at_ms))
     progress.result.update(done=1, file=path.name, bytes=path.stat().st_size, log_index=log_index)
     if offsite is not None:
-        progress.result["sent_to"] = await offsite.send(path, log_index=log_index, at=rfc3339(at_ms))
+        history = await asyncio.to_thread(history_of, path)
+        at = rfc3339(at_ms)
+        progress.result["sent_to"] = await offsite.send(path, history=history, log_index=log_index, at=at)
 
 
 def take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop = NEVER) -> tuple[Path, int]:

@@ -98,6 +98,7 @@ def test_all_coordinators_are_lost_and_come_back_from_what_lies_elsewhere(
             token = cluster.remember((guests[0].data / "admin.token").read_text().strip())
             for node in cluster.nodes:
                 assert cluster.get(f"/files/{file_uuid}", node=node, token=token).body == content
+            both_histories_stay(cluster, other, bucket, names, guests[0])
             assert (
                 cluster.post("/project-files", {"filename": "a", "project_id": "b"}, token=token).status
                 == 201
@@ -117,12 +118,38 @@ def restored_from_the_bucket(cluster: Cluster, other: Cluster, names: list[str],
     kept.with_name("lab.sqlite.sha256").write_text(digest.read_text())
 
 
+def both_histories_stay(cluster: Cluster, other: Cluster, bucket: str, lost: list[str], guest: Guest) -> None:
+    """The restored cluster sends snapshots of lower indexes; those of the lost future are left alone."""
+    environment = cluster.command_environment(
+        FILESTORE_URL=guest.member.url, FILESTORE_TOKEN_FILE=str(guest.data / "admin.token")
+    )
+    for _ in range(3):
+        ran = run_filestore(["job", "run", "snapshot", "--wait"], environment)
+        assert ran.returncode == 0, ran.stderr.decode()
+    names = stored(other, bucket)
+    assert set(lost) < set(names)
+    own = set(names) - set(lost)
+    assert len(own) == 6, own  # the newest two
+    histories = [{name.split("-")[1] for name in each} for each in (lost, own)]
+    assert [len(each) for each in histories] == [1, 1]
+    assert histories[0] != histories[1]
+
+
+def send_on(cluster: Cluster, guest: Guest) -> None:
+    """The new coordinator sends to where the old ones did."""
+    for name in ("other.token", "offsite.json"):
+        path = guest.data / name
+        path.touch(mode=0o600)
+        path.write_text((cluster.data(cluster.coordinators[0]) / name).read_text())
+
+
 def restore(cluster: Cluster, directory: Path, kept: Path, guests: list[Guest]) -> None:
     """Three new coordinators, by the commands of the runbook; the nodes are told and started again."""
     first = guests[0]
     place = ("--data", str(first.data), "--id", first.id, "--address", first.address)
     snapshot = directory / "lab.sqlite"
     done(cluster, "coordinator", "restore", "--snapshot", str(snapshot), "--bundle", str(kept), *place)
+    send_on(cluster, first)
     cluster._development.children[first.id] = first.start()
     environment = cluster.command_environment(
         FILESTORE_URL=first.member.url, FILESTORE_TOKEN_FILE=str(first.data / "admin.token")
@@ -132,6 +159,7 @@ def restore(cluster: Cluster, directory: Path, kept: Path, guests: list[Guest]) 
         place = ("--data", str(guest.data), "--id", guest.id, "--address", guest.address)
         done(cluster, "coordinator", "bundle", "--data", str(first.data), "-o", str(bundle))
         done(cluster, "coordinator", "init", "--bundle", str(bundle), *place)
+        send_on(cluster, guest)
         cluster._development.children[guest.id] = guest.start()
         wait_until(partial(is_added, guest, environment), what=f"{guest.id} is added", timeout_s=SOON_S)
     for node in cluster.nodes:

@@ -120,6 +120,6 @@ def test_nodes_that_renewed_after_the_snapshot_come_back_with_all_they_hold(clus
         for node in cluster.nodes:
             assert steps.stored(node) == steps.content
         asyncio.run(renew_certificate(cluster.data(cluster.nodes[0])))  # proved with what was recorded again
-        assert certificates(guest)[:3] == [("n1", 0), ("n1", 0), ("n1", 1)]
+        assert certificates(guest)[:3] == [(cluster.nodes[0].id, revoked) for revoked in (0, 0, 1)]
     finally:
         stop_children([cluster._development.children.pop(guest.id)])

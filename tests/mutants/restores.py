@@ -1,14 +1,74 @@
-"""Deliberate bugs in restores, and in what is admitted after them.
+"""Deliberate bugs in restores, in what is admitted after them, and in snapshots at another place.
 
 Each names the quick test that has to catch it.
 """
 
 from tests.mutants.mutant import Mutant
 
+_OFFSITE = "tests/unit/coordinator/admin/test_offsite.py::test_"
 _SETUP = "tests/unit/coordinator/admin/test_setup.py::test_"
 _RESTORE = "tests/unit/coordinator/admin/test_restore.py::test_"
 _RESTORES = "tests/unit/coordinator/machine/test_restores.py::test_"
 _ADMISSION = "tests/unit/coordinator/test_admission.py::test_"
+
+OFFSITE = (
+    Mutant.of(
+        "job removes snapshots of the future before a restore",
+        "admin/offsite",
+        "re.fullmatch(re.escape(sent.prefix) + _SNAPSHOT, name)",
+        're.fullmatch(re.escape(sent.cluster) + "-[0-9a-f]{12}-" + _SNAPSHOT, name)',
+        f"{_OFFSITE}snapshots_after_a_restore_stay_beside_those_of_the_future_before_it",
+    ),
+    Mutant.of(
+        "job removes what it has just sent",
+        "admin/offsite",
+        "if found and name != sent.name and int(found[1]) <= sent.log_index:",
+        "if found:",
+        f"{_OFFSITE}what_was_just_sent_is_never_removed_whatever_clocks_and_names_say",
+    ),
+    Mutant.of(
+        "snapshots ordered by the clock",
+        "admin/offsite",
+        "sorted(before)[",
+        "sorted(before, key=lambda each: each[1])[",
+        f"{_OFFSITE}what_was_just_sent_is_never_removed_whatever_clocks_and_names_say",
+    ),
+    Mutant.of(
+        "copy at another place is not read again",
+        "admin/offsite",
+        "if sha256_of(making, stop) != sent.sha256:",
+        "if stop.is_set():",
+        f"{_OFFSITE}copy_is_read_again_and_one_that_differs_gets_no_name",
+    ),
+    Mutant.of(
+        "snapshot sent to what is not mounted",
+        "admin/offsite",
+        "if marker.exists():",
+        "if directory.exists():",
+        f"{_OFFSITE}directory_without_a_mark_gets_nothing_as_its_share_may_not_be_mounted",
+    ),
+    Mutant.of(
+        "directory taken for a place by snapshots of another cluster",
+        "admin/offsite",
+        'rf"{cluster}-({sent.history}-)?{_SNAPSHOT}"',
+        'rf"(.*{cluster}.*|.*)-{_SNAPSHOT}"',
+        f"{_OFFSITE}directory_without_a_mark_gets_nothing_as_its_share_may_not_be_mounted",
+    ),
+    Mutant.of(
+        "digest written through a link",
+        "admin/offsite",
+        "write_secret(digest_beside(target), sent.digest)",
+        "digest_beside(target).write_bytes(sent.digest)",
+        f"{_OFFSITE}links_that_somebody_planted_are_replaced_and_what_they_point_to_stays",
+    ),
+    Mutant.of(
+        "restored cluster goes on in the history of the snapshot",
+        "admin/offsite",
+        "return str(drawn[0]) if drawn else",
+        "return str(drawn[0]) if not drawn else",
+        f"{_OFFSITE}history_is_that_of_the_root_until_a_restore_draws_another",
+    ),
+)
 
 CERTIFICATES = (
     Mutant.of(
@@ -100,4 +160,4 @@ STATES = (
     ),
 )
 
-RESTORES = (*CERTIFICATES, *STATES)
+RESTORES = (*OFFSITE, *CERTIFICATES, *STATES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin.offsite import Offsite, OffsiteConfig
+from coordinator.admin.offsite import MARKER, Offsite, OffsiteConfig
 from coordinator.member.snapshot_making import Hooks, Making
 from coordinator.model.records import CoordinatorRecord
 from coordinator.reconcile.job_steps import take_backup
@@ -52,8 +52,9 @@ async def back_up(directory: Path) -> None:
 
 async def send_elsewhere(directory: Path) -> None:
     (directory / "elsewhere").mkdir()
+    (directory / "elsewhere" / MARKER).touch()
     offsite = Offsite(CoordinatorFiles(directory), OffsiteConfig(directory="elsewhere"))
-    await offsite.send(directory / "state.sqlite", log_index=1, at="2026-01-01T00:00:00Z")
+    await offsite.send(directory / "state.sqlite", history="cafe", log_index=1, at="2026-01-01T00:00:00Z")
 
 
 async def hash_all(directory: Path) -> None:

@@ -189,6 +189,16 @@ def test_node_that_the_leader_has_not_heard_is_told_with_what_to_do() -> None:
     assert "`filestore node reconnect`" in told
 
 
+def test_node_that_is_refused_since_the_coordinators_began_is_told_with_the_reason_alone() -> None:
+    """It was reconnected already: to advise that once more would not help."""
+    rival = "the cluster does not know its certificate; revoke the node"
+    unheard = node("n3", state="unheard", recorded="healthy", rival=rival)
+    _, problems = health_of(reply(), "c1", [coordinator()], [*NODES[:2], unheard], [])
+    assert problems == [f"The node n3 is refused: {rival}."]
+    _, problems = health_of(reply(), "c1", [coordinator()], [*NODES[:2], node("n3", rival=rival)], [])
+    assert problems == [f"A second process claims to be the node n3 and is refused: {rival}."]
+
+
 def test_what_waits_to_leave_a_draining_node_is_not_short_of_replicas() -> None:
     counts = ReplicaCounts(short={1: 229}, lost=0, unreferenced=0, doomed={}, recounting=[], few=0)
     nodes = [*NODES, node("n4", state="draining")]
