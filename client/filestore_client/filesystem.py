@@ -117,10 +117,6 @@ class FilestoreFileSystem(AbstractFileSystem):
             found.update(super().expand_path(others, recursive, maxdepth, **options))
         return sorted(found)
 
-    def get(self, rpath: Any, lpath: Any, *arguments: Any, **options: Any) -> None:
-        """Download what a path or a pattern stands for; see fsspec."""
-        super().get(*self._pair(rpath, lpath, os.path.isdir), *arguments, **options)
-
     def copy(self, path1: Any, path2: Any, *arguments: Any, **options: Any) -> None:
         """Copy what a path or a pattern stands for; see fsspec."""
         super().copy(*self._pair(path1, path2, self.isdir), *arguments, **options)
@@ -211,14 +207,18 @@ class FilestoreFileSystem(AbstractFileSystem):
         maxdepth: int | None = None,
         **options: Any,
     ) -> Any:
-        """Download files. Raises ValueError for a hidden file that the caller did not name."""
+        """Download what a path or a pattern stands for; see fsspec.
+
+        Raises ValueError for a hidden file that the caller did not name.
+        """
         given = [rpath] if isinstance(rpath, (str, os.PathLike)) else rpath
         named = {str(self._strip_protocol(each)) for each in given}
         if recursive or any(has_magic(each) for each in named):
             for path in self.expand_path(rpath, recursive=recursive, maxdepth=maxdepth):
                 if path not in named and _parts(path)[1].startswith("."):
                     raise ValueError(f"{path} is a hidden file; download it by its name")
-        return super().get(rpath, lpath, recursive, callback, maxdepth, **options)
+        source, target = self._pair(rpath, lpath, os.path.isdir)
+        return super().get(source, target, recursive, callback, maxdepth, **options)
 
     def get_file(
         self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **_: Any

@@ -28,7 +28,8 @@ from coordinator.model.records import (
 from coordinator.protocol.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
 from coordinator.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
 
-_HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.{}) held WHERE held.value = ?)"  # the deleted have none
+# Deleted users have neither groups nor roles.
+_HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.{}) held WHERE held.value = ?)"
 _IS_HELD = {"group": _HELD.format("groups"), "role": _HELD.format("roles")}
 _names = msgspec.json.Decoder(list[str]).decode
 NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: what fits into a token of 4 KiB
