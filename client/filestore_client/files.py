@@ -48,12 +48,19 @@ from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.sources import Contents, FileSource, Source, source_of
 from filestore_client.transfer.streaming import describe, read_span
 from filestore_client.transfer.upload_memory import Memory, UnfinishedUpload
-from filestore_client.transfer.uploading import find_unfinished, give_up, upload
+from filestore_client.transfer.uploading import (
+    UploadState,
+    find_unfinished,
+    give_up,
+    is_begun_with,
+    upload,
+)
 from filestore_client.transfer.writing import AsyncWriter
 
 Progress = Callable[[int, int | None], None]  # bytes so far, and in all once that is known
 KIND_NAMES: Sequence[Kind] = ("project", "image", "backup")
 R = TypeVar("R", bound=FileRecord)
+_NEW = UploadState(0, None)
 
 
 def _silent(_done_bytes: int, _total_bytes: int | None) -> None:
@@ -214,24 +221,21 @@ class Files:
                 )
                 return await _compared(transport, chosen, made, source), memory
             memory = Memory.of(transport.cluster, path, source.facts, {"kind": chosen, **wanted})
-            unfinished, offset, is_whole = await _resumed(transport, memory) if resume else (None, 0, False)
+            unfinished, state = await _resumed(transport, memory) if resume else (None, _NEW)
             try:
+                if unfinished is not None and not await is_begun_with(source, state):
+                    await _abandon(transport, memory, unfinished)
+                    unfinished, state = None, _NEW
                 if unfinished is None:
                     begun = await begin(transport, _new(chosen, wanted), source, memory, resume=resume)
                     if isinstance(begun, FileRecord):
                         _tell(progress, source, begun.size_bytes)
                         return begun, memory
-                    unfinished, offset = begun.upload, begun.offset
-                if is_whole:
-                    progress(offset, source.size_bytes)
-                else:
-                    await _send(transport, unfinished, source, offset, only_url=only_url, progress=progress)
+                    unfinished, state = begun.upload, UploadState(begun.offset, None)
+                await _send(transport, unfinished, source, state, only_url=only_url, progress=progress)
                 return await _compared(transport, chosen, unfinished, source), memory
             except FileChanged:
-                memory.forget()
-                if unfinished is not None:
-                    with suppress(FilestoreError):  # the server forgets it by itself as well
-                        await give_up(transport, unfinished.file_uuid)
+                await _abandon(transport, memory, unfinished)
                 raise
 
     async def download(
@@ -356,7 +360,8 @@ class Files:
         upload = begun.upload
         created(upload.file_uuid)
         try:
-            await _send(transport, upload, source, begun.offset, only_url=only_url, progress=progress)
+            state = UploadState(begun.offset, None)
+            await _send(transport, upload, source, state, only_url=only_url, progress=progress)
         except Unavailable:  # nor would anybody hear of it; the server forgets it by itself
             raise
         except BaseException:
@@ -378,21 +383,21 @@ class Files:
         """Upload what can be read again from its beginning, and go on where an earlier upload of it ended."""
         transport = self._transport.sibling()
         memory = Memory.of_identity(transport.cluster, identity, {"kind": kind, **wanted})
-        begun, offset, is_whole = await _resumed(transport, memory)
+        begun, state = await _resumed(transport, memory)
         if begun is None:
             begun = await create(transport, _new(kind, wanted), source)
             memory.write(begun)
         created(begun.file_uuid)
         try:
-            if is_whole:  # nothing is left to send, and nothing was read that could be compared
-                record: FileRecord = await KindFiles(transport, KINDS[kind]).get(begun.file_uuid)
-            else:
-                await _send(transport, begun, source, offset, only_url=only_url, progress=progress)
-                record = await _compared(transport, kind, begun, source)
+            if not await is_begun_with(source, state):  # nor can a stream be sent from its beginning now
+                raise ChecksumMismatch(
+                    f"The cluster has {state.offset} bytes of an earlier upload, {begun.file_uuid}, and this"
+                    " content begins otherwise. That upload is given up: upload the content again."
+                )
+            await _send(transport, begun, source, state, only_url=only_url, progress=progress)
+            record = await _compared(transport, kind, begun, source)
         except (ChecksumMismatch, FileChanged):
-            memory.forget()
-            with suppress(FilestoreError):
-                await give_up(transport, begun.file_uuid)
+            await _abandon(transport, memory, begun)
             raise
         memory.forget()
         return record
@@ -417,16 +422,19 @@ async def _send(
     transport: Transport,
     unfinished: UnfinishedUpload,
     source: Source,
-    offset: int,
+    state: UploadState,
     *,
     only_url: bool,
     progress: Progress,
 ) -> None:
+    if state.is_whole:
+        _tell(progress, source, state.offset)
+        return
     base, separator, _ = unfinished.upload_url.partition("/api/v1/")
     if separator and not only_url:
         transport.prefer(base)
     sent = partial(_tell, progress, source)
-    await upload(transport, unfinished.file_uuid, source, offset=offset, progress=sent)
+    await upload(transport, unfinished.file_uuid, source, offset=state.offset, progress=sent)
 
 
 def _tell(progress: Progress, source: Source, done_bytes: int) -> None:
@@ -463,19 +471,24 @@ def _require_regular(path: Path) -> None:
         raise InvalidRequest(f"{path} is not a regular file.")
 
 
-async def _resumed(transport: Transport, memory: Memory) -> tuple[UnfinishedUpload | None, int, bool]:
-    """What an earlier run left and the server still knows, and the offset to go on from.
-
-    It says as well whether that offset is its end: then the file is available.
-    """
+async def _resumed(transport: Transport, memory: Memory) -> tuple[UnfinishedUpload | None, UploadState]:
+    """What an earlier run left and the server still knows, and where it stands."""
     unfinished = memory.read()
     if unfinished is None:
-        return None, 0, False
+        return None, _NEW
     state = await find_unfinished(transport, unfinished.file_uuid)
     if state is None:
         memory.forget()
-        return None, 0, False
-    return unfinished, state.offset, state.offset == state.size_bytes
+        return None, _NEW
+    return unfinished, state
+
+
+async def _abandon(transport: Transport, memory: Memory, unfinished: UnfinishedUpload | None) -> None:
+    """Forget an upload; the server forgets by itself what it cannot be told of now."""
+    memory.forget()
+    if unfinished is not None:
+        with suppress(FilestoreError):
+            await give_up(transport, unfinished.file_uuid)
 
 
 def _if_match(etag: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ READ: Final = (
     " Content-Range, Date, Deprecation, ETag, Link, Link-Expires, Location, Preference-Applied, Repr-Digest,"
     " Retry-After, Shared-By, Sunset, Tus-Checksum-Algorithm, Tus-Extension, Tus-Max-Size, Tus-Resumable,"
     " Tus-Version, Upload-Concat, Upload-Defer-Length, Upload-Expires, Upload-Length, Upload-Metadata,"
-    " Upload-Offset, WWW-Authenticate, X-Request-Id"
+    " Upload-Offset, Upload-Prefix-Digest, WWW-Authenticate, X-Request-Id"
 )
 _ORIGIN: Final = re.compile(rf"(https?)://({HOST})")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}

@@ -30,11 +30,12 @@ from node.content.replay import is_repeated
 from node.content.short_put import CutOff, again, may_be_short, put_short
 from node.content.upload_session import UploadSession
 from node.http.conditions import field_of, http_date
-from node.http.digests import Checksum, piece_checksums, whole_digest
+from node.http.digests import Checksum, piece_checksums, repr_digest, whole_digest
 from node.http.ranges import SIZE_BYTES_MAX
 from node.http.tus_fields import (
     PARTIAL_CONCAT,
     PATCH_TYPE,
+    PREFIX_DIGEST,
     RESUMABLE,
     final_concat,
     offered,
@@ -67,15 +68,19 @@ async def options(_request: web.Request) -> web.StreamResponse:
 def head(record: UploadRecord, offset: int) -> web.StreamResponse:
     """Where the upload stands: `offset` bytes are durable.
 
-    That of a final upload is told when it has ended (tus concatenation): nobody may send it any.
+    That of a final upload is told when it has ended (tus concatenation): nobody may send it any. The digest
+    of these bytes is what the log recorded with the offset, so it costs nothing to send.
     """
     headers = _progress(record, offset)
+    if offset and (sha256 := record.blob_sha256 or record.prefix_sha256):
+        headers[PREFIX_DIGEST] = repr_digest(sha256)
     if record.kind == PARTIAL:
         headers["Upload-Concat"] = PARTIAL_CONCAT
     elif record.parts:
         headers["Upload-Concat"] = final_concat(record.parts)
         if record.placement:
             del headers["Upload-Offset"]
+            headers.pop(PREFIX_DIGEST, None)
     if record.size_bytes is None:
         headers["Upload-Defer-Length"] = "1"
     else:

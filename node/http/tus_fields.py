@@ -23,6 +23,7 @@ EXTENSIONS: Final = (
     f"checksum,concatenation,creation,creation-defer-length,{WITH_UPLOAD},expiration,termination"
 )
 PATCH_TYPE: Final = "application/offset+octet-stream"
+PREFIX_DIGEST: Final = "Upload-Prefix-Digest"  # ours: the SHA-256 of the first Upload-Offset bytes
 RESUMABLE: Final = {"Tus-Resumable": VERSION}
 PARTIAL_CONCAT: Final = "partial"
 _FINAL: Final = "final;"

@@ -76,10 +76,36 @@ def test_other_content_under_an_identity_is_refused_and_forgotten(client: Client
         client.files.upload(
             parts_of(CONTENT, until=2 * STREAM_PIECE_BYTES), filename="x", identity="x", created=told.append
         )
-    with pytest.raises(ChecksumMismatch):
-        client.files.upload(parts_of(bytes(len(CONTENT))), filename="x", identity="x", created=told.append)
-    assert told[0] == told[1]
+    sent: list[int] = []
+    with pytest.raises(ChecksumMismatch, match="begins otherwise"):
+        client.files.upload(
+            parts_of(bytes(len(CONTENT))),
+            filename="x",
+            identity="x",
+            created=told.append,
+            progress=lambda done, _: sent.append(done),
+        )
+    assert (told[0], sent) == (told[1], [])
     with pytest.raises(NotFound):
         client.files.get(told[0])
     record = client.files.upload(parts_of(CONTENT), filename="x", identity="x", created=told.append)
     assert record.file_uuid == told[2] != told[1]
+
+
+def test_other_content_is_not_taken_for_the_one_that_is_stored_under_an_identity(
+    client: Client, tmp_path: Path
+) -> None:
+    """The run that had stored all was killed before it forgot."""
+    told: list[str] = []
+    with pytest.raises(CutOff):
+        client.files.upload(
+            parts_of(CONTENT, until=STREAM_PIECE_BYTES), filename="y", identity="y", created=told.append
+        )
+    (memory,) = (tmp_path / "state").rglob("*.json")
+    kept = memory.read_bytes()
+    client.files.upload(parts_of(CONTENT), filename="y", identity="y")
+    memory.write_bytes(kept)
+    with pytest.raises(ChecksumMismatch, match="begins otherwise"):
+        client.files.upload(parts_of(bytes(len(CONTENT))), filename="y", identity="y")
+    assert not memory.exists()
+    assert b"".join(client.files.read(told[0])) == CONTENT

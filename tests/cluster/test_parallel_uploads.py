@@ -95,6 +95,44 @@ async def test_upload_in_parts_goes_on_where_it_was_interrupted(
     assert remembered(tmp_path) == []
 
 
+@pytest.mark.parametrize("parallel", [pytest.param(1, marks=pytest.mark.long), 3])
+async def test_parts_of_an_earlier_content_are_not_gone_on_with(
+    cluster: Cluster, file: Path, tmp_path: Path, parallel: int
+) -> None:
+    """A file system whose times do not tell that the file was changed: the memory is still of this file."""
+    size_bytes = 25 * MIB
+    file.write_bytes(os.urandom(size_bytes))
+
+    async def interrupted(way: ThrottlingProxy, until: int) -> Path:
+        stop_at = way.passed_bytes + until
+        async with async_client_of(cluster, way.url) as client:
+
+            def interrupt(_done: int, _all: int | None) -> None:
+                if way.passed_bytes > stop_at:
+                    uploading.cancel()
+
+            sending = client.files.upload(file, parallel=parallel, only_url=True, progress=interrupt)
+            uploading = asyncio.create_task(sending)
+            with pytest.raises(asyncio.CancelledError):
+                await uploading
+        return max(remembered(tmp_path), key=lambda path: path.stat().st_mtime_ns)
+
+    with ThrottlingProxy(cluster.nodes[0].api_port, bytes_per_s=48 * MIB) as way:
+        of_earlier = await interrupted(way, 16 * MIB)
+        with file.open("r+b") as opened:
+            for at in range(MIB, size_bytes, 8 * MIB):
+                opened.seek(at)
+                opened.write(os.urandom(4096))
+        of_later = await interrupted(way, 0)
+        assert of_later != of_earlier
+        of_earlier.replace(of_later)
+        way.bytes_per_s = 1 << 30
+        async with async_client_of(cluster, way.url) as client:
+            record = await client.files.upload(file, parallel=parallel, only_url=True)
+    assert cluster.get(f"/files/{record.file_uuid}").body == file.read_bytes()
+    assert remembered(tmp_path) == []
+
+
 async def test_file_whose_answer_was_lost_is_not_stored_twice(cluster: Cluster, file: Path) -> None:
     async with async_client_of(cluster) as client:
         first, _ = await client.files.upload_remembered(file, parallel=2)

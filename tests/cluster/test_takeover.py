@@ -11,6 +11,7 @@ from ca.errors import Unavailable
 from coordinator.model.records import Caller, UploadRecord
 from coordinator.protocol import commands
 from deploy.dev.processes import wait_until
+from node.http.digests import repr_digest
 from tests.blobs_on_disk import change_byte
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
@@ -32,7 +33,10 @@ def test_upload_goes_on_at_another_node_and_the_old_holder_comes_back_as_a_membe
     assert steps.patch(0, 8 * MIB).status == 204
     four.kill(steps.holder)
     asked, other, _ = steps.others
-    assert [steps.offset(node) for node in steps.others] == [8 * MIB] * 3
+    for node in steps.others:
+        told = four.request("HEAD", steps.path, node=node, headers=TUS).headers
+        digest = repr_digest(hashlib.sha256(steps.content[: 8 * MIB]).hexdigest())
+        assert (told["upload-offset"], told["upload-prefix-digest"]) == (str(8 * MIB), digest)
     assert steps.patch_until_taken(8 * MIB, 12 * MIB, asked).status == 204
     assert [steps.offset(node) for node in steps.others] == [12 * MIB] * 3
     four.restart(steps.holder)

@@ -187,6 +187,20 @@ def test_tus_upload_of_deferred_length(cluster: Cluster) -> None:
     assert upload.content() == b"abcdefg"
 
 
+def test_any_node_tells_the_digest_of_the_bytes_before_the_offset(cluster: Cluster) -> None:
+    upload, name = Upload(cluster, size_bytes=7), "upload-prefix-digest"
+    assert name not in upload.send("HEAD", headers=TUS).headers
+    upload.patch(0, b"abc")
+    upload.patch(3, b"d", node=upload.other)
+    for node in cluster.nodes:
+        headers = upload.send("HEAD", headers=TUS, node=node).headers
+        assert (headers["upload-offset"], headers[name]) == ("4", digest_of(b"abcd"))
+    assert upload.patch(4, b"efg").status == 204
+    for node in cluster.nodes:
+        headers = upload.send("HEAD", headers=TUS, node=node).headers
+        assert (headers["upload-offset"], headers[name]) == ("7", digest_of(b"abcdefg"))
+
+
 @pytest.mark.parametrize("at_holder", [True, False])
 def test_request_that_ends_a_tus_upload_tells_of_no_expiry(cluster: Cluster, at_holder: bool) -> None:
     upload = Upload(cluster, size_bytes=8)

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, BinaryIO, Final
 
-from filestore_client.base.errors import Conflict, FileChanged, FilestoreError, Gone, NotFound
+from filestore_client.base.errors import (
+    ChecksumMismatch,
+    Conflict,
+    FileChanged,
+    FilestoreError,
+    Gone,
+    NotFound,
+)
 from filestore_client.base.paths import upload_path
 from filestore_client.base.retry import TRY_AGAIN
 from filestore_client.base.transport import Transport
@@ -24,8 +31,10 @@ from filestore_client.transfer.upload_memory import Memory, UnfinishedParts, Unf
 from filestore_client.transfer.uploading import (
     COMPLETION_TIMEOUT_S,
     SentBytes,
+    UploadState,
     find_unfinished,
     give_up,
+    is_begun_with,
     upload,
 )
 
@@ -87,27 +96,47 @@ async def upload_parts(
     Raises FilestoreError, OSError; FileChanged when the file was written to meanwhile, and its parts are
     given up.
     """
+    sources = [FileSource(wanted.file, span=span) for span in wanted.spans]
     known = memory.read_parts() if resume else None
-    if known is not None and len(known.parts) == len(wanted.spans):
-        offsets = await _offsets(transport, known.parts)
-        if None not in offsets:
-            return await _sent(transport, wanted, known, offsets, memory, only_url, progress)
-        with suppress(NotFound, Gone, Conflict):  # they go when the file is available, which it may be
-            made = await _put_together(transport, wanted, known)
-            progress(wanted.spans[-1][1])
-            return made
-        memory.forget()
-    parts = [await _begun(transport, wanted, span) for span in wanted.spans]
-    known = UnfinishedParts(parts)
+    if known is not None and len(known.parts) == len(sources):
+        states = await asyncio.gather(*(find_unfinished(transport, part.file_uuid) for part in known.parts))
+        found = [state for state in states if state is not None]
+        if len(found) == len(sources):
+            if await _are_begun_with(sources, found):
+                offsets = [state.offset for state in found]
+                return await _sent(transport, wanted, known, sources, offsets, memory, only_url, progress)
+            await _abandon(transport, memory, known)
+        else:
+            with suppress(NotFound, Gone, Conflict):  # they go when the file is available, which it may be
+                made = await _put_together(transport, wanted, known)
+                progress(wanted.spans[-1][1])
+                return made
+            memory.forget()
+    known = UnfinishedParts([await _begun(transport, wanted, span) for span in wanted.spans])
     memory.write(known)
-    return await _sent(transport, wanted, known, [0] * len(parts), memory, only_url, progress)
+    return await _sent(transport, wanted, known, sources, [0] * len(sources), memory, only_url, progress)
+
+
+async def _are_begun_with(sources: Sequence[FileSource], states: Sequence[UploadState]) -> bool:
+    """Return whether the bytes that the server has of each part are the first ones of it."""
+    asked = (is_begun_with(source, state) for source, state in zip(sources, states, strict=True))
+    return all(await asyncio.gather(*asked))
+
+
+async def _abandon(transport: Transport, memory: Memory, known: UnfinishedParts) -> None:
+    """Forget the parts; the server forgets by itself those that it cannot be told of now."""
+    memory.forget()
+    for part in known.parts:
+        with suppress(FilestoreError):
+            await give_up(transport, part.file_uuid)
 
 
 async def _sent(
     transport: Transport,
     wanted: PartedFile,
     known: UnfinishedParts,
-    offsets: Sequence[int | None],
+    sources: Sequence[FileSource],
+    offsets: Sequence[int],
     memory: Memory,
     only_url: bool,
     progress: SentBytes,
@@ -115,29 +144,25 @@ async def _sent(
     """The file, once all parts are sent, and it is hashed beside that."""
     told = _Progress(progress)
 
-    async def send(number: int, start: int, stop: int) -> None:
-        part, offset = known.parts[number], offsets[number] or 0
+    async def send(number: int, source: FileSource) -> None:
+        part, offset = known.parts[number], offsets[number]
         told.of(number)(offset)
-        if offset == stop - start:
+        if offset == source.size_bytes:
             return
         own = transport.sibling()
         base, separator, _ = part.upload_url.partition("/api/v1/")
         if separator and not only_url:
             own.prefer(base)
-        source = FileSource(wanted.file, span=(start, stop))
         await upload(own, part.file_uuid, source, offset=offset, progress=told.of(number))
 
-    sending = [send(number, *span) for number, span in enumerate(wanted.spans)]
+    sending = [send(number, source) for number, source in enumerate(sources)]
     tasks = [asyncio.create_task(work) for work in (*sending, wanted.whole.checked_sha256())]
     try:
         await asyncio.gather(*tasks)
         return await _put_together(transport, wanted, known)
-    except FileChanged:
-        memory.forget()
+    except (ChecksumMismatch, FileChanged):
         await _end(tasks)
-        for part in known.parts:
-            with suppress(FilestoreError):  # the server forgets them by itself as well
-                await give_up(transport, part.file_uuid)
+        await _abandon(transport, memory, known)
         raise
     finally:
         await _end(tasks)
@@ -147,12 +172,6 @@ async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _offsets(transport: Transport, parts: Sequence[UnfinishedUpload]) -> list[int | None]:
-    """Where each part stands; None for one that is gone."""
-    found = await asyncio.gather(*(find_unfinished(transport, part.file_uuid) for part in parts))
-    return [None if state is None else state.offset for state in found]
 
 
 async def _begun(transport: Transport, wanted: PartedFile, span: Span) -> UnfinishedUpload:

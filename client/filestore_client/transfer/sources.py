@@ -32,6 +32,12 @@ class Source(Protocol):
     async def whole(self, bytes_max: int) -> bytes | None:
         """All of it, None if that is more. To be asked before anything else."""
 
+    async def prefix_sha256(self, offset: int) -> str:
+        """The sha256 of the bytes before the offset. To be asked before anything behind them is read.
+
+        Raises InvalidRequest when there are not as many.
+        """
+
     async def prepare(self, offset: int) -> int:
         """How many bytes can be read from this offset, at most a piece; 0 at the end."""
 
@@ -67,11 +73,16 @@ class FileSource:
             return None
         return await self.read(0, await self.prepare(0))
 
-    async def prepare(self, offset: int) -> int:
-        """See Source. What lies before the offset, sent by an earlier run, is hashed first."""
+    async def prefix_sha256(self, offset: int) -> str:
+        """See Source."""
         if offset > self._size:
             raise InvalidRequest(f"The server holds {offset} bytes, the file has {self._size}.")
         await self._hash_to(offset)
+        return self._hash.hexdigest()
+
+    async def prepare(self, offset: int) -> int:
+        """See Source. What lies before the offset, sent by an earlier run, is hashed first."""
+        await self.prefix_sha256(offset)
         left_bytes = self._size - offset
         if left_bytes > END_BYTES:
             return min(FILE_PIECE_BYTES, left_bytes - END_BYTES)
@@ -145,6 +156,12 @@ class BytesSource:
         """See Source."""
         return self._content if len(self._content) <= bytes_max else None
 
+    async def prefix_sha256(self, offset: int) -> str:
+        """See Source."""
+        await self.prepare(offset)
+        prefix = memoryview(self._content)[:offset]
+        return await asyncio.to_thread(lambda: hashlib.sha256(prefix).hexdigest())
+
     async def prepare(self, offset: int) -> int:
         """See Source."""
         if offset > len(self._content):
@@ -157,7 +174,7 @@ class BytesSource:
 
     async def sha256(self) -> str:
         """See Source."""
-        return await asyncio.to_thread(lambda: hashlib.sha256(self._content).hexdigest())
+        return await self.prefix_sha256(len(self._content))
 
 
 class StreamSource:
@@ -169,6 +186,7 @@ class StreamSource:
         self.failure: Exception | None = None
         self.size_bytes: int | None = None
         self._hash = hashlib.sha256()
+        self._hash_of_sent = self._hash.copy()  # of what lies before the held piece
         self._start = 0
         self._piece = b""
         self._ahead = b""  # read to see whether there is more
@@ -183,6 +201,13 @@ class StreamSource:
         self._hash.update(read)
         return read
 
+    async def prefix_sha256(self, offset: int) -> str:
+        """See Source."""
+        await self.prepare(offset)
+        found = self._hash_of_sent.copy()
+        found.update(memoryview(self._piece)[: offset - self._start])
+        return found.hexdigest()
+
     async def prepare(self, offset: int) -> int:
         """See Source. A server that fell back behind the held piece cannot be served any more.
 
@@ -192,6 +217,7 @@ class StreamSource:
             raise InvalidRequest(f"The server fell back to offset {offset}; a stream cannot be read again.")
         while offset >= self._start + len(self._piece) and self.size_bytes is None:
             self._start += len(self._piece)
+            self._hash_of_sent = self._hash.copy()
             self._piece = await self._next_piece()
             self._hash.update(self._piece)
             if len(self._piece) < STREAM_PIECE_BYTES:

@@ -2,8 +2,9 @@
 
 The source is a seekable file, or a stream of unknown size (tus creation-defer-length), whose present piece
 stays in memory so that it can be sent again. The bytes are hashed while they are sent; nothing is read twice
-but what an earlier run has sent. The end of a file is read before it goes out, with the sha256 of the whole:
-content that did not arrive as it was read here never becomes available.
+but what an earlier run has sent, which is compared with what the server has before anything follows it. The
+end of a file is read before it goes out, with the sha256 of the whole: content that did not arrive as it was
+read here never becomes available.
 """
 
 import asyncio
@@ -24,10 +25,19 @@ SentBytes = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class UploadState:
-    """What HEAD tells: how far the upload is, and its size once that was declared."""
+    """What HEAD tells: how far the upload is, and its size once that was declared.
+
+    `prefix_digest`: of the bytes before `offset`, as `repr_digest` writes it; "" from an older server.
+    """
 
     offset: int
     size_bytes: int | None
+    prefix_digest: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the server has all bytes: then the file is available."""
+        return self.offset == self.size_bytes
 
 
 async def upload(
@@ -136,7 +146,19 @@ async def upload_state(transport: Transport, path: str) -> UploadState:
         return UploadState(
             offset=int(response.headers["Upload-Offset"]),
             size_bytes=None if length is None else int(length),
+            prefix_digest=response.headers.get("Upload-Prefix-Digest", ""),
         )
+
+
+async def is_begun_with(source: Source, state: UploadState) -> bool:
+    """Return whether the bytes that the server has are the first ones of this source.
+
+    To be asked before the source is read. It is true for a server that does not tell, since the end of every
+    upload carries the sha256 of the whole. Raises OSError, FilestoreError.
+    """
+    if not state.prefix_digest:
+        return True
+    return state.prefix_digest == repr_digest(await source.prefix_sha256(state.offset))
 
 
 async def give_up(transport: Transport, file_uuid: str) -> None:

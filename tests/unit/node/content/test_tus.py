@@ -6,6 +6,7 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from multidict import CIMultiDict
 
 from ca.errors import (
@@ -153,6 +154,20 @@ def test_head_tells_offset_length_and_expiry() -> None:
     assert (headers["Upload-Offset"], headers["Upload-Length"]) == ("4", "10")
     assert headers["Upload-Expires"] == "Tue, 14 Nov 2023 22:13:20 GMT"
     assert headers["Cache-Control"] == "no-store"
+
+
+def test_head_tells_the_digest_of_the_bytes_before_the_offset() -> None:
+    begun = replace(record(10), offset_bytes=7, prefix_sha256=SHA256)
+    assert tus.head(begun, 7).headers["Upload-Prefix-Digest"] == repr_digest(SHA256)
+    stored = replace(record(7), offset_bytes=7, blob_sha256=SHA256, placement=[])
+    assert tus.head(stored, 7).headers["Upload-Prefix-Digest"] == repr_digest(SHA256)
+
+
+def test_head_tells_no_digest_that_nobody_knows() -> None:
+    assert "Upload-Prefix-Digest" not in tus.head(record(10), 0).headers
+    assert "Upload-Prefix-Digest" not in tus.head(replace(record(10), offset_bytes=7), 7).headers
+    final = replace(record(10), offset_bytes=7, prefix_sha256=SHA256, parts=["a", "b"])
+    assert not {"Upload-Offset", "Upload-Prefix-Digest"} & tus.head(final, 7).headers.keys()
 
 
 def test_head_of_unknown_size_says_so() -> None:
