@@ -239,7 +239,7 @@ async def test_upload_goes_on_after_the_page_was_loaded_anew(
     await slow(page, 0)
     await show(page, "#/uploads", "input[name=again]")
     await page.give_files("input[name=again]", other)
-    await page.until("document.querySelector('.notice.bad')?.textContent.includes('not the file')")
+    await page.until(f"{state_of(large.name)} === 'file differs'")
     await page.give_files("input[name=again]", large)
     await page.until(f"{state_of(large.name)} === 'stored'")
     stored = cluster.get(f"/backups/{file_uuid}", token=token).json

@@ -169,6 +169,19 @@ def test_tus_js_client_goes_on_by_itself(
     assert_available(four, file_uuid, sample, tmp_path / "copy")
 
 
+def test_tus_js_client_does_not_go_on_with_another_file(
+    four: Cluster, sample: Sample, address: tuple[str, str, Member], tus_js: Path
+) -> None:
+    file_uuid, path, node = address
+    headers = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
+    headers["Upload-Offset"] = "0"
+    assert four.request("PATCH", path, content=b"another", headers=headers).status == 204
+    command = ["node", str(tus_js / "upload.js"), str(sample.path), f"{node.url}{API}{path}"]
+    done = run_client(command, environment(four))
+    assert (done.returncode, b"another file was begun here" in done.stderr) == (1, True)
+    assert offset_of(four, file_uuid) == 7
+
+
 def test_tuspy_creates_what_it_uploads(
     four: Cluster, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

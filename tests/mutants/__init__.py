@@ -7,8 +7,9 @@ from tests.mutants.content import CONTENT
 from tests.mutants.grants import GRANTS
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
-from tests.mutants.rights import RIGHTS
 from tests.mutants.restores import RESTORES
+from tests.mutants.resuming import RESUMING
+from tests.mutants.rights import RIGHTS
 from tests.mutants.storage import STORAGE
 
 MUTANTS = (
@@ -22,6 +23,7 @@ MUTANTS = (
     *RIGHTS,
     *GRANTS,
     *RESTORES,
+    *RESUMING,
 )
 
 __all__ = ["MUTANTS"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("ca", "coordinator", "node", "deploy", "tests", "docs", "pyproject.toml")
+COPIED = ("ca", "coordinator", "node", "deploy", "client", "tests", "docs", "pyproject.toml")
 HUNT_S_MAX = 1200
 PYTEST = ("pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-m", "long or not long")
 FAILED = 1  # what pytest ends with when a test failed; anything else is no verdict
@@ -33,7 +33,8 @@ def hunt(mutant: Mutant, arguments: Sequence[str], root: Path = ROOT) -> str:
                 shutil.copy2(root / name, copy / name)
         mutant.plant(copy)
         command = [*PYTEST, f"--basetemp={copy}/tmp", *mutant.tests] if mutant.tests else [*HUNT, *arguments]
-        environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        path = os.pathsep.join((str(copy), str(copy / "client")))
+        environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
                 [sys.executable, "-m", *command],

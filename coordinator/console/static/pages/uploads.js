@@ -1,20 +1,21 @@
 // Uploads: those of this tab, and those that began earlier and wait for their file.
-import { html, useEffect, useRef, useState } from "../html.js";
+import { html, useEffect, useRef } from "../html.js";
 import * as api from "../api.js";
 import { fileAddress, KINDS } from "../files.js";
 import { duration, size, speed } from "../format.js";
 import { otherConsoles, servesContent } from "../place.js";
 import { session } from "../session.js";
-import { ChooseFiles } from "../uploads/drop.js";
-import { add, clearStored, discard, giveUp, pause, resume, useUploads } from "../uploads/engine.js";
-import { fingerprint } from "../uploads/guess.js";
+import { ChooseFiles, offer } from "../uploads/drop.js";
+import { add, clearStored, discard, giveUp, isStored, pause, replace, resume, useUploads } from "../uploads/engine.js";
 import { forget, remembered } from "../uploads/memory.js";
 import { confirm } from "../ui/dialog.js";
 import { Action, Badge, Bar, Card, Empty, ErrorBox, Heading, Loading, Name, Time } from "../ui/parts.js";
-import { notify } from "../ui/toast.js";
 
-const TONES = { waiting: "plain", starting: "info", uploading: "info", retrying: "warn", paused: "warn", "signed out": "warn", stored: "good", failed: "bad" };
-const PAUSABLE = ["waiting", "starting", "uploading", "retrying"];
+const TONES = {
+  waiting: "plain", starting: "info", comparing: "info", uploading: "info", retrying: "warn", paused: "warn", "signed out": "warn",
+  stored: "good", failed: "bad", "file differs": "bad",
+};
+const PAUSABLE = ["waiting", "starting", "comparing", "uploading", "retrying"];
 
 export default function Uploads() {
   const here = useUploads();
@@ -32,10 +33,14 @@ function One({ each }) {
   const { id, state, sent, size_bytes: total } = each;
   const left = each.speed > 0 ? `, ${duration((total - sent) / each.speed)} left` : "";
   const words = state === "uploading" ? `${size(sent)} of ${size(total)}, ${speed(each.speed)}${left}`
+    : state === "comparing" ? `comparing the file with the ${size(each.arrived)} that were uploaded before, ${size(sent)} done`
     : state === "retrying" ? `${size(sent)} of ${size(total)}; the connection is lost, it goes on by itself, through another node if need be`
     : state === "stored" ? size(total) : `${size(sent)} of ${size(total)}`;
   const abandon = () => confirm({ title: "Give this upload up?", names: [each.filename], action: "Give it up",
     text: "What has come of it is dropped.", run: () => giveUp(id) });
+  const startOver = async () => {
+    if (await offer([each.file], { bucket: each.fields.bucket_id })) await giveUp(id);
+  };
   return html`<li><div class="what">${state === "stored"
       ? html`<a href=${fileAddress(each)}><${Name}>${each.filename}</${Name}></a>`
       : html`<${Name}>${each.filename}</${Name}>`}
@@ -44,14 +49,29 @@ function One({ each }) {
     <div class="below"><span class="quiet number">${words}</span><span class="actions">
       ${PAUSABLE.includes(state) && html`<${Action} label="Pause ${each.filename}" run=${() => pause(id)}>Pause</${Action}>`}
       ${["paused", "failed"].includes(state) && html`<${Action} label="Go on with ${each.filename}" run=${() => resume(id)}>Go on</${Action}>`}
-      ${state !== "stored" && html`<${Action} label="Give up ${each.filename}" run=${abandon}>Give up…</${Action}>`}</span></div>
+      ${state === "file differs" && html`${!isStored(each) && html`<${ChooseAgain} filename=${each.filename} chosen=${(file) => replace(id, file)} />`}
+        ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${startOver}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
+      ${isStored(each) ? state !== "stored" && html`<${Action} label="Remove ${each.filename} from this list" run=${() => giveUp(id)}>Remove</${Action}>`
+        : html`<${Action} label="Give up ${each.filename}" run=${abandon}>Give up…</${Action}>`}</span></div>
     ${each.error && html`<${ErrorBox} error=${each.error} />`}
     ${each.error?.code === "network" && otherConsoles().length > 0 && html`<p class="quiet">Or go on through another node:
       ${otherConsoles().map((url) => html` <a href=${url} rel="noreferrer">${new URL(url).host}</a>`)}. Sign in there, and choose the file again.</p>`}
   </li>`;
 }
 
-// Those that have no file in this tab: the cluster knows them, and this browser may remember their fingerprint.
+// Asks for the file of an upload.
+function ChooseAgain({ filename, chosen }) {
+  const input = useRef(null);
+  const changed = (event) => {
+    const [file] = event.target.files;
+    event.target.value = "";
+    if (file) chosen(file);
+  };
+  return html`<input type="file" name="again" hidden ref=${input} onChange=${changed} />
+    <button type="button" class="small outline" aria-label="Choose its file… (${filename})" onClick=${() => input.current.click()}>Choose its file…</button>`;
+}
+
+// Those that have no file in this tab: the cluster knows them, and this browser may remember that it began them.
 function Earlier({ here }) {
   const user = session.get().user.user_id;
   const { data, error, isLoading, refresh } = api.usePolled(async (signal) => {
@@ -80,29 +100,17 @@ function Earlier({ here }) {
 }
 
 function Waiting({ row, mark, refresh }) {
-  const input = useRef(null);
-  const [isLooking, setIsLooking] = useState(false);
   const total = row.size_bytes || mark?.size_bytes || 0;
-  async function chosen(event) {
-    const [file] = event.target.files;
-    event.target.value = "";
-    if (!file) return;
-    setIsLooking(true);
-    // Of another browser's upload only name and size are known here.
-    const isSame = file.size === total && (mark ? (await fingerprint(file)) === mark.fingerprint : file.name === row.filename);
-    setIsLooking(false);
-    if (isSame) add([{ file, kind: row.kind, file_uuid: row.file_uuid, fields: { filename: row.filename } }]);
-    else notify(`${file.name} is not the file that was begun: it has another ${mark ? "size or content" : "name or size"}. Choose the one that it was.`, "bad");
-  }
+  const goOn = (file) => add([{ file, kind: row.kind, file_uuid: row.file_uuid, size_bytes: total,
+    fields: { filename: row.filename, bucket_id: row.bucket_id } }]);
   const abandon = () => confirm({ title: "Give this upload up?", names: [row.filename], action: "Give it up",
     text: "What has come of it is dropped.", run: async () => {
       await discard(row.file_uuid);
       refresh();
     } });
   return html`<li><div class="what"><${Name}>${row.filename}</${Name}><${Badge} state=${row.status} /></div>
-    <div class="below"><span class="quiet">${size(total)}, begun <${Time} at=${row.created_at} />${mark ? ". To go on, choose the same file again." : ", not with this browser."}</span>
-    <span class="actions"><input type="file" name="again" hidden ref=${input} onChange=${chosen} />
-      ${servesContent && (mark || total > 0) && html`<button type="button" class="small outline" aria-label="Choose its file… (${row.filename})"
-        aria-busy=${isLooking} onClick=${() => input.current.click()}>Choose its file…</button>`}
+    <div class="below"><span class="quiet">${size(total)}, begun <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}. To go on, choose
+      its file: it is compared with what was uploaded.</span>
+    <span class="actions">${servesContent && total > 0 && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
       <${Action} label="Give up ${row.filename}" run=${abandon}>Give up…</${Action}></span></div></li>`;
 }

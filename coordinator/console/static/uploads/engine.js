@@ -7,7 +7,7 @@ import { fileAt, path } from "../path.js";
 import * as place from "../place.js";
 import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
-import { fingerprint } from "./guess.js";
+import { ContentError, reader, requirePrefix, requireSize } from "./content.js";
 import { forget, remember, remembered } from "./memory.js";
 
 const AT_ONCE = 3;
@@ -18,8 +18,9 @@ const REFUSALS_MAX = 3; // of one node, before another is asked
 const STALLED_MS = 15_000; // without progress: does the node answer at all?
 const SPEED_S = 0.4; // weight of what was measured last
 
-// { id, file, filename, size_bytes, kind, fields, file_uuid, state, sent, speed, error, user, note }
-// state: waiting, starting, uploading, retrying, paused, signed out, stored, failed
+// { id, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, speed, error, user, note }
+// state: waiting, starting, comparing (`arrived` bytes, before it goes on), uploading, retrying, paused, signed out,
+// stored, failed, file differs
 export const uploads = createStore([]);
 const running = new Map(); // id -> the tus upload, or what stands for its start
 const creating = new Map(); // id -> the promise of its file_uuid
@@ -27,7 +28,7 @@ let counted = 0;
 
 export const useUploads = () => useStore(uploads);
 
-const busy = (all) => all.filter((each) => !["stored", "failed"].includes(each.state)).length;
+const busy = (all) => all.filter((each) => !["stored", "failed", "file differs"].includes(each.state)).length;
 
 // How many are under way: who shows only this is not drawn again with every progress.
 export const useBusyCount = () => useStore(uploads, busy);
@@ -36,12 +37,12 @@ const find = (id) => uploads.get().find((each) => each.id === id);
 const change = (id, changes) =>
   uploads.set((all) => all.map((each) => (each.id === id ? { ...each, ...changes } : each)));
 
-// Queue files: [{ file, kind, fields }], `fields` of the new record. Or one that has begun: { file, file_uuid, ... }.
+// Queue files: [{ file, kind, fields }], `fields` of the new record. Or one that has begun, with file_uuid and size_bytes.
 export function add(files) {
-  const added = files.map(({ file, kind, fields, file_uuid = "" }) => ({
+  const added = files.map(({ file, kind, fields, file_uuid = "", size_bytes = file.size }) => ({
     id: (counted += 1),
-    ...{ file, kind, fields, file_uuid, filename: fields.filename, size_bytes: file.size },
-    ...{ state: "waiting", sent: 0, speed: 0, error: null, user: session.get().user?.user_id },
+    ...{ file, kind, fields, file_uuid, filename: fields.filename, size_bytes },
+    ...{ state: "waiting", sent: 0, arrived: 0, speed: 0, error: null, user: session.get().user?.user_id },
   }));
   uploads.set((all) => [...all, ...added]);
   next();
@@ -60,8 +61,10 @@ async function start(id) {
   running.set(id, turn);
   change(id, { state: "starting", error: null });
   try {
+    requireSize(find(id).file, find(id).size_bytes);
     const fileUuid = await created(id);
-    await import("../vendor/tus.js"); // it defines globalThis.tus
+    // Both before the node of the page may die. tus defines globalThis.tus.
+    await Promise.all([import("../vendor/tus.js"), import("../vendor/noble-sha2.js")]);
     if (running.get(id) === turn) send(id, find(id).file, fileUuid); // else paused or given up meanwhile
   } catch (error) {
     if (running.get(id) === turn) failed(id, error);
@@ -74,11 +77,10 @@ function created(id) {
   if (known) return known;
   if (!creating.has(id)) {
     const make = async () => {
-      const mark = await fingerprint(file);
       const { filename } = fields;
       const body = { ...fields, size_bytes: file.size };
       const { file_uuid } = await api.post(KINDS[kind].path, body).catch((error) => again(kind, body, user, error));
-      remember({ file_uuid, filename, size_bytes: file.size, fingerprint: mark, kind, user, begun_at: inHours(0).toISOString() });
+      remember({ file_uuid, filename, size_bytes: file.size, kind, user, begun_at: inHours(0).toISOString() });
       change(id, { file_uuid });
       return file_uuid;
     };
@@ -106,8 +108,11 @@ function send(id, file, fileUuid) {
     uploadUrl: `${place.origin()}${url}`,
     retryDelays: RETRY_MS,
     storeFingerprintForResuming: false,
+    fileReader: reader,
+    onAfterResponse: (request, response) => request.getMethod() === "HEAD" && response.getStatus() === 200 ? compare(id, upload, response) : undefined,
     onBeforeRequest: (request) => request.setHeader("Authorization", `Bearer ${token()}`),
     onShouldRetry: (error, attempt) => {
+      if (error.causingError instanceof ContentError) return false;
       const status = error.originalResponse?.getStatus() || 0;
       const isTried = !isRefused(error.originalResponse) && (status === 0 || status >= 500 || [408, 409, 423, 429].includes(status));
       // Any node takes what comes next; one that only refuses may be cut off from the others.
@@ -135,12 +140,24 @@ function send(id, file, fileUuid) {
   watch(id, upload, url, measure);
 }
 
+// Before an upload goes on, whatever cut it: is what has arrived the beginning of this file? Raises ContentError.
+async function compare(id, upload, response) {
+  const arrived = Number(response.getHeader("Upload-Offset"));
+  await requirePrefix(find(id).file, arrived, response.getHeader("Upload-Prefix-Digest"), (sent) => {
+    const goesOn = running.get(id) === upload;
+    if (goesOn) change(id, { state: "comparing", sent, arrived, speed: 0 });
+    return goesOn;
+  });
+  if (running.get(id) === upload) change(id, { state: "uploading", sent: arrived });
+}
+
 // A machine that lost its power breaks no connection: an upload that stands still asks whether its node lives.
 async function watch(id, upload, url, measure) {
   let seen = -1;
   for (;;) {
     await new Promise((done) => setTimeout(done, STALLED_MS));
     if (running.get(id) !== upload) return;
+    if (find(id).state === "comparing") continue;
     const from = new URL(upload.url).origin;
     const isStill = measure.sent() === seen;
     seen = measure.sent();
@@ -174,6 +191,7 @@ function newMeasure() {
 const isRefused = (response) => response?.getStatus() === 401 || Boolean(response?.getHeader("WWW-Authenticate"));
 
 function asApiError(error) {
+  if (error.causingError instanceof ContentError) return error.causingError;
   const response = error.originalResponse;
   if (!response) return new api.ApiError(0, "network", "No answer came.");
   const more = { isRefused: isRefused(response) };
@@ -196,7 +214,7 @@ function failed(id, error) {
     return;
   }
   if (error.status === 404 || error.status === 410) forget(each.file_uuid);
-  change(id, { state: "failed", speed: 0, error });
+  change(id, { state: error instanceof ContentError ? "file differs" : "failed", speed: 0, error });
   next();
 }
 
@@ -217,15 +235,25 @@ export function resume(id) {
   next();
 }
 
+// Goes on with this file in place of one that differs from what has arrived.
+export function replace(id, file) {
+  change(id, { file });
+  resume(id);
+}
+
+// Whether all bytes of a content that is not this file's had arrived: nothing is left to be given up.
+export const isStored = ({ state, error, size_bytes }) => state === "stored" || (error?.arrived || -1) === size_bytes;
+
 // Ends an upload for good: what has come is dropped.
 export async function giveUp(id) {
   const each = find(id);
   const upload = running.get(id);
+  const isDropped = !isStored(each);
   change(id, { state: "paused" });
   await upload?.abort?.();
   ended(id);
   const fileUuid = each.file_uuid || (await creating.get(id)?.catch(() => ""));
-  if (fileUuid && each.state !== "stored") await discard(fileUuid);
+  if (fileUuid && isDropped) await discard(fileUuid);
   uploads.set((all) => all.filter((other) => other.id !== id));
 }
 

@@ -72,12 +72,3 @@ export function fieldsOf(kind, name, guessed) {
   if (kind === "image") return { ...common, virt_type: "qemu", format: guessed.format };
   return { ...common, backup_type: "full" };
 }
-
-// By which the same file is known again after the page was loaded anew: its size, its first and its last MiB.
-export async function fingerprint(file) {
-  const edge = 1 << 20;
-  const parts = new Blob([String(file.size), file.slice(0, edge), file.slice(Math.max(0, file.size - edge))]);
-  if (!globalThis.crypto?.subtle) return `${file.size}-${file.lastModified}`;
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", await parts.arrayBuffer()));
-  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-}

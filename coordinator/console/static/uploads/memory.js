@@ -3,7 +3,7 @@
 const KEY = "filestore.uploads";
 const ENTRIES_MAX = 500;
 
-// [{ file_uuid, filename, size_bytes, fingerprint, kind, user, begun_at }], of all tabs of this browser.
+// [{ file_uuid, filename, size_bytes, kind, user, begun_at }], of all tabs of this browser.
 export function remembered(user) {
   try {
     const entries = JSON.parse(localStorage.getItem(KEY) || "[]");

@@ -1,0 +1,82 @@
+// What is read of a file beside what tus sends: its first bytes, which are compared with what has arrived, and its end.
+import { ApiError } from "../api.js";
+import { size } from "../format.js";
+
+const READ_BYTES = 1 << 20; // hashed at once, some milliseconds: the page stays alive
+const END_BYTES = 8 << 20; // as `filestore put` sends it
+
+// The file that was chosen cannot be the content of the upload. `arrived`: how many bytes of another one have.
+export class ContentError extends ApiError {
+  constructor(code, message, advice, arrived = 0) {
+    super(0, code, message);
+    this.advice = advice;
+    this.arrived = arrived;
+  }
+}
+
+const hashed = new WeakMap(); // file -> { at, state }: of the bytes that were compared last
+
+// Raises ContentError unless the first `arrived` bytes of the file have this digest, as Upload-Prefix-Digest says it.
+// `goesOn(bytes)` is told how many are read; where it answers false the comparison ends, without a result.
+export async function requirePrefix(file, arrived, told, goesOn) {
+  await requireUnchanged(file);
+  if (arrived === 0) return;
+  if (!told) {
+    throw new ContentError("no_digest", "A node runs an older version, which does not say what was uploaded before, so that this file cannot be compared with it.",
+      "Choose the file again when all nodes are upgraded. Or start over with it: then what was uploaded is dropped.");
+  }
+  const found = await prefixDigest(file, arrived, goesOn);
+  if (found === told || found === undefined) return;
+  throw arrived === file.size
+    ? new ContentError("other_content", `${file.name} differs from what was uploaded before. All of that had arrived, and it is stored.`,
+      "Upload this file as another one, or remove this line.", arrived)
+    : new ContentError("other_content", `The first ${size(arrived)} of ${file.name} differ from those that were uploaded before.`,
+      "It was changed since, or it is another file. Choose the file as it was. Or start over with this one: then what was uploaded is dropped.", arrived);
+}
+
+export function requireSize(file, bytes) {
+  if (file.size === bytes) return;
+  throw new ContentError("other_content", `${file.name} has ${file.size.toLocaleString("en")} bytes, and this upload was begun with ${bytes.toLocaleString("en")}.`,
+    "It was changed since, or it is another file. Choose the file as it was. Or start over with this one: then what was uploaded is dropped.");
+}
+
+// Undefined where `goesOn` ended it. What was hashed for an earlier comparison is not read again: browsers read
+// nothing of a file that was written to since it was chosen (File API, snapshot state).
+async function prefixDigest(file, stop, goesOn) {
+  const { sha256 } = await import("../vendor/noble-sha2.js");
+  const known = hashed.get(file);
+  let { at, state } = known && known.at <= stop ? known : { at: 0, state: sha256.create() };
+  state = state.clone();
+  while (at < stop) {
+    const piece = await bytesOf(file.slice(at, Math.min(stop, at + READ_BYTES)));
+    if (!goesOn(at)) return undefined;
+    state.update(piece);
+    at += piece.length;
+  }
+  hashed.set(file, { at, state: state.clone() });
+  return `sha-256=:${btoa(String.fromCharCode(...state.digest()))}:`;
+}
+
+async function bytesOf(blob) {
+  const bytes = new Uint8Array(await blob.arrayBuffer().catch(() => new ArrayBuffer(0)));
+  if (bytes.length === blob.size) return bytes;
+  throw new ContentError("file_changed", "The file was changed, moved or deleted since it was chosen.",
+    "Nothing more of it is sent. Choose the file again.");
+}
+
+const requireUnchanged = (file) => bytesOf(file.slice(0, 1));
+
+// For tus: the end of a file goes by itself, once it was read and the file was not written to until then. So a file
+// that changes while it is sent never becomes available.
+export const reader = {
+  openFile: async (file) => ({
+    size: file.size,
+    close: () => {},
+    slice: async (start) => {
+      if (file.size - start > END_BYTES) return { value: file.slice(start, file.size - END_BYTES), done: false };
+      const end = await bytesOf(file.slice(start));
+      await requireUnchanged(file);
+      return { value: new Blob([end]), done: true };
+    },
+  }),
+};

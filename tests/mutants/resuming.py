@@ -1,0 +1,67 @@
+"""Deliberate bugs of uploads that are resumed: what was sent is not compared, or with something else.
+
+Each names the quick test that has to catch it.
+"""
+
+from tests.mutants.mutant import Mutant
+
+_HEAD = "tests/unit/node/content/test_tus.py::test_head_tells_"
+_SOURCES = "tests/unit/filestore_client/test_sources.py::test_content_that_"
+_OTHER = f"{_SOURCES}differs_in_one_byte_before_the_offset_is_another"
+_READ_ON = f"{_SOURCES}begins_as_the_upload_is_read_on"
+_PROGRESS = "tests/unit/coordinator/machine/test_uploads.py::test_progress_"
+_NEVER_BACK = f"{_PROGRESS}never_goes_back_nor_changes_what_was_recorded"
+
+_TUS = "node/content/tus.py"
+_UPLOADING = "client/filestore_client/transfer/uploading.py"
+_SOURCES_FILE = "client/filestore_client/transfer/sources.py"
+_COMPLETION = "node/uploads/completion.py"
+_COMPARED = "return state.prefix_digest == repr_digest(await source.prefix_sha256(state.offset))"
+_OF_SENT = "            self._hash_of_sent = self._hash.copy()\n"
+
+RESUMING = (
+    Mutant(
+        "digest told of an upload whose offset is not",
+        ((_TUS, "            headers.pop(PREFIX_DIGEST, None)\n", ""),),
+        (f"{_HEAD}no_digest_that_nobody_knows",),
+    ),
+    Mutant(
+        "digest of content that is stored is not told",
+        ((_TUS, "record.blob_sha256 or record.prefix_sha256", "record.prefix_sha256"),),
+        (f"{_HEAD}the_digest_of_the_bytes_before_the_offset",),
+    ),
+    Mutant(
+        "content is not compared with what was sent",
+        ((_UPLOADING, _COMPARED, "return True"),),
+        (f"{_OTHER}[path-1]", f"{_OTHER}[stream-1]"),
+    ),
+    Mutant(
+        "content is compared as it is behind the offset",
+        ((_SOURCES_FILE, "memoryview(self._piece)[: offset - self._start]", "memoryview(self._piece)"),),
+        (_READ_ON,),
+    ),
+    Mutant(
+        "only the held piece of a stream is compared",
+        ((_SOURCES_FILE, _OF_SENT, ""),),
+        (_READ_ON,),
+    ),
+    Mutant.of(
+        "recorded offset goes back",
+        "machine/uploads",
+        "    if command.offset_bytes < earlier.offset_bytes:",
+        "    if command.offset_bytes < 0:",
+        _NEVER_BACK,
+    ),
+    Mutant.of(
+        "other bytes are recorded at the same offset",
+        "machine/uploads",
+        "is_same = command.prefix_sha256 == earlier.prefix_sha256 or not earlier.prefix_sha256",
+        "is_same = True",
+        _NEVER_BACK,
+    ),
+    Mutant(
+        "digest that came with the last bytes is not compared",
+        ((_COMPLETION, "for digest in (sha256, holder.record.expected_sha256) if", "for digest in () if"),),
+        ("tests/api/test_uploads.py::test_digest_of_the_whole_is_checked_when_the_last_piece_came",),
+    ),
+)
