@@ -147,3 +147,39 @@ async def test_file_that_is_written_to_while_it_is_sent_is_not_stored(
     assert await page.value(says("was changed, moved or deleted"))
     (record,) = cluster.get(f"/backups?filename={disk.name}", token=token).json["backups"]
     assert record["status"] == "uploading"
+
+
+async def test_node_that_does_not_tell_what_it_has_is_given_nothing(
+    page: Page, browser: Browser, cluster: Cluster, tmp_path: Path
+) -> None:
+    """As nodes of an older version, but for the tab that has sent these bytes of this file."""
+    disk, name = tmp_path / "lab-d.img", "upload-prefix-digest"
+    sha256 = random_file(disk, SIZE_BYTES)
+    token = cluster.user_token("jana")
+    file_uuid = await begun(page, cluster, token, disk)
+    before = arrived(cluster, token, file_uuid)
+
+    async def hide_digest(asking: Page) -> None:
+        paused = await asking.event("Fetch.requestPaused", lambda event: event["request"]["method"] == "HEAD")
+        headers = [each for each in paused["responseHeaders"] if each["name"].lower() != name]
+        assert len(headers) == len(paused["responseHeaders"]) - 1
+        told = {"responseCode": paused["responseStatusCode"], "responseHeaders": headers}
+        await asking.send("Fetch.continueResponse", requestId=paused["requestId"], **told)
+        await asking.send("Fetch.disable")
+
+    patterns = [{"urlPattern": "*/content", "requestStage": "Response"}]
+    async with Page(browser) as other:
+        await open_console(other, cluster.nodes[1])
+        await sign_in(other, token)
+        await show(other, "#/uploads", "input[name=again]")
+        await other.send("Fetch.enable", patterns=patterns)
+        await choose_again(other, disk)
+        await hide_digest(other)
+        await other.until(says("runs an older version"))
+        assert arrived(cluster, token, file_uuid) == before
+    await slow(page, 0)
+    await page.send("Fetch.enable", patterns=patterns)
+    await choose(page, "Go on", ".uploads")
+    await hide_digest(page)
+    await page.until(f"{state_of(disk.name)} === 'stored'")
+    assert cluster.get(f"/backups/{file_uuid}", token=token).json["blob_sha256"] == sha256

@@ -141,6 +141,8 @@ def test_content_that_is_not_what_its_creator_declared_is_refused(cluster: Clust
     assert upload.put(b"abcx").status == 460
     assert upload.patch(0, b"abcx").status == 460
     assert upload.offset() == 0
+    assert [upload.patch(0, b"ab").status, upload.patch(2, b"cx").status] == [204, 460]
+    assert upload.offset() == 0
     assert upload.patch(0, b"abcd").status == 204
     assert upload.content() == b"abcd"
 

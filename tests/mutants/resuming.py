@@ -15,7 +15,9 @@ _NEVER_BACK = f"{_PROGRESS}never_goes_back_nor_changes_what_was_recorded"
 _TUS = "node/content/tus.py"
 _UPLOADING = "client/filestore_client/transfer/uploading.py"
 _SOURCES_FILE = "client/filestore_client/transfer/sources.py"
+_SESSION = "node/content/upload_session.py"
 _COMPLETION = "node/uploads/completion.py"
+_DECLARED = "in (sha256, holder.record.expected_sha256)"
 _COMPARED = "return state.prefix_digest == repr_digest(await source.prefix_sha256(state.offset))"
 _OF_SENT = "            self._hash_of_sent = self._hash.copy()\n"
 
@@ -60,8 +62,30 @@ RESUMING = (
         _NEVER_BACK,
     ),
     Mutant(
+        "digest of the creation is not compared with pieces",
+        (
+            (
+                _COMPLETION,
+                "for digest in (sha256, holder.record.expected_sha256) if",
+                "for digest in (sha256,) if",
+            ),
+        ),
+        ("tests/cluster/test_uploads.py::test_content_that_is_not_what_its_creator_declared_is_refused",),
+    ),
+    Mutant(
         "digest that came with the last bytes is not compared",
-        ((_COMPLETION, "for digest in (sha256, holder.record.expected_sha256) if", "for digest in () if"),),
+        (
+            (
+                "node/content/upload_session.py",
+                "if whole_sha256 and (is_whole or holder.is_complete)",
+                "if False",
+            ),
+            (
+                _COMPLETION,
+                "in (sha256, holder.record.expected_sha256)",
+                "in (holder.record.expected_sha256,)",
+            ),
+        ),
         ("tests/api/test_uploads.py::test_digest_of_the_whole_is_checked_when_the_last_piece_came",),
     ),
 )

@@ -17,16 +17,16 @@ export class ContentError extends ApiError {
 const hashed = new WeakMap(); // file -> { at, state }: of the bytes that were compared last
 
 // Raises ContentError unless the first `arrived` bytes of the file have this digest, as Upload-Prefix-Digest says it.
-// `goesOn(bytes)` is told how many are read; where it answers false the comparison ends, without a result.
-export async function requirePrefix(file, arrived, told, goesOn) {
+// `isOurs`: this tab sent them, of this very file, so that an older node need not tell. `goesOn(bytes)` is told how many
+// are read; where it answers false the comparison ends, as an error.
+export async function requirePrefix(file, arrived, told, { isOurs, goesOn }) {
   await requireUnchanged(file);
-  if (arrived === 0) return;
+  if (arrived === 0 || (!told && isOurs)) return;
   if (!told) {
     throw new ContentError("no_digest", "A node runs an older version, which does not say what was uploaded before, so that this file cannot be compared with it.",
       "Choose the file again when all nodes are upgraded. Or start over with it: then what was uploaded is dropped.");
   }
-  const found = await prefixDigest(file, arrived, goesOn);
-  if (found === told || found === undefined) return;
+  if ((await prefixDigest(file, arrived, goesOn)) === told) return;
   throw arrived === file.size
     ? new ContentError("other_content", `${file.name} differs from what was uploaded before. All of that had arrived, and it is stored.`,
       "Upload this file as another one, or remove this line.", arrived)
@@ -40,7 +40,7 @@ export function requireSize(file, bytes) {
     "It was changed since, or it is another file. Choose the file as it was. Or start over with this one: then what was uploaded is dropped.");
 }
 
-// Undefined where `goesOn` ended it. What was hashed for an earlier comparison is not read again: browsers read
+// What was hashed for an earlier comparison is not read again: browsers read
 // nothing of a file that was written to since it was chosen (File API, snapshot state).
 async function prefixDigest(file, stop, goesOn) {
   const { sha256 } = await import("../vendor/noble-sha2.js");
@@ -49,7 +49,7 @@ async function prefixDigest(file, stop, goesOn) {
   state = state.clone();
   while (at < stop) {
     const piece = await bytesOf(file.slice(at, Math.min(stop, at + READ_BYTES)));
-    if (!goesOn(at)) return undefined;
+    if (!goesOn(at)) throw new ContentError("ended", "The comparison was ended.", "");
     state.update(piece);
     at += piece.length;
   }

@@ -18,8 +18,8 @@ const REFUSALS_MAX = 3; // of one node, before another is asked
 const STALLED_MS = 15_000; // without progress: does the node answer at all?
 const SPEED_S = 0.4; // weight of what was measured last
 
-// { id, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, speed, error, user, note }
-// state: waiting, starting, comparing (`arrived` bytes, before it goes on), uploading, retrying, paused, signed out,
+// { id, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, isOurs, speed, error, user, note }
+// isOurs: what has arrived is of this file. state: waiting, starting, comparing (`arrived` bytes, before it goes on), uploading, retrying, paused, signed out,
 // stored, failed, file differs
 export const uploads = createStore([]);
 const running = new Map(); // id -> the tus upload, or what stands for its start
@@ -42,7 +42,7 @@ export function add(files) {
   const added = files.map(({ file, kind, fields, file_uuid = "", size_bytes = file.size }) => ({
     id: (counted += 1),
     ...{ file, kind, fields, file_uuid, filename: fields.filename, size_bytes },
-    ...{ state: "waiting", sent: 0, arrived: 0, speed: 0, error: null, user: session.get().user?.user_id },
+    ...{ state: "waiting", sent: 0, arrived: 0, isOurs: false, speed: 0, error: null, user: session.get().user?.user_id },
   }));
   uploads.set((all) => [...all, ...added]);
   next();
@@ -143,12 +143,14 @@ function send(id, file, fileUuid) {
 // Before an upload goes on, whatever cut it: is what has arrived the beginning of this file? Raises ContentError.
 async function compare(id, upload, response) {
   const arrived = Number(response.getHeader("Upload-Offset"));
-  await requirePrefix(find(id).file, arrived, response.getHeader("Upload-Prefix-Digest"), (sent) => {
-    const goesOn = running.get(id) === upload;
-    if (goesOn) change(id, { state: "comparing", sent, arrived, speed: 0 });
-    return goesOn;
-  });
-  if (running.get(id) === upload) change(id, { state: "uploading", sent: arrived });
+  const { file, isOurs } = find(id);
+  const goesOn = (sent) => {
+    if (running.get(id) !== upload) return false;
+    change(id, { state: "comparing", sent, arrived, speed: 0 });
+    return true;
+  };
+  await requirePrefix(file, arrived, response.getHeader("Upload-Prefix-Digest"), { isOurs, goesOn });
+  if (running.get(id) === upload) change(id, { state: "uploading", sent: arrived, isOurs: true });
 }
 
 // A machine that lost its power breaks no connection: an upload that stands still asks whether its node lives.
@@ -237,7 +239,7 @@ export function resume(id) {
 
 // Goes on with this file in place of one that differs from what has arrived.
 export function replace(id, file) {
-  change(id, { file });
+  change(id, { file, isOurs: false });
   resume(id);
 }
 
