@@ -33,6 +33,7 @@ from coordinator.storage.raft_log_index import LogIndex
 from coordinator.storage.recovery import recover
 from coordinator.storage.segment import LogDamaged
 from coordinator.storage.snapshot_store import damage_of
+from coordinator.storage.state_damage import DATABASE_ERRORS
 
 _REBUILD: Final = (
     "Do not repair it by hand and do not start it: set this member up again from its peers with"
@@ -223,7 +224,7 @@ def _examine_database(findings: Findings, shown: Path, copy: Path) -> tuple[int,
             strays = db.execute("PRAGMA foreign_key_check").fetchmany(_DATABASE_MESSAGES_MAX)
             messages += [f"a row of {row[0]} refers to one of {row[2]} that is not there" for row in strays]
             index, term = db.execute("SELECT log_index, term FROM applied").fetchone()
-    except (sqlite3.Error, TypeError) as error:  # TypeError: no row
+    except (*DATABASE_ERRORS, TypeError) as error:  # TypeError: no row
         findings.problem(shown, f"cannot be read: {error}", _REBUILD)
         return None
     for message in messages:

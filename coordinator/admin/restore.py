@@ -51,6 +51,7 @@ from coordinator.storage.log_directory import while_stopped
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import describe
 from coordinator.storage.state_backup import copy_database
+from coordinator.storage.state_damage import DATABASE_ERRORS
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
 
@@ -98,8 +99,8 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
         raise Conflict(f"{output} exists already and is not replaced") from error
     try:
         copy_database(files.state, output)
-    except sqlite3.Error as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+    except DATABASE_ERRORS as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
         raise Internal(f"{files.state} cannot be copied: {error}.") from error
     try:
@@ -196,7 +197,7 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
 
 def _check_new_id(state: Path, coordinator_id: str) -> None:
     """As far as this state can be read, and is not too old; the cluster knows for certain."""
-    with contextlib.suppress(sqlite3.Error), closing(_opened(state)) as db:
+    with contextlib.suppress(*DATABASE_ERRORS), closing(_opened(state)) as db:
         if _knows(db, coordinator_id):
             raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
 
@@ -247,7 +248,7 @@ def _newest_intermediate(state: Path) -> IntermediateCredential | None:
     try:
         with closing(_opened(state)) as db:
             found = newest_key(db, INTERMEDIATE_PURPOSE)
-    except sqlite3.Error:
+    except DATABASE_ERRORS:
         return None
     return None if found is None else IntermediateCredential(*found[1:])
 
@@ -280,7 +281,7 @@ def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord)
             root_pem = db.execute("SELECT root_pem FROM cluster").fetchone()[0]
             is_known = _knows(db, own.coordinator_id)
             newest = newest_key(db, INTERMEDIATE_PURPOSE)
-    except (sqlite3.Error, TypeError) as error:
+    except (*DATABASE_ERRORS, TypeError) as error:
         raise InvalidRequest(f"snapshot: {snapshot} is no snapshot of a coordinator") from error
     if root_pem != command.root_pem:
         raise InvalidRequest("snapshot: it is of another cluster than the bundle")

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from coordinator.storage.file_digests import write_digest
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import recover
 from coordinator.storage.snapshot_store import SnapshotStore
-from coordinator.storage.state_damage import StateDamaged, damage_in, unreadable_in
+from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, unreadable_in
 from coordinator.storage.state_store import Store
 
 ENTRY_BYTES = 1  # of entries to read: one is always read
@@ -52,7 +51,7 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
             store.check()
             if lost := recover(log, store):
                 _log.error(lost)
-        except (sqlite3.Error, StateDamaged) as error:
+        except (*DATABASE_ERRORS, StateDamaged) as error:
             raise damage_in(error) or unreadable_in(error) or error from error
         _keep_genesis(files, log)
         opened.pop_all()

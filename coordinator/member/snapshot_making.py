@@ -9,7 +9,6 @@ itself alone, and marked with whose state it is.
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from coordinator.runtime.stopping import in_thread
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.snapshot_store import Made, SnapshotStore
-from coordinator.storage.state_damage import StateDamaged, damage_in
+from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
 FETCHED_S = 60.0  # since its last part was fetched: whoever did may go on
@@ -130,7 +129,7 @@ class Making:
         """The entry that was just applied is a HashWhole, and nothing beyond it is. `file` as in Pinned."""
         try:
             pinned = self._snapshots.pin(file)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             if (damage := damage_in(error)) is not None:
                 self._hooks.failed(damage)
             else:
@@ -189,7 +188,7 @@ class Making:
             meta = await asyncio.to_thread(self._snapshots.publish, made, origin=origin)
         except StateDamaged:
             raise
-        except (FilestoreError, NotLeader, OSError, sqlite3.Error) as error:
+        except (FilestoreError, NotLeader, OSError, *DATABASE_ERRORS) as error:
             is_known = isinstance(error, (Conflict, NotLeader))
             _log.warning("no snapshot could be made: %s", error, exc_info=not is_known)
             self._again_at_s = time.monotonic() + (0 if is_known else TAKE_AGAIN_S)

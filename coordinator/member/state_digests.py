@@ -10,7 +10,6 @@ majority without it. As long as members differ and nothing shows who is odd, no 
 import asyncio
 import contextlib
 import logging
-import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,7 +37,7 @@ from coordinator.runtime.json_files import sealed, unsealed
 from coordinator.runtime.stopping import in_thread
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.snapshot_store import Made, SnapshotStore
-from coordinator.storage.state_damage import StateDamaged, damage_in
+from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from coordinator.storage.state_store import Store, members_of
 
 REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
@@ -385,7 +384,7 @@ class Digests:
             pinned = await self._to_hash.get()
             try:
                 digest = await in_thread(pinned.digest_and_close)
-            except sqlite3.Error as error:
+            except DATABASE_ERRORS as error:
                 _log.warning("the whole state cannot be hashed: %s", error)
                 if (damage := damage_in(error)) is not None:
                     self._store.condemn(damage)

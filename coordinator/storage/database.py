@@ -18,6 +18,7 @@ from coordinator.machine.blobs import FILL_TOTALS
 from coordinator.machine.files import RETENTION_MS
 from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
 from coordinator.model.records import VOTER
+from coordinator.storage.state_damage import DATABASE_ERRORS
 
 WAL_RESERVED_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
 WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
@@ -80,7 +81,7 @@ def index_at_rest(path: Path) -> int:
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
             row = db.execute("SELECT log_index FROM applied").fetchone()
-    except sqlite3.Error:
+    except DATABASE_ERRORS:
         return 0
     return row[0] if row and isinstance(row[0], int) else 0
 

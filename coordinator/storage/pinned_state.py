@@ -26,7 +26,7 @@ from coordinator.raft.messages import Entry, EntryKind
 from coordinator.runtime.stopping import NEVER, Stop, WorkStopped
 from coordinator.storage.file_digests import sha256_of
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.state_damage import flaw_in
+from coordinator.storage.state_damage import DATABASE_ERRORS, flaw_in
 
 _WHOLE_TAG = b"hash_whole"  # spares decoding every other entry
 EXAMINED_BESIDE_BYTES_MIN: Final = 256 << 20  # some 200,000 files: seconds
@@ -145,7 +145,7 @@ def _examine(path: Path, stop: Stop, *, pause: Callable[[], None], mapped_bytes:
         sha256 = pool.submit(sha256_of, path, stop)
         try:
             content, unreadable = content_digest(path, pause=pause), ""
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             content, unreadable = "", str(error)
         return Examined(flaw.result() or unreadable, content, sha256.result())
 

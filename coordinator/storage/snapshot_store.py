@@ -37,7 +37,7 @@ from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import Pinned, examine
 from coordinator.storage.snapshot_origins import read_origin, write_origin
 from coordinator.storage.state_backup import copy_pinned, copy_settled
-from coordinator.storage.state_damage import StateDamaged, damage_in, flaw_in
+from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, flaw_in
 from coordinator.storage.state_store import Store, members_in
 from coordinator.storage.stored_sums import SUMS
 
@@ -180,7 +180,7 @@ class Incoming:
             raise InvalidRequest("snapshot: what came is not what was announced.")
         try:
             found = describe(self._path)
-        except (sqlite3.Error, InvalidRequest) as error:
+        except (*DATABASE_ERRORS, InvalidRequest) as error:
             self.restart()
             raise InvalidRequest("snapshot: what came is no state of a coordinator.") from error
         if found != self._meta:
@@ -271,7 +271,7 @@ class SnapshotStore:
             if meta.index != pinned.index:
                 raise Internal(f"The copy of the state at {pinned.index} holds {_name(meta)}.")
             return Made(meta, found.content, found.sha256)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise damage_in(error) or error from error
 
     def publish(self, made: Made, *, origin: str) -> SnapshotMeta:
@@ -396,7 +396,7 @@ class SnapshotStore:
                 if matches_digest(self._intent_path):
                     return describe(self._intent_path)
                 why = "it is not what came"
-        except (sqlite3.Error, InvalidRequest) as error:
+        except (*DATABASE_ERRORS, InvalidRequest) as error:
             why = str(error)
         damaged_path = self._intent_path.with_name(f"{self._intent_path.name}.damaged")
         self._disk.replace(self._intent_path, damaged_path)

@@ -11,6 +11,8 @@ from typing import Final
 
 from ca.errors import Internal, Unavailable
 
+# UnicodeDecodeError: of the sqlite3 module, when a message of SQLite names a damaged part of the schema.
+DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 _PRIMARY: Final = 0xFF  # an extended code has the primary one in its lowest byte
 _CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _UNREADABLE: Final = frozenset(
@@ -33,11 +35,12 @@ def damage_in(error: BaseException) -> StateDamaged | None:
     """What is told of a database whose bytes are not what was written; None of any other trouble."""
     if isinstance(error, StateDamaged):
         return error
-    if not isinstance(error, sqlite3.Error):
+    if not isinstance(error, DATABASE_ERRORS):
         return None
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
-        is_damage = str(error).startswith(_NO_TEXT)  # all text in it was valid when it was written
+        # All text in it was valid when it was written.
+        is_damage = isinstance(error, UnicodeDecodeError) or str(error).startswith(_NO_TEXT)
     else:
         is_damage = code & _PRIMARY in _CORRUPT or code in _UNREADABLE
     return StateDamaged(f"state.sqlite is damaged: {error}") if is_damage else None
@@ -78,5 +81,5 @@ def flaw_in(path: Path, *, at_rest: bool, deep: bool = False, mapped_bytes: int 
             db.execute(f"PRAGMA mmap_size = {mapped_bytes}")
             (found,) = db.execute(f"PRAGMA {check}(1)").fetchone()
             return "" if found == "ok" else str(found)
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return str(error)

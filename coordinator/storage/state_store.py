@@ -31,7 +31,7 @@ from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
 from coordinator.storage.database import connect, newest_key, prepare
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.state_damage import StateDamaged, damage_in
+from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from coordinator.storage.state_file import StateFile
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
@@ -233,7 +233,7 @@ class Store:
             with self._file.writing() as told:
                 _, frames, copied = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 told(frames, copied)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             if not _is_full(error):
                 self._examine(error)
                 raise
@@ -393,7 +393,7 @@ class Store:
         if self._file is not None:
             try:
                 self._require_sound(self._file.compare_indexes(table, stop))
-            except sqlite3.Error as error:
+            except DATABASE_ERRORS as error:
                 self._examine(error)
                 raise
 
@@ -401,7 +401,7 @@ class Store:
         """Close both connections; what was committed comes into the file, with its sums."""
         with self._reading:
             if self._file is not None and self._damage is None:
-                with suppress(sqlite3.Error, OSError, StateDamaged):
+                with suppress(*DATABASE_ERRORS, OSError, StateDamaged):
                     self._shorten_wal()
                     self._file.rest()
             self._reader.close()
@@ -420,7 +420,7 @@ class Store:
             self._check_sound()
             try:
                 yield self._reader
-            except sqlite3.Error as error:
+            except DATABASE_ERRORS as error:
                 self._examine(error)
                 raise
 
