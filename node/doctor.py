@@ -170,7 +170,7 @@ def _check_upload(findings: Findings, path: Path) -> None:
     """One upload: a finished one has a sound record, another at least its durable bytes. Raises OSError."""
     finished, offset_path, data = path / "finished", path / "offset", path / "data"
     if finished.exists():
-        if decode_finished(finished.read_bytes()[: FINISHED_BYTES + 1]) is None:
+        if decode_finished(finished.read_bytes()[: FINISHED_BYTES + 1], path.name) is None:
             advice = "Start the node: the upload goes on from its durable bytes, or begins again."
             findings.problem(finished, "is no sound record of a finished upload", advice)
         return

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from coordinator.rpc.instances import count_start, parsed
+from coordinator.runtime.json_files import decode_foreign
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 NOTE_BYTES_MAX: Final = 1024
@@ -66,7 +67,7 @@ def begin(path: Path, node_id: str, lock: int) -> Start:
 def _ended(lock: int) -> list[str]:
     """The last processes that held the lock of this very file before, oldest first; none if nobody knows."""
     try:
-        note = msgspec.json.decode(os.pread(lock, NOTE_BYTES_MAX, 0), type=_Note)
+        note = decode_foreign(os.pread(lock, NOTE_BYTES_MAX, 0), _Note)
     except (OSError, msgspec.MsgspecError):
         return []
     return [*note.ended, note.process][-ENDED_MAX:] if note.place == _place(lock) else []

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ca.errors import FilestoreError, Unavailable
 from ca.secretfiles import write_durable
-from coordinator.runtime.json_files import decode_foreign
+from coordinator.runtime.json_files import sealed, unsealed
 from coordinator.runtime.lasting_troubles import LastingTroubles
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass, Stopped, Superseded
 from node.custody.loss_repair import LossRepair
@@ -230,7 +230,7 @@ class Scrubber:
         at_ms = int(self._context.clock_s() * 1000)
         with self._context.blobs.poison.skipping(STATE, self._state.name):
             try:
-                return decode_foreign(self._state.read_bytes(), Cycle)
+                return unsealed(self._state.read_bytes(), Cycle, of=self._context.node_id)
             except FileNotFoundError:
                 return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
             except msgspec.MsgspecError:
@@ -247,7 +247,7 @@ class Scrubber:
         now_s = asyncio.get_running_loop().time()
         if at_once or now_s - self._saved_at_s >= SAVE_S:
             self._saved_at_s = now_s
-            written = msgspec.json.encode(cycle) + b"\n"
+            written = sealed(cycle, of=self._context.node_id)
             with self._context.blobs.poison.skipping(STATE, self._state.name):  # it is in memory all the same
                 await self._context.disk.run(write_durable, self._state, written)
 

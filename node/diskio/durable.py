@@ -122,15 +122,15 @@ def decode_offset(raw: bytes) -> tuple[int, int]:
     return sequence, offset
 
 
-def with_crc(body: bytes) -> bytes:
-    """The record with its CRC-32 behind it, little-endian."""
-    return body + _CRC.pack(zlib.crc32(body))
+def with_crc(body: bytes, *, of: str = "") -> bytes:
+    """Return the record with its CRC-32 behind it, little-endian; it covers `of`, whose record that is."""
+    return body + _CRC.pack(zlib.crc32(body, zlib.crc32(of.encode())))
 
 
-def without_crc(raw: bytes) -> bytes | None:
-    """The record before its CRC-32; None if the two do not match."""
+def without_crc(raw: bytes, *, of: str = "") -> bytes | None:
+    """Return the record before its CRC-32, or None if the two do not match."""
     body = raw[: -_CRC.size]
-    return body if raw[-_CRC.size :] == _CRC.pack(zlib.crc32(body)) else None
+    return body if raw == with_crc(body, of=of) else None
 
 
 class OffsetRecord:

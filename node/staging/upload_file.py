@@ -394,7 +394,7 @@ class UploadFile:
             os.ftruncate(self._data, found.size_bytes)  # gives the room behind the end back
         self._end_behind()
         blobs.seal(self._data)  # the sync of all that came: from here on `finished` says how much that is
-        record = blobs.write_incoming(encode_finished(found))
+        record = blobs.write_incoming(encode_finished(found, self.file_uuid))
         os.rename(record, "finished", src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
         self._disk.fsync(self._directory)
         if not self._is_named:

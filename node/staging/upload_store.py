@@ -176,7 +176,7 @@ class UploadStore:
             with ExitStack() as opened:
                 parent = self.blobs.uploads_directory
                 directory = opened.enter_context(opened_directory(file_uuid, parent=parent))
-                finished = _read_finished(directory, self.blobs)
+                finished = _read_finished(file_uuid, directory, self.blobs)
                 if finished is not None:
                     data = os.dup(opened.enter_context(self.blobs.open(finished.sha256)).fd)
                     durable_offset = finished.size_bytes
@@ -323,7 +323,7 @@ class UploadStore:
         with ExitStack() as opened:
             directory, is_new = _open_or_make(file_uuid, parent=uploads)
             opened.callback(os.close, directory)
-            finished = _read_finished(directory, self.blobs)
+            finished = _read_finished(file_uuid, directory, self.blobs)
             record = OffsetRecord(open_or_create("offset", parent=directory), disk)
             opened.callback(record.close)
             data = -1
@@ -423,7 +423,7 @@ def _read_slots(name: str, *, parent: int, disk: Disk, confirm: bool = False) ->
         os.close(descriptor)
 
 
-def _read_finished(directory: int, blobs: BlobStore) -> FinishedBlob | None:
+def _read_finished(file_uuid: str, directory: int, blobs: BlobStore) -> FinishedBlob | None:
     """What a `finish` left, if it went through: a sound record, the data moved, the blob there."""
     if "data" in os.listdir(directory):
         return None
@@ -431,7 +431,7 @@ def _read_finished(directory: int, blobs: BlobStore) -> FinishedBlob | None:
         raw = read_whole("finished", parent=directory, bytes_max=FINISHED_BYTES)
     except FileNotFoundError:
         return None
-    finished = decode_finished(raw)
+    finished = decode_finished(raw, file_uuid)
     return finished if finished is not None and blobs.has(finished.sha256) else None
 
 

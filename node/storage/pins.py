@@ -45,7 +45,7 @@ def finished_blobs(blobs: BlobStore) -> frozenset[str]:
         ):
             with opened_directory(name, parent=blobs.uploads_directory) as directory:
                 raw = read_whole(FINISHED, parent=directory, bytes_max=FINISHED_BYTES)
-            finished = decode_finished(raw)
+            finished = decode_finished(raw, name)
             if finished is not None:
                 found.add(finished.sha256)
     return frozenset(found)

@@ -232,14 +232,18 @@ def decode_sidecar_alone(raw: bytes) -> SegmentSums:
     return decode_sidecar(raw, size_bytes)
 
 
-def encode_finished(blob: FinishedBlob) -> bytes:
-    """What an upload leaves behind that became `blob`, FINISHED_BYTES long."""
-    return with_crc(_FINISHED.pack(_FINISHED_MAGIC, bytes.fromhex(blob.sha256), blob.size_bytes))
+def encode_finished(blob: FinishedBlob, file_uuid: str) -> bytes:
+    """Return the record of the blob that this upload became, FINISHED_BYTES long."""
+    packed = _FINISHED.pack(_FINISHED_MAGIC, bytes.fromhex(blob.sha256), blob.size_bytes)
+    return with_crc(packed, of=file_uuid)
 
 
-def decode_finished(raw: bytes) -> FinishedBlob | None:
-    """The blob that an upload became; None if the record is not sound."""
-    body = without_crc(raw) if len(raw) == FINISHED_BYTES else None
+def decode_finished(raw: bytes, file_uuid: str) -> FinishedBlob | None:
+    """Return the blob that this upload became, or None if the record is damaged or that of another upload.
+
+    Records of older releases do not say whose they are.
+    """
+    body = (without_crc(raw, of=file_uuid) or without_crc(raw)) if len(raw) == FINISHED_BYTES else None
     if body is None or body[:8] != _FINISHED_MAGIC:
         return None
     _, digest, size_bytes = _FINISHED.unpack(body)

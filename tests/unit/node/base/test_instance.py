@@ -65,6 +65,16 @@ def test_file_that_lies_elsewhere_tells_nothing(started: Callable[[], Start], tm
     assert not started().succeeds(first.instance)
 
 
+def test_note_that_is_no_text_tells_nothing(started: Callable[[], Start], tmp_path: Path) -> None:
+    first = started()
+    note = bytearray((tmp_path / "lock").read_bytes())
+    note[note.index(b"place") + 10] ^= 0x80  # one bit, and it is no UTF-8 any more
+    (tmp_path / "lock").write_bytes(note)
+    second = started()
+    assert not second.succeeds(first.instance)
+    assert started().succeeds(second.instance)
+
+
 @pytest.mark.parametrize("failing", ["pwrite", "ftruncate"])
 def test_disk_that_refuses_the_note_leaves_what_is_known(
     started: Callable[[], Start], monkeypatch: pytest.MonkeyPatch, failing: str

@@ -7,6 +7,7 @@ import time
 import msgspec
 import pytest
 
+from coordinator.runtime.json_files import sealed, unsealed
 from node.custody import scrub
 from node.custody.scrub import SCRUB_S, Cycle
 from node.peer.rate_budget import LOOK_S, RATE_MAX, Budget
@@ -75,8 +76,23 @@ async def test_cycle_goes_on_where_the_last_process_was(
     cycle = await keeper.custody.scrubber.look(keeper.custody.scrubber._load())
     assert scrubbed_bytes(keeper) == 2 * SIZE_BYTES
     assert cycle.is_over
-    saved = msgspec.json.decode((keeper.directory / "scrub.json").read_bytes(), type=Cycle)
+    saved = unsealed((keeper.directory / "scrub.json").read_bytes(), Cycle, of="n1")
     assert saved == cycle
+
+
+async def test_progress_that_a_disk_changed_or_another_node_made_is_unknown(keeper: Keeper) -> None:
+    keeper.store()
+    scrubber, state = keeper.custody.scrubber, keeper.directory / "scrub.json"
+    cycle = await scrubber.look(begun(keeper))
+    assert scrubber._load() == cycle
+    written = state.read_bytes()
+    at = written.index(b'"began_at_ms": ') + len(b'"began_at_ms": ')
+    state.write_bytes(written[:at] + b"9" + written[at + 1 :])  # read until then, it would say
+    assert scrubber._load().since_ms == 0
+    state.write_bytes(sealed(cycle, of="n2"))
+    assert scrubber._load().since_ms == 0
+    state.write_bytes(msgspec.json.encode(cycle))  # of an older release
+    assert scrubber._load() == cycle
 
 
 async def test_next_cycle_begins_when_the_period_is_over(keeper: Keeper) -> None:

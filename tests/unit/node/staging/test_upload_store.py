@@ -14,7 +14,7 @@ from ca import errors
 from node.staging import upload_file as upload_module
 from node.staging import upload_store
 from node.storage.blobs import BlobStore
-from node.storage.segments import BlobDamaged, FinishedBlob
+from node.storage.segments import BlobDamaged, FinishedBlob, encode_finished
 from tests.unit.upload_machine import (
     CONTENT,
     OTHER,
@@ -143,6 +143,34 @@ def test_content_with_another_hash_is_dropped(machine: Machine) -> None:
         assert upload.offset == upload.durable_offset == 0
         upload.append(b"now")
         assert upload.finish().sha256 == hashlib.sha256(b"now").hexdigest()
+
+
+def test_upload_is_not_finished_by_the_record_of_another_one(machine: Machine) -> None:
+    contents = {str(uuid.uuid4()): os.urandom(5_000) for _ in range(2)}
+    for upload_id, content in contents.items():
+        with machine.uploads.open(upload_id, None) as upload:
+            upload.append(content)
+            upload.finish()
+    one, other = (machine.directory / "uploads" / upload_id / "finished" for upload_id in contents)
+    exchanged = one.read_bytes(), other.read_bytes()
+    one.write_bytes(exchanged[1])
+    other.write_bytes(exchanged[0])
+    machine.restart()
+    for upload_id, content in contents.items():
+        with machine.uploads.open(upload_id, None) as upload:
+            assert (upload.finished, upload.offset) == (None, 0)
+            upload.append(content)
+            assert upload.finish().sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_upload_that_an_older_release_finished_is_finished(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        blob = upload.finish()
+    machine.path("finished").write_bytes(encode_finished(blob, ""))  # that did not say whose it is
+    machine.restart()
+    with machine.uploads.open(UUID, None) as upload:
+        assert upload.finished == blob
 
 
 def test_upload_that_is_not_complete_cannot_finish(machine: Machine) -> None:
