@@ -9,7 +9,8 @@
 #   make man     manual pages of the command, in man/
 #   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
 #   make chaos   real coordinators and nodes under real faults (CHAOS_S=600)
-#   make healing random operations on nodes, replicas and disks, then the verdict (HEALING_OPERATIONS=1000)
+#   make healing random operations on nodes, replicas and disks, then the verdict (HEALING_OPERATIONS=1000);
+#                then members that start on damaged files (HEALING_TRIALS=2000)
 #   make contract   requests made from the OpenAPI document, and its answers held against it
 #   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads
 #   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c, restic; nginx
@@ -107,6 +108,7 @@ chaos: $(INSTALLED)
 
 healing: $(INSTALLED)
 	$(BIN)/python -m tests.healing
+	$(BIN)/python -m tests.healing.trials
 
 clients: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/clients

@@ -10,6 +10,7 @@ from tests.mutants.packs import PACKS
 from tests.mutants.restores import RESTORES
 from tests.mutants.resuming import RESUMING
 from tests.mutants.rights import RIGHTS
+from tests.mutants.small_files import SMALL_FILES
 from tests.mutants.storage import STORAGE
 
 MUTANTS = (
@@ -24,6 +25,7 @@ MUTANTS = (
     *GRANTS,
     *RESTORES,
     *RESUMING,
+    *SMALL_FILES,
 )
 
 __all__ = ["MUTANTS"]
