@@ -24,6 +24,7 @@ WAL_RESERVED_BYTES = 8 << 20  # allocated at start: room for some thousand more 
 WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
 STEPS_AT_ONCE = 20_000  # of SQLite's machine: a millisecond or a few
 REST_S_MAX = 0.1
+NOTED_MAX = 2**31 - 1
 _CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
 _READ_CACHE_KIB = 16 * 1024
 _WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million files
@@ -99,6 +100,19 @@ def new_mark(writer: sqlite3.Connection) -> int:
     mark = secrets.randbelow(1 << 30) + 1
     writer.execute(f"PRAGMA user_version = {mark}")
     return mark
+
+
+def noted_at_rest(db: sqlite3.Connection) -> int:
+    """Return the log entry that the file itself held when its WAL began anew, 0 if none was noted.
+
+    The note lies in PRAGMA application_id: 31 bits, and older releases leave it alone.
+    """
+    return int(db.execute("PRAGMA application_id").fetchone()[0])
+
+
+def note_at_rest(db: sqlite3.Connection, log_index: int) -> None:
+    """Note that, in the transaction that is open."""
+    db.execute(f"PRAGMA application_id = {log_index if log_index <= NOTED_MAX else 0}")
 
 
 def integrity_of(path: Path, table: str, stop: threading.Event) -> str:

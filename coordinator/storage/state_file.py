@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator.storage.database import index_at_rest, integrity_of, mark_of, new_mark
+from coordinator.storage.database import (
+    index_at_rest,
+    integrity_of,
+    mark_of,
+    new_mark,
+    note_at_rest,
+    noted_at_rest,
+)
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS, StoredSums
@@ -28,6 +35,7 @@ class StateFile:
         self.path = path
         self._index_at_rest = index_at_rest(path)
         self._sums: PageSums | None = None
+        self._rests_at: int | None = None  # the entry that the file holds itself, until that is noted
 
     def begin(self, writer: sqlite3.Connection) -> None:
         """Nothing was copied from the WAL yet.
@@ -40,6 +48,9 @@ class StateFile:
             raise StateDamaged("state.sqlite is damaged: another file lies in its place, or nothing")
         if sums.denies_wal:
             raise StateDamaged("state.sqlite is damaged: its WAL is that of another database")
+        noted, found = noted_at_rest(writer), self._index_at_rest
+        if 0 < found < noted:  # 0 where a crash left half of a checkpoint: the WAL has the other half
+            raise StateDamaged(f"state.sqlite is damaged: it goes up to entry {found}, its WAL needs {noted}")
         row = writer.execute("SELECT log_index FROM applied").fetchone()
         if row is not None and self._index_at_rest > row[0]:
             raise StateDamaged(
@@ -105,8 +116,10 @@ class StateFile:
         return self._sums
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[int, int], None]]:
-        """Around a checkpoint. Raises OSError, before it, when nothing may be written to the file.
+    def writing(self, log_index: int) -> Iterator[Callable[[int, int], None]]:
+        """Around a checkpoint of the state at this entry.
+
+        Raises OSError, before it, when nothing may be written to the file.
 
         What it gives is told how many frames the WAL has, and how many of them the database has now.
         """
@@ -114,7 +127,22 @@ class StateFile:
             yield _ignore
             return
         with self._sums.writing() as told:
-            yield told
+
+            def tell(frames: int, copied: int) -> None:
+                told(frames, copied)
+                if copied == frames:
+                    self._rests_at = log_index
+
+            yield tell
+
+    def note_rest(self, writer: sqlite3.Connection) -> None:
+        """Note, in the transaction of a change, the entry that the file itself holds.
+
+        The WAL rests on that: an earlier file under it is found at start, whatever its time says.
+        """
+        if self._rests_at is not None:
+            note_at_rest(writer, self._rests_at)
+            self._rests_at = None
 
     def rest(self) -> None:
         """All that was committed is in the file, and the last connection is going to be closed."""

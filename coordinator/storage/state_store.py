@@ -98,8 +98,7 @@ class Store:
         if self._path is not None:
             touched.track(self._writer)
         row = self._writer.execute("SELECT log_index, term, view_version FROM applied").fetchone()
-        self._applied: tuple[int, int] = (row[0], row[1])
-        self._view_version: int = row[2]
+        self._applied, self._view_version = (int(row[0]), int(row[1])), int(row[2])
         self._rules = _known_rules(self._writer)
         self._checkpointed_changes = self._writer.total_changes
         self._held_back = 0  # checkpoints in a row that left something in the WAL
@@ -194,6 +193,8 @@ class Store:
             replies = [_apply(db, batch, entry) for entry in entries]
             batch.end()
             db.execute("UPDATE applied SET log_index = ?, term = ?", (last.index, last.term))
+            if self._file is not None:
+                self._file.note_rest(db)
             view_version = db.execute("SELECT view_version FROM applied").fetchone()[0]
             rules = _known_rules(db)
             db.execute("COMMIT")
@@ -230,7 +231,7 @@ class Store:
         if self._file is None:
             return
         try:
-            with self._file.writing() as told:
+            with self._file.writing(self._applied[0]) as told:
                 _, frames, copied = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 told(frames, copied)
         except DATABASE_ERRORS as error:

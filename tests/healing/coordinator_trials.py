@@ -172,8 +172,8 @@ def try_it(directory: Path, model_path: Path, harms: Sequence[Harm]) -> Outcome:
     _try_snapshots(files, model, model_path.parent / SOURCE, outcome)
     for life in ("first start", "second start"):
         with outcome.refusing(life), _begun(files, model) as ledger:
-            _judge(ledger, files, model, outcome)
-    _try_installation(files, model, outcome)
+            _judge(ledger, files, model, harms, outcome)
+    _try_installation(files, model, harms, outcome)
     return outcome
 
 
@@ -207,7 +207,9 @@ def _look_all_over(ledger: Ledger) -> None:
         ledger.store.compare_indexes(table, threading.Event())
 
 
-def _judge(ledger: Ledger, files: CoordinatorFiles, model: Model, outcome: Outcome) -> None:
+def _judge(
+    ledger: Ledger, files: CoordinatorFiles, model: Model, harms: Sequence[Harm], outcome: Outcome
+) -> None:
     """Is the state that of its entry, and does the member know what it has promised?"""
     index, _ = ledger.store.applied()
     if model.digests.get(index) != digest_of(files.state):
@@ -219,11 +221,17 @@ def _judge(ledger: Ledger, files: CoordinatorFiles, model: Model, outcome: Outco
         return
     if hard_state.term < model.term or (hard_state.term == model.term and hard_state.vote != model.vote):
         outcome.faults.append(f"it has forgotten its vote: {hard_state}, {model.term} {model.vote!r}")
-    if ledger.log.last_index() < model.last:
+    if ledger.log.last_index() < model.last and not _is_lost_twice(harms):
         outcome.faults.append(f"entries behind {ledger.log.last_index()} are lost, of {model.last}")
     SigningAuthority(
         ledger.store, files.read_cluster_key(), CLUSTER, files.credential().root_pem
     ).require_key()
+
+
+def _is_lost_twice(harms: Sequence[Harm]) -> bool:
+    """Whether both that hold the last entries were harmed: the log, and the state that it built."""
+    kinds = [hit.kind for hit in harms]
+    return any(kind.startswith("log/") for kind in kinds) and any("state.sqlite" in kind for kind in kinds)
 
 
 def _read_small_files(files: CoordinatorFiles, model: Model, harms: Sequence[Harm], outcome: Outcome) -> None:
@@ -285,7 +293,7 @@ def _fetch(
         outcome.faults.append(f"the snapshot at {found.index} is not that state")
 
 
-def _try_installation(files: CoordinatorFiles, model: Model, outcome: Outcome) -> None:
+def _try_installation(files: CoordinatorFiles, model: Model, harms: Sequence[Harm], outcome: Outcome) -> None:
     """A snapshot that had been verified becomes the state at the next start, or what was there goes on."""
     index, term = model.verified
     with outcome.refusing("installation"):
@@ -295,7 +303,7 @@ def _try_installation(files: CoordinatorFiles, model: Model, outcome: Outcome) -
             return
         snapshots.place(SnapshotMeta(index, term, describe_members(verified)))
         with _begun(files, model) as ledger:
-            _judge(ledger, files, model, outcome)
+            _judge(ledger, files, model, harms, outcome)
 
 
 def describe_members(path: Path) -> Any:

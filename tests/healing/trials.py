@@ -9,6 +9,7 @@ directories that it was done to are kept when anything was wrong, for `--origina
 
 import argparse
 import collections
+import itertools
 import os
 import random
 import secrets
@@ -33,7 +34,8 @@ from tests.healing.trial_outcomes import Outcome, hear_tracebacks
 TRIALS: Final = 2000
 HARMS: Final = (1, 1, 1, 2, 3)  # files that are harmed in a trial
 PROCESSES_EVERY: Final = 40  # one trial in so many starts whole processes
-SHOWN_MAX: Final = 20
+SHOWN_MAX: Final = 20  # trials with faults
+SHOWN_OF_EACH: Final = 3
 MEMORY: Final = Path("/dev/shm")
 ROOM_BYTES: Final = 2 << 30
 LOUD: Final = "HEALING_LOUD"  # in the environment: trials say what was refused, and what is logged
@@ -219,8 +221,16 @@ def tell(report: Report, again: str) -> None:
     print(f"{report.done} trials, {len({number for number, _ in report.faults})} with a fault")
     if not report.faults:
         print("no wrong byte, no loop without an end, no traceback, nothing lost in silence")
-    for number, fault in report.faults[:SHOWN_MAX]:
-        print(f"FAULT in {number}: {fault}\nagain: {again} --only {number}", flush=True)
+    for number, faults in itertools.islice(by_trial(report.faults), SHOWN_MAX):
+        for fault in faults[:SHOWN_OF_EACH]:
+            print(f"FAULT in {number}: {fault}")
+        print(f"again: {again} --only {number}", flush=True)
+
+
+def by_trial(faults: Sequence[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    """The faults of each trial, by its number."""
+    for number, found in itertools.groupby(sorted(faults), key=lambda each: each[0]):
+        yield number, [fault for _, fault in found]
 
 
 def options() -> argparse.Namespace:

@@ -71,4 +71,12 @@ SMALL_FILES = (
         "    except sqlite3.DatabaseError as error:",
         f"{_SCHEMA}snapshot_with_a_damaged_schema_is_moved_aside",
     ),
+    Mutant.of(
+        "earlier file under a newer WAL believed",
+        "storage/state_file",
+        "        if 0 < found < noted:",
+        "        if noted < 0:",
+        "tests/unit/coordinator/storage/test_state_file.py"
+        "::test_file_of_an_earlier_state_under_a_newer_wal_is_found[False]",
+    ),
 )

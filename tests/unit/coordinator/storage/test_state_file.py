@@ -204,7 +204,7 @@ def killed_copying(directory: Path) -> tuple[Path, list[int]]:
     state.apply_batch(*(create(ADMIN, f"later-{number}") for number in range(60)))
     assert state.store._file is not None
     left = directory / "as-it-was" / "state.sqlite"
-    with state.store._file.writing():
+    with state.store._file.writing(state.store.applied_index()):
         state.store._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         copied(state.path, left)
     pages = pages_of(state.path, "files")
@@ -358,3 +358,27 @@ def test_file_of_sums_that_the_disk_refuses_is_as_good_as_none(tmp_path: Path, c
     assert not sums.is_used
     assert not path.exists()
     sums.close()
+
+
+@pytest.mark.parametrize("keeps_time", [True, False])
+def test_file_of_an_earlier_state_under_a_newer_wal_is_found(tmp_path: Path, *, keeps_time: bool) -> None:
+    path, earlier, later = tmp_path / "state.sqlite", tmp_path / "earlier.sqlite", tmp_path / "later"
+    state = State(path)
+    state.done(create(ADMIN, "first"))
+    state.store.close()  # all lies in the file
+    shutil.copy2(path, earlier)
+    for name in ("second", "third"):
+        store = Store(path)
+        state = State.over_store(path, store)
+        state.done(create(ADMIN, name))
+        if name == "second":
+            store.close()
+    copied(path, later / path.name)  # as killed: the last change lies in the WAL
+    store.close()
+    left = later / path.name
+    times = left.stat()
+    shutil.copy2(earlier, left)
+    if keeps_time:
+        os.utime(left, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(StateDamaged), closing(Store(left)) as damaged:
+        damaged.check()
