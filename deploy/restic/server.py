@@ -74,11 +74,13 @@ class Gateway:
 class State:
     """What the requests of a server share."""
 
-    def __init__(self, repositories: Repositories, connection: Connection, *, is_append_only: bool) -> None:
-        self.repositories = repositories
+    def __init__(
+        self, client: AsyncClient, bucket_id: str, connection: Connection, *, is_append_only: bool
+    ) -> None:
+        self.repositories = Repositories(client, bucket_id)
         self.is_append_only = is_append_only
         self.bodies = asyncio.Semaphore(BODIES_MAX)
-        self._connection = connection
+        self._client, self._connection = client, connection
         self._told = ""
 
     def tell(self, error: FilestoreError) -> None:
@@ -91,7 +93,8 @@ class State:
     def _why_rejected(self) -> str:
         file = self._connection.token_file
         try:
-            return line_of(explained(read_text(file, "the token"), f"in {file}"))
+            token = read_text(file, "the token")
+            return line_of(explained(token, f"in {file}", at_s=self._client.transport.time.now_s()))
         except InvalidRequest as error:
             return line_of(error)
 
@@ -115,8 +118,7 @@ async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -
     try:
         click.echo(f"Starting on {place.url}: looking for bucket {gateway.bucket} first.", err=True)
         found = await find_bucket(client, gateway.bucket)
-        repositories = Repositories(client, found.bucket_id)
-        state = State(repositories, connection, is_append_only=gateway.is_append_only)
+        state = State(client, found.bucket_id, connection, is_append_only=gateway.is_append_only)
         app = application(state, guard(passwords, place.own_host))
         runner = web.AppRunner(app, access_log=None, auto_decompress=False)
         await runner.setup()

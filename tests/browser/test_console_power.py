@@ -205,7 +205,10 @@ async def test_names_are_offered_to_whom_they_are_known(browser: Browser, cluste
     file_uuid = cluster.store(b"exercise", token=token)
     grant = {"permission": "read", "principal_type": "user", "principal_id": "pupil"}
     assert cluster.post(f"/files/{file_uuid}/permissions", grant, token=token).status == 201
-    whose = ((token, ["pupil"], []), (cluster.admin_token, ["teacher"], ["class-7b", "staff"]))
+    whose: list[tuple[str, list[str], list[str]]] = [
+        (token, ["pupil"], []),
+        (cluster.admin_token, ["teacher"], ["class-7b", "staff"]),
+    ]
     for signed, users, groups in whose:
         async with Page(browser) as tab:
             await signed_in(tab, cluster, signed)
