@@ -24,24 +24,30 @@ async def send_span(
     """
     sha256, replicas = content.file.blob_sha256, content.replicas
     if services.node_id in replicas and not services.disk.hangs():
-        if stop - start <= SMALL_BYTES and (piece := _hot_piece(services, sha256, start, stop)):
+        if stop - start <= SMALL_BYTES and (piece := _hot_piece(services, content, start, stop)):
             await out.write(piece)
             services.metrics.download_bytes.labels("local").inc(len(piece))
             return
         with services.disk.waited_for(out.transport):
-            start += await _send_own(out, services, sha256, start, stop)
+            start += await _send_own(out, services, content, start, stop)
         if start == stop:
             return
         replicas = [replica for replica in replicas if replica != services.node_id]
-    async with aclosing(read_anywhere(services, sha256, replicas, start, stop)) as reading:
+    size_bytes = content.file.size_bytes
+    async with aclosing(
+        read_anywhere(services, sha256, replicas, start, stop, size_bytes=size_bytes)
+    ) as reading:
         await out.send(reading)
 
 
-async def _send_own(out: BodyWriter, services: ContentContext, sha256: str, start: int, stop: int) -> int:
+async def _send_own(
+    out: BodyWriter, services: ContentContext, content: ContentRecord, start: int, stop: int
+) -> int:
     """Send what this disk has of it: how many bytes, less than all when the replica is at fault."""
-    sent_before_bytes = out.sent_bytes
+    sha256, sent_before_bytes = content.file.blob_sha256, out.sent_bytes
     try:
         with closing(await open_blob(services.disk, services.blobs, sha256)) as blob:
+            blob.require_size(content.file.size_bytes)
             await out.send_file(services.disk, blob, start, stop)
     except (BlobMissing, BlobDamaged, FilestoreError) as failure:
         await note_failure(services, sha256, services.node_id, failure)
@@ -51,8 +57,9 @@ async def _send_own(out: BodyWriter, services: ContentContext, sha256: str, star
     return sent_bytes
 
 
-def _hot_piece(services: ContentContext, sha256: str, start: int, stop: int) -> bytes:
+def _hot_piece(services: ContentContext, content: ContentRecord, start: int, stop: int) -> bytes:
+    file = content.file
     try:
-        return services.blobs.opened.read_cached(sha256, start, stop)
+        return services.blobs.opened.read_cached(file.blob_sha256, start, stop, size_bytes=file.size_bytes)
     except OSError:
         return b""  # whoever reads it in earnest meets this again

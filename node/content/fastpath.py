@@ -82,7 +82,8 @@ class HotPath:
         is_plain = transport.get_extra_info("sslcontext") is None
         try:
             if stop - start <= (SMALL_BYTES if is_plain else PIECE_BYTES):
-                body = self._services.blobs.opened.read_cached(content.file.blob_sha256, start, stop)
+                opened, sha256 = self._services.blobs.opened, content.file.blob_sha256
+                body = opened.read_cached(sha256, start, stop, size_bytes=size_bytes)
                 if not body:
                     return None
                 self._sent_bytes.inc(stop - start)
@@ -114,7 +115,7 @@ class HotPath:
         if blob is None:
             return None
         with blob:
-            if stop > blob.size_bytes or not blob.is_trusted(start, stop):
+            if blob.size_bytes != content.file.size_bytes or not blob.is_trusted(start, stop):
                 return None
             answer = self._answer(content, fields, start, stop)
             (head,) = answer.pieces

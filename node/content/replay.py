@@ -61,7 +61,7 @@ async def _stored_sha256(session: UploadSession, start: int) -> str:
     stop = content.file.size_bytes
     if start == stop:
         return found.hexdigest()
-    reading = read_pieces(services, record.blob_sha256, content.replicas, start, stop)
+    reading = read_pieces(services, record.blob_sha256, content.replicas, start, stop, size_bytes=stop)
     async with aclosing(reading):
         async for piece in reading:
             await services.disk.run(found.update, piece)

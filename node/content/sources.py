@@ -43,9 +43,12 @@ async def read_anywhere(
     start: int,
     stop: int,
     *,
+    size_bytes: int | None = None,
     pours: bool = True,
 ) -> AsyncGenerator[Piece | Flow, None]:
     """Bytes `start` to `stop` (excluded) of a blob that `replicas` hold. Close it when leaving early.
+
+    `size_bytes`: its size, as the log names it; a replica of another size is damaged.
 
     What a peer sends may be a flow, which is to be poured before more is asked for, unless the caller never
     `pours`. Raises NoReplica when no source is left; some bytes may have come before.
@@ -66,7 +69,8 @@ async def read_anywhere(
             continue
         sent_bytes = services.metrics.download_bytes.labels("local" if source == services.node_id else "peer")
         try:
-            async with aclosing(_read_from(services, source, sha256, start, stop, pours)) as reading:
+            span = start, stop, size_bytes
+            async with aclosing(_read_from(services, source, sha256, span, pours=pours)) as reading:
                 async for piece in reading:
                     if isinstance(piece, Flow):
                         piece.counters.append(sent_bytes)
@@ -86,10 +90,17 @@ async def read_anywhere(
 
 
 async def read_pieces(
-    services: ContentContext, sha256: str, replicas: Sequence[str], start: int, stop: int
+    services: ContentContext,
+    sha256: str,
+    replicas: Sequence[str],
+    start: int,
+    stop: int,
+    *,
+    size_bytes: int | None = None,
 ) -> AsyncGenerator[Piece, None]:
     """The same in pieces alone, for who does not only send them."""
-    async with aclosing(read_anywhere(services, sha256, replicas, start, stop, pours=False)) as reading:
+    anywhere = read_anywhere(services, sha256, replicas, start, stop, size_bytes=size_bytes, pours=False)
+    async with aclosing(anywhere) as reading:
         async for piece in reading:
             assert not isinstance(piece, Flow)
             yield piece
@@ -127,10 +138,14 @@ def _order(services: ContentContext, replicas: Sequence[str]) -> list[str]:
 
 
 async def _read_from(
-    services: ContentContext, source: str, sha256: str, start: int, stop: int, pours: bool
+    services: ContentContext, source: str, sha256: str, span: tuple[int, int, int | None], *, pours: bool
 ) -> AsyncGenerator[Piece | Flow, None]:
+    """`span`: from where, up to where, of how many bytes if that is known."""
+    start, stop, size_bytes = span
     if source == services.node_id:
-        async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as local:
+        async with aclosing(
+            read_blob(services.disk, services.blobs, sha256, start, stop, size_bytes=size_bytes)
+        ) as local:
             async for piece in local:
                 yield piece
         return
@@ -144,6 +159,9 @@ async def _read_from(
     ) as answer:
         if answer.status != 206 or answer.content_length != stop - start:
             raise PeerFailed(source, f"answered {answer.status}")
+        of = answer.headers.get("Content-Range", "").rpartition("/")[2]
+        if size_bytes is not None and of != str(size_bytes):
+            raise PeerFailed(source, f"has {of} bytes, the log says {size_bytes}")
         bulk_bytes = stop - start if pours else 0
         body = bulk_pieces(source, answer, bulk_bytes, received, stall_timeout_s=ANSWER_TIMEOUT_S)
         async with aclosing(body):

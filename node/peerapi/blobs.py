@@ -215,11 +215,12 @@ async def _recheck(services: PeerContext, sha256: str, number: str) -> int:
         index = int(number) if _NUMBER.fullmatch(number) else segment_count(blob.size_bytes)
         if index >= segment_count(blob.size_bytes):
             raise InvalidRequest("segment: there is no such segment.")
-        if await services.disk.run(blob.verify_segment, index):
-            return blob.size_bytes
-        damage = blob.damaged(f"segment {index} does not match its checksum", segment=index)
-    await remove_from_service(services.disk, services.blobs, services.metrics, damage)
-    raise NotFound("No whole replica of this blob is here.")
+        try:
+            await services.disk.run(blob.require_segment, index)
+        except BlobDamaged as damage:
+            await remove_from_service(services.disk, services.blobs, services.metrics, damage)
+            raise NotFound("No whole replica of this blob is here.") from damage
+        return blob.size_bytes
 
 
 async def _affirmed_bytes(services: PeerContext, sha256: str) -> int | None:

@@ -34,9 +34,17 @@ async def open_blob(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> OpenBlo
 
 
 async def read_blob(
-    disk: DiskWorkers, blobs: BlobStore, sha256: str, start: int, stop: int
+    disk: DiskWorkers,
+    blobs: BlobStore,
+    sha256: str,
+    start: int,
+    stop: int,
+    *,
+    size_bytes: int | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Bytes `start` to `stop` (excluded) of a blob, every one from a verified segment.
+
+    `size_bytes`: its size, if that is known; a blob of another size is damaged.
 
     Pieces have at most PIECE_BYTES. The blob is open as long as this generator is: close it
     (`contextlib.aclosing`) when leaving early. Raises BlobMissing, BlobDamaged (also in the middle, at a
@@ -44,6 +52,8 @@ async def read_blob(
     """
     blob = await open_blob(disk, blobs, sha256)
     try:
+        if size_bytes is not None:
+            blob.require_size(size_bytes)
         async with aclosing(sound_stops(disk, blob, start, stop)) as sound:
             async for checked_until in sound:
                 while start < checked_until:

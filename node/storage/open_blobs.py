@@ -84,16 +84,19 @@ class OpenBlobs:
             self._cached.move_to_end(sha256)
             return cached.blob.duplicate()
 
-    def read_cached(self, sha256: str, start: int, stop: int) -> bytes:
+    def read_cached(self, sha256: str, start: int, stop: int, *, size_bytes: int | None = None) -> bytes:
         """These bytes (not empty) if nothing has to be waited for.
 
-        That is so for a kept blob, trusted, in memory or the page cache.
+        That is so for a kept blob, trusted, in memory or the page cache. `size_bytes`: its size, as the log
+        names it; one of another size is left to `OpenBlob.require_size`.
 
         Else b"". For the event loop, and for little at a time: others wait meanwhile. Raises OSError.
         """
         with self._lock:
             cached = self._cached.get(sha256)
             if cached is None or stop > cached.blob.size_bytes:
+                return b""
+            if size_bytes not in (None, cached.blob.size_bytes):
                 return b""
             if not cached.is_sound():
                 self._drop(sha256)

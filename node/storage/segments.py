@@ -3,6 +3,9 @@
 A finished blob has a sidecar with its size and one checksum per segment. A segment is read and compared the
 first time that it is wanted since start, and again after an hour or any change of the file; in between it is
 trusted (`node/storage/verified_segments.py`, which also says what that leaves unnoticed).
+
+Checksums and bytes may fit each other and lie under a wrong name. Content of one segment is compared with its
+name too before it is sent; of more the scrub alone reads all, and a size that is not the log's is noticed.
 """
 
 import hashlib
@@ -404,10 +407,26 @@ class OpenBlob:
             at_ns, identity = time.time_ns(), FileIdentity.of(self.fd)
             if self._trusted.contains(self.sha256, index, identity):
                 continue
-            if not self.verify_segment(index):
-                raise self.damaged(f"segment {index} does not match its checksum", segment=index)
+            self.require_segment(index)
             if identity.is_settled(at_ns):
                 self._trusted.add(self.sha256, index, identity)
+
+    def require_segment(self, index: int) -> None:
+        """Read segment `index`. Raise BlobDamaged unless it is sound, and has its name if it is the only one.
+
+        Blocks. Raises FilestoreError.
+        """
+        whole = self.begin() if self.size_bytes <= SEGMENT_BYTES else None
+        if not self.verify_segment(index, whole):
+            raise self.damaged(f"segment {index} does not match its checksum", segment=index)
+        if whole is not None:
+            self.require_name(whole)
+
+    def require_size(self, size_bytes: int) -> None:
+        """Raise BlobDamaged if the log names another size: then the file has another one's place."""
+        if self.size_bytes != size_bytes:
+            why = f"has {self.size_bytes} bytes, the log says {size_bytes}"
+            raise self.damaged(why, is_other_content=True)
 
     def is_trusted(self, start: int, stop: int, *, identity: FileIdentity | None = None) -> bool:
         """Whether `verify_range` would have nothing to read. Blocks for no disk.

@@ -126,6 +126,8 @@ def test_small_blob_that_was_read_stays_in_memory(store: BlobStore, monkeypatch:
     assert store.opened.read_cached(NAME, 0, 10_000) == CONTENT
     assert store.opened.read_cached(NAME, 10, 20) == CONTENT[10:20]
     assert store.opened.read_cached(NAME, 0, 10_001) == b""
+    assert store.opened.read_cached(NAME, 0, 10, size_bytes=10_000) == CONTENT[:10]
+    assert store.opened.read_cached(NAME, 0, 10, size_bytes=10_001) == b""  # another one's place
 
 
 def test_large_blob_does_not(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
