@@ -33,12 +33,15 @@ from node.packs.record import (
     read_end,
     scan,
 )
-from node.packs.store import INDEX, OPENING, USERS
+from node.packs.rows import RowInvalid, blob_of, facts_of, record_of
+from node.packs.store import INDEX
+from node.packs.users import OPENING, USERS
 
 _KNOWN: Final = frozenset(
     {INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}{DAMAGED}", f"{INDEX}{SPARE}", OPENING, USERS}
 )
-_BLOBS: Final = "SELECT pack, offset, length, sha256, digest FROM blobs ORDER BY pack, offset"
+_PACKS: Final = "SELECT number, is_sealed, indexed_bytes, live_bytes, live_blobs FROM packs"
+_BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs ORDER BY pack, offset"
 _LEAVE: Final = (
     "Leave it where it is, start the node and run the jobs compare and scrub: the node takes what is damaged"
     " out of service, and other nodes bring it anew."
@@ -113,24 +116,25 @@ def _indexed(findings: Findings, packs: Path, *, deep: bool) -> _Blobs | None:
             for part in parts:
                 shutil.copyfile(part, Path(directory) / part.name)
             return _read(Path(directory) / INDEX, deep=deep)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, RowInvalid) as error:
             findings.problem(path, f"cannot be read: {error}", _ANEW)
     return None
 
 
 def _read(copy: Path, *, deep: bool) -> _Blobs:
-    """Raises sqlite3.Error."""
+    """Raises sqlite3.Error, RowInvalid."""
     found: _Blobs = {}
     with closing(sqlite3.connect(copy, isolation_level=None)) as db:
+        db.text_factory = bytes  # a damaged row may have any
         if deep:
             [(said,)] = db.execute("PRAGMA quick_check(1)").fetchall()
             if said != "ok":
                 raise sqlite3.DatabaseError(said)
-        for (number,) in db.execute("SELECT number FROM packs WHERE live_blobs > 0"):
-            found[number] = []
-        for number, offset, length, sha256, digest in db.execute(_BLOBS):
-            record = PackRecord(PackRecordKind.BLOB, offset, length, sha256, digest)
-            found.setdefault(number, []).append(record)
+        for pack in map(facts_of, db.execute(_PACKS)):
+            if pack.live_blobs:
+                found[pack.number] = []
+        for row in map(blob_of, db.execute(_BLOBS)):
+            found.setdefault(row.place.pack, []).append(record_of(row))
     return found
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from node.custody.context import CustodyContext
-from node.packs.index import PackFacts
+from node.packs.rows import PackFacts
 from node.packs.store import PACK_BYTES_MAX, is_mostly_dead
 
 LOOK_S: Final = 30.0

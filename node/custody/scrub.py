@@ -5,6 +5,10 @@ beginning; how far it has come survives a restart. An order begins a cycle at on
 one that comes while an ordered cycle runs is answered by that. The page cache is passed by: what it holds
 says nothing about the medium. Segments are compared with their checksums, and the whole with its name.
 
+Before its first blob a cycle compares the index of the packs with itself and with each pack, in both
+directions; so does each process once, as what a crash left is met then. An index that is wrong is rebuilt
+beside that (`PackStore.heal`), and the cycle has a gap.
+
 A cycle that finds a large part of the blobs damaged stops, ordered or not: memory, a controller or this
 program may be at fault, and not the disk.
 """
@@ -79,6 +83,7 @@ class Scrubber:
         self._saved_at_s = 0.0
         self._since_ms = 0
         self._newest: Cycle | None = None  # that was begun, also where what followed was broken off
+        self._has_compared_packs = False
 
     @property
     def since_ms(self) -> int:
@@ -115,6 +120,8 @@ class Scrubber:
             self._own = Pass()
         if not cycle.is_over:
             await self._by_itself(cycle)
+        elif not self._has_compared_packs:
+            await self._compare_packs(None)
         return cycle
 
     async def _by_itself(self, cycle: Cycle) -> None:
@@ -158,6 +165,8 @@ class Scrubber:
     async def _go_on(self, cycle: Cycle, order: Order | None) -> None:
         """To the end of the cycle, or until an order comes that is no part of it."""
         context = self._context
+        if not cycle.after or not self._has_compared_packs:
+            cycle.has_gaps |= not await self._compare_packs(order)
         names = Names(context.blobs, after=cycle.after)
         held = (await context.replicas()).replicas
         while page := await context.disk.run(names.page, PAGE_BLOBS):
@@ -179,6 +188,23 @@ class Scrubber:
         cycle.has_gaps |= bool(context.blobs.poison.names(BLOBS) | context.blobs.poison.names(PACKS))
         cycle.is_over = True
         await self._save(cycle, at_once=True)
+
+    async def _compare_packs(self, order: Order | None) -> bool:
+        """Compare the index of the packs with itself and with each of them, until an order comes.
+
+        False if something is wrong, or cannot be read.
+        """
+        context, store = self._context, self._context.blobs.packed.store
+        with context.blobs.poison.skipping(PACKS, ""):
+            await context.disk.run_long(store.index.require_sound)
+            for pack in await context.disk.run(store.index.packs):
+                if self._is_superseded(order):
+                    return True
+                await context.budget.take(await context.disk.run(store.check_pack, pack))
+            self._has_compared_packs = True
+            return True
+        self._has_compared_packs = True
+        return False
 
     def _is_superseded(self, order: Order | None) -> bool:
         for joining in self.orders.waiting():

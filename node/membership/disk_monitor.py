@@ -1,7 +1,7 @@
 """What a node tells about its disk: room, and whether it still takes bytes.
 
 Looked at in a thread, told from memory. What this process keeps open of files that others have deleted is
-given back on the way.
+given back on the way, and an index of the packs that was found damaged is rebuilt.
 """
 
 import asyncio
@@ -13,9 +13,11 @@ from collections.abc import Callable
 from ca.errors import FilestoreError, Unavailable
 from coordinator.machine.execution.rules import RULES
 from coordinator.protocol.calls import HeartbeatCall
+from coordinator.runtime.lasting_troubles import LastingTroubles
 from coordinator.runtime.lifetime import out_of_descriptors
 from coordinator.runtime.version import VERSION
 from node.diskio.executor import DiskWorkers
+from node.packs.index import IndexDamaged
 from node.storage.blobs import BlobStore
 from node.uploads.write_locks import UploadLocks
 
@@ -23,9 +25,11 @@ LOOK_S = 1.0
 PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it
 POISON_SHOWN = 8  # in a heartbeat
 STALE_S = 30.0  # a disk that took no bytes for so long is told to take none
+HEALED_S = 30.0  # after a rebuilding of the index of the packs, or a try: a disk that fails has no rest else
 HANG_S = 15.0  # a look that takes longer says that the disk hangs: a busy one takes a second or two
 
 _log = logging.getLogger(__name__)
+_TROUBLES = LastingTroubles(_log)
 
 
 class DiskWatch:
@@ -156,12 +160,23 @@ class DiskWatch:
         """Look for ever; while the disk hangs, break off whoever came to wait for it."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_looking(), name="looks at the disk")
+            group.create_task(self._keep_healing(), name="rebuilding of the index of the packs")
             group.create_task(self._keep_breaking_off(), name="end of waits for a disk that hangs")
 
     async def _keep_looking(self) -> None:
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
+
+    async def _keep_healing(self) -> None:
+        """Rebuild the index of the packs whenever it is found damaged: beside the looks, as it takes long."""
+        while True:
+            try:
+                has_worked = await self._disk.run(self._blobs.packed.heal)
+            except (FilestoreError, OSError) as error:
+                _TROUBLES.met("the index of the packs is not rebuilt yet", _reason(error))
+                has_worked = not isinstance(error, IndexDamaged)  # else other processes have yet to close it
+            await asyncio.sleep(HEALED_S if has_worked else LOOK_S)
 
     async def _keep_breaking_off(self) -> None:
         """Twice in a row: a process that stood still itself finds a look that began long ago."""

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from node.diskio.durable import Disk
 from node.diskio.fs import MEDIUM_ERRORS, read_whole, unlink
-from node.packs.index import PackedBlob, PackIndex, Removal
+from node.packs.index import PackIndex
 from node.packs.pack_file import PackReader, is_in_use, numbers_in, open_pack, pack_name
 from node.packs.record import (
     HEAD_BYTES,
@@ -28,6 +28,7 @@ from node.packs.record import (
     read_end,
     scan,
 )
+from node.packs.rows import PackedBlob, Removal
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step

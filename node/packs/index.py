@@ -1,8 +1,11 @@
 """Where blobs lie in packs: a table on the same disk, which the processes of a node share.
 
 It is a copy of what the packs say, and is made durable by nobody: a power cut may take its newest rows, and
-whoever opens the packs reads again what lies behind `indexed_bytes`. One that is found damaged is marked, and
-is made anew when the packs are opened again.
+whoever opens the packs reads again what lies behind `indexed_bytes`.
+
+Its rows are checked when they are read: their types, that they answer the question, and their order. Each
+page of a database may be sound and belong elsewhere, or to an earlier time. An index that answers wrongly
+raises IndexDamaged, and is marked: from then on no process asks it, until `PackStore.heal` has rebuilt it.
 
 Beside that it has what concerns running processes alone: when somebody was told that a blob is here, and
 which blobs nobody has claimed yet. All calls block, and raise OSError when the tables cannot be used; those
@@ -13,15 +16,28 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from coordinator.storage import database
-from node.packs.record import HEAD_BYTES, HEADER_BYTES, REMOVED_BYTES, PackRecord, Place
+from node.packs.record import HEAD_BYTES, REMOVED_BYTES, PackRecord, Place
+from node.packs.rows import (
+    PackedBlob,
+    PackFacts,
+    Removal,
+    RowInvalid,
+    blob_of,
+    facts_of,
+    note_of,
+    place_of,
+    removal_of,
+    require,
+    require_ascending,
+    size_of,
+)
 
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
 DAMAGED: Final = "-damaged"  # behind the name of the file, in the name of the mark
@@ -29,47 +45,32 @@ SPARE: Final = "-spare"  # of the file that keeps room while nobody has it open
 _SHARED_MEMORY_BYTES: Final = 64 << 10  # of the WAL's index: twice what it begins with
 _CACHE_KIB: Final = 8 << 10
 _BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs"
+_IS_THERE: Final = "sha256 = ? AND pack = ? AND offset = ?"
 _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offset = ?"
-
-
-@dataclass(frozen=True, slots=True)
-class PackedBlob:
-    """A blob of `length` bytes with this XXH3, in the record at `place`; see index.sql for the time."""
-
-    sha256: bytes
-    place: Place
-    length: int
-    digest: bytes
-    affirmed_at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """A record that says that the blob at `target` counts no more."""
-
-    sha256: bytes
-    place: Place
-    target: Place
-
-
-@dataclass(frozen=True, slots=True)
-class PackFacts:
-    """What is known of a pack: see index.sql."""
-
-    number: int
-    is_sealed: bool
-    indexed_bytes: int
-    live_bytes: int
-    live_blobs: int
-
-    @property
-    def dead_bytes(self) -> int:
-        """Of records that count no more."""
-        return max(self.indexed_bytes - HEADER_BYTES - self.live_bytes, 0)
+_DELETE_DEAD: Final = "DELETE FROM dead WHERE sha256 = ? AND pack = ? AND offset = ?"
+_ROW_BYTES_MAX: Final = 4096  # none of ours has a tenth of it, whatever a damaged page says
+_WHOLE: Final = "1"  # for SQLite's check: all of the file, until the first fault
+# What SQLite says when it is not the content of the file that is at fault.
+_NO_DAMAGE: Final = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_ABORT,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+_T = TypeVar("_T")
 
 
 class IndexDamaged(OSError):
-    """The tables are not what was written; that they have to be made anew is noted beside them."""
+    """The tables are not what was written; a mark beside them says that they are to be rebuilt."""
 
 
 class PackIndex:
@@ -77,9 +78,10 @@ class PackIndex:
 
     def __init__(self, path: Path) -> None:
         """Open or make them. Raises IndexDamaged, also where that was found before; OSError."""
-        self._path, self._mark = path, path.with_name(path.name + DAMAGED)
-        if self._mark.exists():
-            raise IndexDamaged(errno.EUCLEAN, "the index of the packs was found damaged")
+        self._path, self._mark = path, f"{path}{DAMAGED}"
+        self._is_usable = True
+        self._closing = threading.Event()
+        self.require_usable()
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
         with suppress(OSError):
             _spare_of(path).unlink(missing_ok=True)
@@ -91,11 +93,40 @@ class PackIndex:
             self._reading = opened.enter_context(closing(_connected(path)))
             opened.pop_all()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, and no process has found it damaged."""
+        return self._is_usable and not os.path.exists(self._mark)  # noqa: PTH110 - asked with each question
+
+    def require_usable(self) -> None:
+        """Raise IndexDamaged if the index is closed, or a process has found it damaged."""
+        if not self.is_usable:
+            raise IndexDamaged(errno.EUCLEAN, "the index of the packs is damaged and not rebuilt yet")
+
+    def damaged(self, why: str) -> IndexDamaged:
+        """Mark the index for every process, and return the error to raise."""
+        if self._is_usable:  # else another may have taken its place
+            self._is_usable = False  # also if the disk takes no mark
+            with suppress(OSError):
+                Path(self._mark).touch()
+        return IndexDamaged(errno.EUCLEAN, f"the index of the packs: {why}")
+
     def close(self) -> None:
         """Give the file back. The room that it needs when it is opened stays taken."""
-        self._reading.close()
-        self._writing.close()
+        self._closing.set()
+        with self._write_lock, self._read_lock:
+            self._is_usable = False
+            for connection in (self._reading, self._writing):
+                with suppress(sqlite3.Error):  # a damaged one cannot end its WAL
+                    connection.close()
         _keep_room(self._path)
+
+    def require_sound(self) -> None:
+        """Raise IndexDamaged if the tables contradict themselves. Reads all of them, beside other work."""
+        self.require_usable()
+        with self._telling():
+            if why := database.integrity_of(self._path, _WHOLE, self._closing):
+                raise RowInvalid(why)
 
     def find(self, sha256: bytes) -> PackedBlob | None:
         """The blob, in one of the packs that have it."""
@@ -104,48 +135,84 @@ class PackIndex:
 
     def copies(self, sha256: bytes) -> list[PackedBlob]:
         """The blob in every pack that has it."""
-        return list(map(_found, self._all(f"{_BLOBS} WHERE sha256 = ? ORDER BY pack, offset", sha256)))
+
+        def checked(rows: list[tuple[Any, ...]]) -> list[PackedBlob]:
+            found = list(map(blob_of, rows))
+            require(all(each.sha256 == sha256 for each in found), "another blob than was asked for")
+            return require_ascending(found, lambda each: (each.place.pack, each.place.offset))
+
+        return self._read(checked, f"{_BLOBS} WHERE sha256 = ? ORDER BY pack, offset", sha256)
 
     def after(self, sha256: bytes, limit: int) -> list[tuple[bytes, int]]:
         """The next blobs in the order of their SHA-256, with their lengths."""
+
+        def checked(rows: list[tuple[Any, ...]]) -> list[tuple[bytes, int]]:
+            found = require_ascending(list(map(size_of, rows)), lambda each: each[0])
+            require(not found or found[0][0] > sha256, "a name that lies before those asked for")
+            return found
+
         asked = "SELECT DISTINCT sha256, length FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT ?"
-        return list(self._all(asked, sha256, limit))
+        return self._read(checked, asked, sha256, limit)
 
     def in_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
         """What counts in a pack, as it lies there from `start` on: `limit` blobs, -1 for all."""
+
+        def checked(rows: list[tuple[Any, ...]]) -> list[PackedBlob]:
+            found = require_ascending(list(map(blob_of, rows)), lambda each: each.place.offset)
+            require(all(each.place.pack == number for each in found), "a blob of another pack")
+            require(not found or found[0].place.offset >= start, "a blob that lies before those asked for")
+            return found
+
         asked = f"{_BLOBS} WHERE pack = ? AND offset >= ? ORDER BY offset LIMIT ?"
-        return list(map(_found, self._all(asked, number, start, limit)))
+        return self._read(checked, asked, number, start, limit)
 
     def removals_in(self, number: int) -> list[Removal]:
         """The removals in a pack that are needed, in the order in which they lie there."""
+
+        def checked(rows: list[tuple[Any, ...]]) -> list[Removal]:
+            found = require_ascending(list(map(removal_of, rows)), lambda each: each.place.offset)
+            require(all(each.place.pack == number for each in found), "a removal in another pack")
+            return found
+
         asked = (
             "SELECT sha256, pack, offset, target, target_offset FROM removals WHERE pack = ? ORDER BY offset"
         )
-        return [
-            Removal(sha256, Place(pack, offset), Place(target, target_offset))
-            for sha256, pack, offset, target, target_offset in self._all(asked, number)
-        ]
+        return self._read(checked, asked, number)
+
+    def gone_from(self, number: int) -> set[tuple[bytes, int]]:
+        """The records of a pack that count no more, by the SHA-256 of their blob and where they begin."""
+        asked = (
+            "SELECT sha256, target, target_offset FROM removals WHERE target = ?1"
+            " UNION ALL SELECT sha256, pack, offset FROM dead WHERE pack = ?1"
+        )
+        return self._read(lambda rows: {(name, at.offset) for name, at in map(place_of, rows)}, asked, number)
 
     def packs(self) -> list[PackFacts]:
         """Every pack, by its number."""
         asked = "SELECT number, is_sealed, indexed_bytes, live_bytes, live_blobs FROM packs ORDER BY number"
-        return [
-            PackFacts(number, bool(is_sealed), *numbers) for number, is_sealed, *numbers in self._all(asked)
-        ]
+        return self._read(
+            lambda rows: require_ascending(list(map(facts_of, rows)), lambda each: each.number), asked
+        )
 
     def totals(self) -> tuple[int, int]:
         """How many blobs there are, and their bytes; one that is being rewritten may count twice."""
-        [(count, total)] = self._all("SELECT COUNT(*), IFNULL(SUM(length), 0) FROM blobs")
+        [(count, total)] = self._read(list, "SELECT COUNT(*), IFNULL(SUM(length), 0) FROM blobs")
         return count, total
 
     def unclaimed(self, limit: int) -> list[tuple[bytes, int]]:
         """Blobs that nobody has claimed yet, each with when it came, in ns since the epoch."""
-        return list(self._all("SELECT sha256, at_ns FROM unclaimed LIMIT ?", limit))
+        asked = "SELECT sha256, at_ns FROM unclaimed LIMIT ?"
+        return self._read(lambda rows: list(map(note_of, rows)), asked, limit)
 
     def unclaimed_at_ns(self, sha256: bytes) -> int | None:
         """When a blob came that nobody has claimed yet."""
-        found = list(self._all("SELECT at_ns FROM unclaimed WHERE sha256 = ?", sha256))
-        return found[0][0] if found else None
+
+        def checked(rows: list[tuple[Any, ...]]) -> int | None:
+            found = list(map(note_of, rows))
+            require(all(name == sha256 for name, _ in found), "another blob than was asked for")
+            return found[0][1] if found else None
+
+        return self._read(checked, "SELECT sha256, at_ns FROM unclaimed WHERE sha256 = ?", sha256)
 
     def forget_unclaimed(self, sha256: bytes, at_ns: int) -> None:
         """It was claimed, or is gone; one that came again since stays."""
@@ -155,7 +222,7 @@ class PackIndex:
     def store(self, number: int, blobs: Sequence[PackRecord], *, stop: int, at_ns: int) -> None:
         """Blobs that came, in records of a pack up to `stop`, in one step: their older records count no more.
 
-        Nothing but this table says so; where it is lost, a blob has two records that are alike.
+        Nothing but these tables says so; where they are lost, a blob has two records that are alike.
         """
         with self._changing() as db:
             _know(db, number)
@@ -189,10 +256,14 @@ class PackIndex:
             asked = "UPDATE blobs SET affirmed_at_ns = ? WHERE sha256 = ?"
             return db.execute(asked, (at_ns, sha256)).rowcount > 0
 
-    def take_out(self, copies: Sequence[PackedBlob]) -> list[PackedBlob]:
-        """Have those count no more, in one step, of which nobody was told since they were read: these."""
+    def take_out(self, copies: Sequence[PackedBlob]) -> list[tuple[bytes, Place]]:
+        """Have those count no more, in one step, of which nobody was told since they were read.
+
+        Returns the places of these, and of older records of the same blobs that no record of a pack tells to
+        count no more: without the tables they would be back.
+        """
         with self._changing() as db:
-            asked = f"{_BLOBS} WHERE sha256 = ? AND pack = ? AND offset = ? AND affirmed_at_ns = ?"
+            asked = f"{_BLOBS} WHERE {_IS_THERE} AND affirmed_at_ns = ?"
             rows = [
                 row
                 for each in copies
@@ -200,34 +271,35 @@ class PackIndex:
                     asked, (each.sha256, each.place.pack, each.place.offset, each.affirmed_at_ns)
                 ).fetchall()
             ]
-            return _forget(db, rows)
+            names = dict.fromkeys(each.sha256 for each in _forget(db, rows))
+            asked = "SELECT sha256, pack, offset FROM dead WHERE sha256 = ? ORDER BY pack, offset"
+            return [place_of(row) for name in names for row in db.execute(asked, (name,)).fetchall()]
 
     def move(
         self, number: int, moves: Sequence[tuple[PackedBlob, PackRecord]], *, stop: int
     ) -> list[PackRecord]:
         """New records of a pack up to `stop`, each in place of an older one of the same blob, in one step.
 
-        Answers those whose older record counts no more: neither do they, and no record says so yet. No record
-        says of the older ones that they count no more: their pack is about to go.
+        Answers those whose older record counts no more: neither do they, and no record of a pack says so yet.
+        Of the older ones none says so either: their pack is about to go.
         """
         left = list[PackRecord]()
         with self._changing() as db:
             _know(db, number)
             for old, new in moves:
                 place = (old.sha256, old.place.pack, old.place.offset)
-                asked = f"{_BLOBS} WHERE sha256 = ? AND pack = ? AND offset = ?"
-                gone = _forget(db, db.execute(asked, place).fetchall())
+                gone = _forget(db, db.execute(f"{_BLOBS} WHERE {_IS_THERE}", place).fetchall())
                 if gone:
                     _insert(db, number, new, gone[0].affirmed_at_ns)
                 else:
+                    _bury(db, new.sha256, Place(number, new.offset))
                     left.append(new)
             _count_indexed(db, number, stop)
         return left
 
-    def seal(self, number: int, *, stop: int = 0) -> None:
-        """A pack takes no more. `stop`: where it ends, if something lies there that counts for nothing."""
+    def seal(self, number: int) -> None:
+        """A pack takes no more."""
         with self._changing() as db:
-            _count_indexed(db, number, stop)
             db.execute("UPDATE packs SET is_sealed = 1 WHERE number = ?", (number,))
 
     def drop(self, number: int) -> None:
@@ -236,16 +308,19 @@ class PackIndex:
             for (holder,) in db.execute("SELECT pack FROM removals WHERE target = ?", (number,)).fetchall():
                 _count_live(db, holder, -REMOVED_BYTES)
             db.execute("DELETE FROM removals WHERE target = ? OR pack = ?", (number, number))
-            db.execute("DELETE FROM blobs WHERE pack = ?", (number,))
-            db.execute("DELETE FROM packs WHERE number = ?", (number,))
+            for table, column in (("blobs", "pack"), ("dead", "pack"), ("packs", "number")):
+                db.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))  # noqa: S608 - names of ours
 
-    def _all(self, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
+    def _read(self, checked: Callable[[list[tuple[Any, ...]]], _T], statement: str, *values: object) -> _T:
+        """What `checked` makes of the rows; it raises RowInvalid for rows that were never written so."""
         with self._read_lock, self._telling():
-            return iter(self._reading.execute(statement, values).fetchall())
+            self.require_usable()
+            return checked(self._reading.execute(statement, values).fetchall())
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         with self._write_lock, self._telling():
+            self.require_usable()
             self._writing.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writing
@@ -260,13 +335,16 @@ class PackIndex:
         """What is wrong with the tables, as a disk would say it."""
         try:
             yield
+        except RowInvalid as error:
+            raise self.damaged(str(error)) from error
+        except MemoryError as error:  # a row or a page that claims to be that large
+            raise self.damaged("it asks for more memory than there is") from error
         except sqlite3.Error as error:
-            told, code = f"the index of the packs: {error}", getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                with suppress(OSError):
-                    self._mark.touch()
-                raise IndexDamaged(errno.EUCLEAN, told) from error
-            raise OSError(errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO, told) from error
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code not in _NO_DAMAGE:  # our statements are right, so it is their tables
+                raise self.damaged(str(error)) from error
+            number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
+            raise OSError(number, f"the index of the packs: {error}") from error
 
 
 def _connected(path: Path) -> sqlite3.Connection:
@@ -274,6 +352,9 @@ def _connected(path: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        db.execute("PRAGMA cell_size_check = ON")
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _ROW_BYTES_MAX)
+        db.text_factory = bytes  # of ours no column has text
     except BaseException:
         db.close()
         raise
@@ -300,19 +381,27 @@ def _know(db: sqlite3.Connection, number: int) -> None:
 
 
 def _forget(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[PackedBlob]:
-    """These blobs count no more."""
-    gone = list(map(_found, rows))
+    """These blobs count no more, and no record of a pack says so yet."""
+    gone = list(map(blob_of, rows))
     for each in gone:
-        db.execute(_DELETE_BLOB, (each.sha256, each.place.pack, each.place.offset))
+        place = (each.sha256, each.place.pack, each.place.offset)
+        require(db.execute(_DELETE_BLOB, place).rowcount == 1, "a row that is not there")
+        _bury(db, each.sha256, each.place)
         _count_live(db, each.place.pack, -(each.length + HEAD_BYTES), -1)
     return gone
+
+
+def _bury(db: sqlite3.Connection, sha256: bytes, place: Place) -> None:
+    """The record at `place` counts no more, and no record of a pack says so yet."""
+    db.execute("INSERT OR IGNORE INTO dead VALUES (?, ?, ?)", (place.pack, place.offset, sha256))
 
 
 def _remove(db: sqlite3.Connection, removal: Removal) -> None:
     """Have a blob count no more, and remember why as long as its pack is there."""
     target = removal.target
-    asked = f"{_BLOBS} WHERE sha256 = ? AND pack = ? AND offset = ?"
-    _forget(db, db.execute(asked, (removal.sha256, target.pack, target.offset)).fetchall())
+    place = (removal.sha256, target.pack, target.offset)
+    _forget(db, db.execute(f"{_BLOBS} WHERE {_IS_THERE}", place).fetchall())
+    db.execute(_DELETE_DEAD, place)
     if db.execute("SELECT 1 FROM packs WHERE number = ?", (target.pack,)).fetchone() is None:
         return  # that pack is gone
     row = (removal.place.pack, removal.place.offset, target.pack, target.offset, removal.sha256)
@@ -322,7 +411,10 @@ def _remove(db: sqlite3.Connection, removal: Removal) -> None:
 
 def _insert(db: sqlite3.Connection, number: int, record: PackRecord, at_ns: int) -> None:
     """It counts, unless a record that was read before says that it does not."""
-    asked = "SELECT 1 FROM removals WHERE target = ? AND target_offset = ?"
+    asked = (
+        "SELECT 1 FROM removals WHERE target = ?1 AND target_offset = ?2"
+        " UNION ALL SELECT 1 FROM dead WHERE pack = ?1 AND offset = ?2"
+    )
     if db.execute(asked, (number, record.offset)).fetchone() is not None:
         return
     row = (record.sha256, number, record.offset, record.length, record.digest, at_ns)
@@ -336,12 +428,6 @@ def _count_indexed(db: sqlite3.Connection, number: int, stop: int) -> None:
 
 
 def _count_live(db: sqlite3.Connection, number: int, more_bytes: int, more_blobs: int = 0) -> None:
-    db.execute(
-        "UPDATE packs SET live_bytes = live_bytes + ?, live_blobs = live_blobs + ? WHERE number = ?",
-        (more_bytes, more_blobs, number),
-    )
-
-
-def _found(row: tuple[Any, ...]) -> PackedBlob:
-    sha256, pack, offset, length, digest, affirmed_at_ns = row
-    return PackedBlob(sha256, Place(pack, offset), length, digest, affirmed_at_ns)
+    counted = "UPDATE packs SET live_bytes = live_bytes + ?, live_blobs = live_blobs + ? WHERE number = ?"
+    is_known = db.execute(counted, (more_bytes, more_blobs, number)).rowcount == 1
+    require(is_known, "a record of a pack that it does not know")

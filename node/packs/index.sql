@@ -35,6 +35,16 @@ CREATE TABLE IF NOT EXISTS removals (
 DROP INDEX IF EXISTS removals_by_target;  -- of earlier releases, by the pack alone
 CREATE INDEX IF NOT EXISTS removals_by_place ON removals (target, target_offset);
 
+-- Other records that count no more, of which no record of a pack says so: a newer record has taken their place, or
+-- the disk was full when their blob was removed.
+CREATE TABLE IF NOT EXISTS dead (
+    pack INTEGER NOT NULL,
+    offset INTEGER NOT NULL,
+    sha256 BLOB NOT NULL,
+    PRIMARY KEY (pack, offset)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS dead_by_name ON dead (sha256);
+
 -- Blobs that came and that the log has not been seen to know since (node/storage/unclaimed.py).
 CREATE TABLE IF NOT EXISTS unclaimed (
     sha256 BLOB PRIMARY KEY,

@@ -33,6 +33,10 @@ _NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCE
 _CREATE_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class AnotherPack(PackInvalid):
+    """The file is a pack whose name is another one."""
+
+
 def pack_name(number: int) -> str:
     """The file name of a pack."""
     return f"{number:0{_DIGITS}x}{SUFFIX}"
@@ -62,8 +66,18 @@ class PackReader:
         """What it begins with. Raises PackInvalid for what is no pack, or not this one; OSError."""
         header = decode_header(os.pread(self.descriptor, HEADER_BYTES, 0))
         if header.number != self.number:
-            raise PackInvalid(f"it says that it is number {header.number}")
+            raise AnotherPack(f"it says that it is number {header.number}")
         return header
+
+    def is_another(self) -> bool:
+        """Whether another pack lies under this name. Raises OSError."""
+        try:
+            self.header()
+        except AnotherPack:
+            return True
+        except PackInvalid:
+            return False
+        return False
 
     def header_fault(self) -> str:
         """Why its header is of no use, "" if it is. Raises OSError when the disk may give it later."""
@@ -144,11 +158,6 @@ class PackWriter:
         """That of its name."""
         return self.header.number
 
-    @property
-    def size_bytes(self) -> int:
-        """Of the file, with what was written in vain. Raises OSError."""
-        return os.fstat(self._descriptor).st_size
-
     def append(self, records: Sequence[PackRecord], pieces: Sequence[Octets]) -> None:
         """Write records, whose bytes are `pieces`, and sync them: all are durable, or it raises OSError.
 
@@ -166,8 +175,13 @@ class PackWriter:
         self.durable_offset += len(buffer)
 
     def seal(self) -> None:
-        """Write the index behind the last record, and take no more. Raises OSError; then it has none."""
-        if not self.is_broken:
+        """Write the index behind the last record, and take no more. Raises OSError; then it has none.
+
+        A broken pack gets none, but loses what was written behind its last sync: nothing counts on that.
+        """
+        if self.is_broken:
+            os.ftruncate(self._descriptor, self.durable_offset)
+        else:
             self.is_broken = True
             write_all(
                 self._disk,

@@ -28,15 +28,21 @@ from node.diskio.fs import MEDIUM_ERRORS
 
 VERSION: Final = 1
 MARKER_BYTES: Final = 8
+SHA256_BYTES: Final = 32
+DIGEST_BYTES: Final = 8  # of an XXH3
 PAYLOAD_BYTES_MAX: Final = 1 << 20
 PAGE_BYTES: Final = 4096  # a medium gives less than this of nothing
 SCAN_BYTES: Final = 1 << 20  # read at once where records are looked for
 _MAGIC: Final = b"FSTPACK\0"
 _END_MAGIC: Final = b"FSTPKEND"
 _HEADER: Final = struct.Struct(f"<8sIQ{MARKER_BYTES}s")  # magic, version, number, marker
-_HEAD: Final = struct.Struct(f"<{MARKER_BYTES}sBI32s8s")  # marker, kind, payload length, sha256, XXH3
+_HEAD: Final = struct.Struct(
+    f"<{MARKER_BYTES}sBI{SHA256_BYTES}s{DIGEST_BYTES}s"
+)  # marker, kind, payload length, sha256, XXH3
 _TARGET: Final = struct.Struct("<QQ")  # pack, offset
-_ENTRY: Final = struct.Struct("<BQI32s8s")  # kind, offset, payload length, sha256, XXH3
+_ENTRY: Final = struct.Struct(
+    f"<BQI{SHA256_BYTES}s{DIGEST_BYTES}s"
+)  # kind, offset, payload length, sha256, XXH3
 _END: Final = struct.Struct(f"<8s{MARKER_BYTES}sQI8s")  # magic, marker, where the index begins, records, XXH3
 HEADER_BYTES: Final = _HEADER.size + CRC_BYTES
 HEAD_BYTES: Final = _HEAD.size + CRC_BYTES

@@ -2,33 +2,37 @@
 
     DIR/packs/NUMBER.pack     records (`node/packs/record.py`); a process appends to its own pack only
     DIR/packs/index.sqlite    where each blob lies (`node/packs/index.py`)
-    DIR/packs/opening.lock    held while packs that nobody appends to are read into the index
-    DIR/packs/users.lock      shared by the processes that use the index
+    DIR/packs/*.lock          which processes use the index (`node/packs/users.py`)
 
 A blob that `put` has returned for is durable, and is found by every process of the node. One that `remove`
 has taken is not found any more; where the index or its newest rows are lost it may be back, as a blob that
 nobody asked for.
+
+Content is compared with its SHA-256 when it is read, whatever the index says. If the index contradicts a
+pack, the index is wrong: every process stops asking it and closes it (`heal`), and the last one to do so
+rebuilds it from the packs. Until then each question raises IndexDamaged; nothing counts as missing.
 
 A pack that its process has left, however that ended, is never appended to again: what was behind its last
 sync is not known. All calls block. For any thread.
 """
 
 import errno
-import fcntl
+import hashlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import MEDIUM_ERRORS, unlink
+from node.packs import agreement
 from node.packs.catching_up import PAGE_BYTES, CatchingUp, batches
-from node.packs.index import DAMAGED, IndexDamaged, PackedBlob, PackFacts, PackIndex, Removal
+from node.packs.index import DAMAGED, IndexDamaged, PackIndex
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, open_pack, pack_name
 from node.packs.record import (
     HEAD_BYTES,
@@ -41,6 +45,8 @@ from node.packs.record import (
     encode_removed,
     payload_of,
 )
+from node.packs.rows import PackedBlob, PackFacts, Removal, record_of
+from node.packs.users import IndexUsers
 
 BLOB_BYTES_MAX: Final = 128 << 10  # measured: see docs/decisions.md
 PACK_BYTES_MAX: Final = 256 << 20
@@ -49,8 +55,6 @@ READERS_MAX: Final = 64  # packs that are kept open for reading
 DEAD_SHARE: Final = 0.4  # a pack with a larger share of dead bytes is worth rewriting
 SEALED_BYTES_MIN: Final = 8 << 20  # a smaller pack is not sealed early: it may still fill up
 INDEX: Final = "index.sqlite"
-OPENING: Final = "opening.lock"
-USERS: Final = "users.lock"
 
 _STEP_BYTES: Final = 1 << 20  # that are copied under one sync
 _STEP_BLOBS: Final = 256
@@ -75,6 +79,7 @@ class PackStore:
         """Open them, and read what the index lacks. Raises OSError."""
         self._disk = disk or Disk()
         self._pack_bytes_max = pack_bytes_max
+        self._index_path = directory / INDEX
         directory.mkdir(mode=0o700, exist_ok=True)
         sync_directory(directory.parent)
         self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -82,17 +87,33 @@ class PackStore:
         self._reading = threading.Lock()
         self._writer: PackWriter | None = None
         self._readers: dict[int, PackReader] = {}
-        self._users = -1
         self.without_header: set[int] = set()  # packs that are to be rewritten while there is an index
         try:
-            self._users = self._opened_lock(USERS)
-            with self._opening():
-                is_alone = self._is_alone()
-                self.index = self._opened_index(directory / INDEX, is_alone=is_alone)
-                fcntl.flock(self._users, fcntl.LOCK_SH)
+            self._users = IndexUsers(self._directory)
+            try:
+                self.index = self._opened_index()
+            except BaseException:
+                self._users.close()
+                raise
         except BaseException:
-            self._close_descriptors()
+            os.close(self._directory)
             raise
+
+    def heal(self) -> bool:
+        """Replace the index if it was found damaged; whether it was.
+
+        Every process of the node has to call this again and again: the last one to close the index rebuilds
+        it from the packs, and the others open it then. Raises OSError while it is not rebuilt.
+        """
+        if self.index.is_usable:
+            return False
+        with self._appending:
+            with suppress(OSError):  # of a pack without its index all is read
+                self._end_pack()
+            self.index.close()
+            self._users.leave()
+            self.index = self._opened_index()
+        return True
 
     def close(self) -> None:
         """Seal the pack that is appended to, and give everything back; again is harmless."""
@@ -106,7 +127,9 @@ class PackStore:
         with self._reading:
             self._readers.clear()
         self.index.close()
-        self._close_descriptors()
+        self._users.close()
+        os.close(self._directory)
+        self._directory = -1
 
     def put(self, blobs: Sequence[tuple[bytes, Octets]]) -> None:
         """Store blobs, each with its SHA-256, under one sync. Raises OSError, and then none of them counts.
@@ -114,6 +137,7 @@ class PackStore:
         One that is there already is stored again, in place of what was there.
         """
         assert all(len(content) <= BLOB_BYTES_MAX for _, content in blobs)
+        self.index.require_usable()  # before waiting for a rebuilding, and before anything is written
         with self._appending:
             writer, _, records = self._append(blobs)
             self.index.store(writer.number, records, stop=writer.durable_offset, at_ns=time.time_ns())
@@ -123,20 +147,22 @@ class PackStore:
         return self.index.find(sha256)
 
     def load(self, sha256: bytes) -> tuple[PackedBlob, bytes] | None:
-        """A blob and its content, compared with its checksum; None when it is not here.
+        """A blob and its content, which has this SHA-256; None when it is not here.
 
         Raises RecordDamaged, OSError.
         """
         copies = self.index.copies(sha256)
-        if not copies:
-            return None
-        for found in copies:
-            content = self._content(found)
-            if content is not None:
-                return found, content
-        if self.index.copies(sha256) != copies:  # it was rewritten elsewhere, or removed, meanwhile
-            return self.load(sha256)
-        raise RecordDamaged(copies[0])
+        while copies:
+            for found in copies:
+                content = self._content(found)
+                if content is not None:
+                    return found, content
+            before, copies = copies, self.index.copies(sha256)
+            if _places(before) == _places(copies):  # else it was rewritten elsewhere, or removed, meanwhile
+                for found in copies:
+                    agreement.require_place(self.index, self.reader, found)
+                raise RecordDamaged(copies[0])
+        return None
 
     def read(self, sha256: bytes) -> bytes | None:
         """The content alone."""
@@ -149,7 +175,7 @@ class PackStore:
         Raises OSError when it cannot be read now: it may be later.
         """
         try:
-            reader = self._reader(found.place.pack)
+            reader = self.reader(found.place.pack)
         except FileNotFoundError:
             return b""
         except PackInvalid as error:
@@ -158,18 +184,18 @@ class PackStore:
 
     def reaches(self, found: PackedBlob) -> bool:
         """Whether the pack of a blob is there, and long enough; nothing of it is read. Raises OSError."""
-        try:
-            descriptor = self._reader(found.place.pack).descriptor
-        except (FileNotFoundError, PackInvalid):
-            return False
-        return os.fstat(descriptor).st_size >= found.place.offset + HEAD_BYTES + found.length
+        with suppress(FileNotFoundError, PackInvalid):
+            if self.reader(found.place.pack).size_bytes >= found.place.offset + HEAD_BYTES + found.length:
+                return True
+        agreement.require_place(self.index, self.reader, found)
+        return False
 
     def drop_pages(self, found: PackedBlob) -> None:
         """Have the next reading of a blob be one of the medium. Raises OSError."""
         start = found.place.offset // PAGE_BYTES * PAGE_BYTES  # the kernel keeps a page that is named in part
         stop = -(-(found.place.offset + HEAD_BYTES + found.length) // PAGE_BYTES) * PAGE_BYTES
         with suppress(FileNotFoundError, PackInvalid):
-            descriptor = self._reader(found.place.pack).descriptor
+            descriptor = self.reader(found.place.pack).descriptor
             os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def drop_gone(self) -> None:
@@ -187,7 +213,10 @@ class PackStore:
         """
         was_there = False
         while (copies := self.index.copies(sha256)) and not unless():
-            was_there = self.remove_copies(copies) or was_there
+            if self.remove_copies(copies):
+                was_there = True
+            elif self.index.copies(sha256) == copies:
+                raise self.index.damaged("it does not find what it gave")
         return was_there
 
     def remove_copies(self, copies: Sequence[PackedBlob]) -> bool:
@@ -195,7 +224,7 @@ class PackStore:
         with self._appending:
             removed = self.index.take_out(copies)
             try:
-                self._append_removals([(each.sha256, each.place) for each in removed])
+                self._append_removals(removed)
             except OSError as error:
                 if not _is_full(error):
                     raise
@@ -223,11 +252,14 @@ class PackStore:
     def drop_if_empty(self, number: int) -> int:
         """Remove a sealed pack of which nothing counts: its bytes, less what was written; 0 if it stays.
 
-        Raises OSError.
+        The pack itself is asked whether each of its records is known to count no more. Raises OSError.
         """
         size_bytes = 0
         with self._appending:
             if self._is_appended_to(number) or self.index.in_pack(number, limit=1):
+                return 0
+            known = [pack for pack in self.index.packs() if pack.number == number]
+            if not all(agreement.may_go(self.index, self.reader, pack) for pack in known):
                 return 0
             with suppress(FileNotFoundError):
                 size_bytes = os.stat(pack_name(number), dir_fd=self._directory).st_size
@@ -245,6 +277,13 @@ class PackStore:
             self.index.drop(number)
         self._forget_reader(number)
         return max(size_bytes - written_bytes, 0)
+
+    def check_pack(self, pack: PackFacts) -> int:
+        """Compare a pack with the index, in both directions: how many bytes were read.
+
+        Raises IndexDamaged, OSError.
+        """
+        return agreement.check_pack(self.index, self.reader, pack)
 
     def seal(self) -> None:
         """Begin a new pack with the next blob, so that the present one may be rewritten. Raises OSError."""
@@ -328,7 +367,7 @@ class PackStore:
     def _is_appended_to(self, number: int) -> bool:
         """Whether a process does, be it this one or another."""
         try:
-            return is_in_use(self._reader(number))
+            return is_in_use(self.reader(number))
         except (FileNotFoundError, PackInvalid):
             return False
 
@@ -337,7 +376,6 @@ class PackStore:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        stop = writer.size_bytes if writer.is_broken else 0  # what was written in vain is dead
         try:
             if writer.durable_offset == HEADER_BYTES:  # nobody was told of anything in it
                 unlink(pack_name(writer.number), parent=self._directory)
@@ -347,21 +385,24 @@ class PackStore:
             _log.warning("a pack has no index at its end", extra={"reason": error.strerror})
         finally:
             writer.close()
-        self.index.seal(writer.number, stop=stop)
+        self.index.seal(writer.number)
 
     def _content(self, found: PackedBlob) -> bytes | None:
-        """The bytes of a record; None where they are not what was written, or the pack is gone."""
-        record = PackRecord(PackRecordKind.BLOB, found.place.offset, found.length, found.sha256, found.digest)
+        """The bytes of a record; None where they are not the blob, or the pack is gone."""
         try:
-            return payload_of(self._reader(found.place.pack).descriptor, record)
+            content = payload_of(self.reader(found.place.pack).descriptor, record_of(found))
         except (FileNotFoundError, PackInvalid):
             return None
         except OSError as error:
             if error.errno in MEDIUM_ERRORS:
                 return None
             raise
+        # The checksum is that of the row, which may be of another blob.
+        is_it = content is not None and hashlib.sha256(content).digest() == found.sha256
+        return content if is_it else None
 
-    def _reader(self, number: int) -> PackReader:
+    def reader(self, number: int) -> PackReader:
+        """A pack, open for reading. Raises PackInvalid, FileNotFoundError, OSError."""
         with self._reading:
             reader = self._readers.pop(number, None) or self._opened(number)
             self._readers[number] = reader  # behind those that were wanted less lately
@@ -381,56 +422,34 @@ class PackStore:
             self._readers.pop(number, None)
             self.without_header.discard(number)
 
-    @contextmanager
-    def _opening(self) -> Iterator[None]:
-        """Alone among the processes of the node."""
-        lock = self._opened_lock(OPENING)
+    def _opened_index(self) -> PackIndex:
+        """With what the packs say; rebuilt if it is damaged and no other process uses it. Raises OSError."""
+        with self._users.opening() as is_alone:
+            return self._sound_index(is_alone=is_alone)
+
+    def _sound_index(self, *, is_alone: bool) -> PackIndex:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
-
-    def _opened_lock(self, name: str) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(name, flags, 0o600, dir_fd=self._directory)
-
-    def _close_descriptors(self) -> None:
-        for descriptor in (self._users, self._directory):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._users = self._directory = -1
-
-    def _is_alone(self) -> bool:
-        """Whether no other process uses the packs, nor will before the lock for opening is given back."""
-        try:
-            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _opened_index(self, path: Path, *, is_alone: bool) -> PackIndex:
-        """With what the packs say; anew where it is damaged, and nobody uses it. Raises OSError."""
-        try:
-            return self._caught_up(path, is_alone=is_alone)
+            return self._caught_up(is_alone=is_alone)
         except IndexDamaged as error:
             if not is_alone:
-                told = "the index of the packs is damaged: the node has to be restarted as a whole"
-                raise OSError(errno.EUCLEAN, told) from error
-            _log.error("the index of the packs is damaged, and made anew", extra={"reason": str(error)})
-        for suffix in ("", "-wal", "-shm", DAMAGED):
+                told = "the index of the packs is damaged, and rebuilt once no process of the node uses it"
+                raise IndexDamaged(errno.EUCLEAN, told) from error
+            _log.error("the index of the packs is damaged, and is rebuilt", extra={"reason": str(error)})
+        for suffix in ("", "-wal", "-shm", DAMAGED):  # the mark goes last
             with suppress(FileNotFoundError):
                 os.unlink(f"{INDEX}{suffix}", dir_fd=self._directory)
-        return self._caught_up(path, is_alone=is_alone)
+        index = self._caught_up(is_alone=is_alone)
+        _log.warning("the index of the packs was rebuilt", extra={"blobs": index.totals()[0]})
+        return index
 
-    def _caught_up(self, path: Path, *, is_alone: bool) -> PackIndex:
-        self.index = PackIndex(path)
+    def _caught_up(self, *, is_alone: bool) -> PackIndex:
+        index = PackIndex(self._index_path)
         try:
-            CatchingUp(self._directory, self.index, self._reader, self._disk).run(is_alone=is_alone)
+            CatchingUp(self._directory, index, self.reader, self._disk).run(is_alone=is_alone)
         except BaseException:
-            self.index.close()
+            index.close()
             raise
-        return self.index
+        return index
 
 
 def is_mostly_dead(pack: PackFacts) -> bool:
@@ -440,3 +459,7 @@ def is_mostly_dead(pack: PackFacts) -> bool:
 
 def _is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _places(copies: Sequence[PackedBlob]) -> list[Place]:
+    return [each.place for each in copies]

@@ -11,7 +11,7 @@ from pathlib import Path
 from ca.errors import FilestoreError, Internal
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import read_whole, storage_error, unlink
-from node.packs.index import PackedBlob
+from node.packs.rows import PackedBlob
 from node.packs.store import BLOB_BYTES_MAX
 from node.storage.blob_files import PACKS, BlobFiles, require_sha256
 from node.storage.incoming_blob import ReplicaWriter, SmallBlobWriter

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from node.diskio.durable import Disk, Octets
-from node.packs.index import PackedBlob
+from node.packs.rows import PackedBlob
 from node.packs.store import BLOB_BYTES_MAX, PackStore, RecordDamaged
 from node.storage.segments import (
     BlobDamaged,
@@ -191,6 +191,10 @@ class PackedBlobs:
     def forget_unclaimed(self, sha256: str, at_ns: int) -> None:
         """It was claimed, or is gone; one that came again since stays. Raises OSError."""
         self.store.index.forget_unclaimed(bytes.fromhex(sha256), at_ns)
+
+    def heal(self) -> bool:
+        """As `PackStore.heal`. Raises OSError."""
+        return self.store.heal()
 
     def drop_gone(self) -> None:
         """Give back the room of packs that another process has removed. Raises OSError."""

@@ -16,7 +16,7 @@ from typing import Final, Self
 from node.base.identifiers import is_sha256
 from node.base.spans import Coverage, Span
 from node.diskio.fs import READ_FLAGS, read_whole, remove_tree, storage_error, unlink
-from node.packs.index import PackedBlob
+from node.packs.rows import PackedBlob
 from node.storage.blob_files import SIDECAR, require_sha256
 from node.storage.blobs import BlobStore
 from node.storage.packed_blobs import identity_of, in_memory, sums_of

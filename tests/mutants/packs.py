@@ -20,12 +20,19 @@ LEFT = f"{_PACKS}/test_pack_power_loss.py::test_what_a_process_finds_that_anothe
 _HEADERS = f"{_PACKS}/test_pack_headers.py::test_"
 BEHIND = f"{_PACKS}/test_index_behind.py"
 IN_USE = f"{_STORE}pack_that_another_process_appends_to_is_not_rewritten"
+_WRONG = f"{_PACKS}/test_index_wrong.py::test_"
+MISNAMED = "tests/unit/node/content/test_misnamed_files.py::test_"
+LAST = (
+    "tests/unit/node/storage/test_packed_damage.py"
+    "::test_index_that_is_damaged_is_rebuilt_by_the_last_process_that_closes_it"
+)
 SEALED = f"{_STORE}pack_that_takes_no_more_carries_its_index"
 FAILED = f"{_STORE}sync_that_fails_fails_all_of_its_blobs_and_no_other"
 
 _FILE, _STORE_FILE = "node/packs/pack_file.py", "node/packs/store.py"
 _CATCHING_UP = "node/packs/catching_up.py"
 _RECORD_FILE, _INDEX_FILE = "node/packs/record.py", "node/packs/index.py"
+_AGREEMENT, _ROWS = "node/packs/agreement.py", "node/packs/rows.py"
 _SYNC = """\
         self._disk.fdatasync(self._descriptor)
         if not os.fstat"""
@@ -65,7 +72,7 @@ PACKS = (
     _of(
         "removal not recorded",
         _STORE_FILE,
-        "                self._append_removals([(each.sha256, each.place) for each in removed])\n",
+        "                self._append_removals(removed)\n",
         "                pass\n",
         REMOVED,
     ),
@@ -191,6 +198,143 @@ PACKS = (
         "    except BlockingIOError:\n        return True\n",
         "    except BlockingIOError:\n        return False\n",
         IN_USE,
+    ),
+    _of(
+        "content of a record not compared with its name",
+        _STORE_FILE,
+        "hashlib.sha256(content).digest() == found.sha256",
+        "True",
+        f"{_WRONG}row_of_another_blob_sends_no_byte_of_it",
+    ),
+    _of(
+        "types of a row not compared",
+        _ROWS,
+        "    return type(value) is int and least <= value <= most\n",
+        "    return True\n",
+        f"{_WRONG}row_that_no_record_confirms_is_damage[True-length = 'much']",
+    ),
+    _of(
+        "order of rows not compared",
+        _ROWS,
+        "all(map(operator.lt, keys, keys[1:]))",
+        "True",
+        f"{_WRONG}each_loop_over_rows_out_of_order_ends[list_all]",
+    ),
+    _of(
+        "wrong place in the index taken for a rotten record",
+        _AGREEMENT,
+        "    if not is_right and any(",
+        "    if False and any(",
+        f"{_WRONG}row_that_no_record_confirms_is_damage[True-offset = offset + 1]",
+    ),
+    _of(
+        "rotten record taken for a wrong place in the index",
+        _AGREEMENT,
+        "        return wanted in records\n",
+        "        return False\n",
+        f"{_WRONG}record_that_is_rotten_is_no_damage_of_the_index",
+    ),
+    _of(
+        "pack removed though the index lacks its records",
+        _AGREEMENT,
+        "    check_pack(index, opened, pack)\n    return True\n",
+        "    return True\n",
+        f"{_WRONG}pack_with_a_record_that_the_index_lacks_is_not_removed",
+    ),
+    _of(
+        "pack removed that lies under the name of another",
+        _AGREEMENT,
+        "        if opened(pack.number).is_another():\n            return False\n",
+        "        pass\n",
+        f"{_WRONG}pack_that_lies_under_the_name_of_another_is_no_damage_of_the_index",
+    ),
+    _of(
+        "row without a record not found",
+        _AGREEMENT,
+        "is_whole or _is_within(row.place.offset, records) for row",
+        "False for row",
+        f"{_WRONG}record_that_the_index_has_and_a_pack_does_not_is_found",
+    ),
+    _of(
+        "removal of one record of several",
+        _INDEX_FILE,
+        "FROM dead WHERE sha256 = ? ORDER BY pack, offset",
+        "FROM dead WHERE sha256 = ? ORDER BY pack, offset LIMIT 1",
+        f"{_WRONG}older_record_of_a_removed_blob_is_not_back_without_the_index",
+    ),
+    _of(
+        "removal during a rewriting not recorded",
+        _STORE_FILE,
+        """            return written_bytes + self._append_removals(
+                [(each.sha256, Place(writer.number, each.offset)) for each in left]
+            )
+""",
+        "            return written_bytes\n",
+        f"{_WRONG}blob_that_is_removed_while_its_pack_is_rewritten_is_not_back_without_the_index",
+    ),
+    _of(
+        "blob that was rewritten while it is read not looked up again",
+        _STORE_FILE,
+        "            if _places(before) == _places(copies):",
+        "            if True:",
+        f"{_WRONG}blob_that_is_rewritten_while_it_is_read_is_looked_up_again[False]",
+    ),
+    _of(
+        "what was written in vain kept",
+        _FILE,
+        "            os.ftruncate(self._descriptor, self.durable_offset)\n",
+        "            pass\n",
+        f"{_STORE}what_a_disk_has_not_taken_leaves_no_packs",
+    ),
+    _of(
+        "damage that another process has found not heeded",
+        _INDEX_FILE,
+        "self._is_usable and not os.path.exists(self._mark)",
+        "self._is_usable",
+        LAST,
+    ),
+    _of(
+        "index rebuilt while another process uses it",
+        _STORE_FILE,
+        "            if not is_alone:\n",
+        "            if False:\n",
+        LAST,
+    ),
+    _of(
+        "rewriting begins without room for it",
+        "node/custody/packing.py",
+        "pack.live_bytes < await context.disk.run(context.blobs.room_bytes)",
+        "await context.disk.run(context.blobs.room_bytes) is not None",
+        "tests/unit/node/custody/test_packing.py::test_rewriting_begins_when_there_is_room_for_it",
+    ),
+    _of(
+        "scrub asks no pack what the index lacks",
+        "node/custody/scrub.py",
+        "                await context.budget.take(await context.disk.run(store.check_pack, pack))\n",
+        "                pass\n",
+        "tests/unit/node/storage/test_packed_damage.py"
+        "::test_scrub_finds_what_the_index_of_the_packs_lacks[packs]",
+    ),
+    _of(
+        "content of one segment not compared with its name",
+        "node/storage/segments.py",
+        "whole = self.begin() if self.size_bytes <= SEGMENT_BYTES else None",
+        "whole = None",
+        f"{MISNAMED}content_of_one_segment_is_compared_with_its_name_before_it_is_sent[whole-1000]",
+    ),
+    _of(
+        "size of a file not compared with the log",
+        "node/content/delivery.py",
+        "            blob.require_size(content.file.size_bytes)\n",
+        "",
+        f"{MISNAMED}file_of_another_size_than_the_log_names_is_not_sent",
+    ),
+    _of(
+        "salvaged content not compared with its name",
+        "node/peer/salvage.py",
+        "        if self._blob.size_bytes <= SEGMENT_BYTES:\n",
+        "        if False:\n",
+        f"{MISNAMED}damaged_copy_that_is_other_content_is_no_source",
     ),
     _of(
         "index synced by nobody before it forgets its WAL",

@@ -4,7 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from node.packs.index import PackFacts
+from node.packs.rows import PackFacts
 from node.packs.store import PackStore
 from node.storage.blobs import BlobStore
 
@@ -34,6 +34,13 @@ def rewrite(packs: PackStore, pack: PackFacts) -> int:
         written_bytes += copied_bytes
     dropped_bytes = packs.drop_if_empty(pack.number)
     return dropped_bytes - written_bytes if dropped_bytes else 0
+
+
+def compare(packs: PackStore) -> None:
+    """Compare the index with itself and with every pack, as the scrub does. Raises IndexDamaged."""
+    packs.index.require_sound()
+    for pack in packs.index.packs():
+        packs.check_pack(pack)
 
 
 def rewrite_all(store: BlobStore) -> int:

@@ -1,6 +1,7 @@
 """The room of deleted small blobs is given back, and nothing else goes."""
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,8 @@ import pytest
 
 from node.custody.packing import SMALL_PACKS_MAX, BlockedPacks, due_packs
 from node.packs import store
-from node.packs.index import PackFacts
 from node.packs.record import HEAD_BYTES, HEADER_BYTES, REMOVED_BYTES
+from node.packs.rows import PackFacts
 from node.packs.store import INDEX, PackStore
 from tests.cluster.small_disks import small_disk
 from tests.unit.custody_node import DAY_S, Keeper
@@ -161,7 +162,7 @@ async def test_pack_that_has_to_wait_for_room_says_how_much_and_is_rewritten_the
 
 async def test_pack_of_another_worker_is_rewritten_once_that_worker_has_sealed_it(keeper: Keeper) -> None:
     worker = PackStore(keeper.directory / "packs")
-    contents = {os.urandom(32): keeper.content() for _ in range(20)}
+    contents = {hashlib.sha256(each).digest(): each for each in (keeper.content() for _ in range(20))}
     worker.put(list(contents.items()))
     names = sorted(contents)
     worker.seal_if_mostly_dead()
@@ -172,6 +173,23 @@ async def test_pack_of_another_worker_is_rewritten_once_that_worker_has_sealed_i
     assert await keeper.custody.packing.rewrite_due() > 12 * SMALL_BYTES
     assert keeper.on_disk() == [name.hex() for name in names[12:]]
     worker.close()
+
+
+async def test_rewriting_begins_when_there_is_room_for_it(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = sorted(keeper.put(keeper.content()) for _ in range(20))
+    for name in names[:12]:
+        keeper.blobs.delete(name)
+    before = pack_bytes(keeper)
+    with monkeypatch.context() as full:
+        reserve = keeper.blobs.free_bytes() - keeper.blobs.room_bytes()
+        full.setattr("node.storage.blob_files.writable_bytes", lambda _facts: reserve + 8 * SMALL_BYTES)
+        assert await keeper.custody.packing.rewrite_due() == 0  # heads of records have no room
+    assert pack_bytes(keeper) - before < 5000  # the index at its end
+    assert keeper.on_disk() == names[12:]
+    assert await keeper.custody.packing.rewrite_due() > 0
+    assert keeper.on_disk() == names[12:]
 
 
 async def test_damaged_record_keeps_its_pack_until_it_is_in_quarantine(keeper: Keeper) -> None:

@@ -1,5 +1,6 @@
 """Packed blobs that are damaged or gone, packs that are, and their index: found, told, and never served."""
 
+import asyncio
 import errno
 import os
 import sqlite3
@@ -11,6 +12,9 @@ import pytest
 
 from ca.errors import FilestoreError
 from node.diskio.durable import Disk
+from node.diskio.executor import DiskWorkers
+from node.membership import disk_monitor
+from node.membership.disk_monitor import DiskWatch
 from node.packs.index import IndexDamaged, PackIndex
 from node.packs.store import BLOB_BYTES_MAX, INDEX
 from node.storage.blob_files import PACKS as INDEX_AREA
@@ -19,7 +23,8 @@ from node.storage.damage import remove_from_service, retry_quarantine, verify_bl
 from node.storage.inventory import look
 from node.storage.quarantine import Quarantine
 from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
-from tests.packed_blobs import packed_present, rot_packed
+from node.uploads.write_locks import UploadLocks
+from tests.packed_blobs import exchange_packed, opened_index, packed_present, rot_packed
 from tests.page_cache import counts_reads, drops_pages, pages_in_memory, read_from_disks_bytes
 from tests.unit.custody_node import PACKS, SIZE_BYTES, Keeper
 from tests.unit.packed_store import CONTENT, NAME, name_of, put, read
@@ -175,7 +180,7 @@ def spoil_index(directory: Path) -> None:
 
 @PACKS
 async def test_index_that_is_damaged_while_a_process_runs_makes_nothing_lost(keeper: Keeper) -> None:
-    """It says so of every blob, and the next process makes the index anew."""
+    """It says so of every blob, and the index is rebuilt while the process runs."""
     names = sorted(keeper.store() for _ in range(3))
     keeper.packed = False
     file = keeper.store()
@@ -197,22 +202,76 @@ async def test_index_that_is_damaged_while_a_process_runs_makes_nothing_lost(kee
     keeper.blobs.look_again()
     assert keeper.blobs.poison.names(INDEX_AREA) == {""}
     assert keeper.held() == sorted([*names, file])
-    keeper.restart()
+    assert keeper.blobs.packed.heal()
+    assert not keeper.blobs.packed.heal()
+    keeper.blobs.look_again()
+    assert keeper.blobs.poison.names(INDEX_AREA) == frozenset()
     assert set(keeper.on_disk()) >= set(keeper.held())  # and what could not be stored, perhaps
     counts = await keeper.compare()
     assert (counts["looked"], counts["missing"]) == (4, 0)
 
 
-def test_index_that_is_damaged_is_made_anew_by_nobody_while_another_process_uses_it(tmp_path: Path) -> None:
-    with closing(BlobStore(tmp_path)) as store:
-        put(store, CONTENT)
-        (tmp_path / "packs" / "index.sqlite-damaged").touch()
-        with pytest.raises(OSError, match="has to be restarted as a whole"):
-            BlobStore(tmp_path)
-        assert read(store, NAME) == CONTENT
-    with closing(BlobStore(tmp_path)) as again:
-        assert read(again, NAME) == CONTENT
-    assert not (tmp_path / "packs" / "index.sqlite-damaged").exists()
+def test_index_that_is_damaged_is_rebuilt_by_the_last_process_that_closes_it(tmp_path: Path) -> None:
+    mark = tmp_path / "packs" / "index.sqlite-damaged"
+    with closing(BlobStore(tmp_path)) as one, closing(BlobStore(tmp_path)) as two:
+        put(one, CONTENT)
+        put(two, b"of another process")
+        mark.touch()
+        for store in (one, two):
+            with pytest.raises(FilestoreError):  # nothing is missing: it is not known
+                read(store, NAME)
+        for _ in range(2):
+            with pytest.raises(OSError, match="rebuilt once no process of the node uses it"):
+                BlobStore(tmp_path)
+            with pytest.raises(OSError, match="rebuilt once no process of the node uses it"):
+                one.packed.heal()
+        assert two.packed.heal()
+        assert not mark.exists()
+        with pytest.raises(FilestoreError):
+            put(one, b"what it has not opened yet")
+        assert one.packed.heal()
+        for store in (one, two):
+            assert read(store, NAME) == CONTENT
+            assert read(store, name_of(b"of another process")) == b"of another process"
+            put(store, os.urandom(50))
+        assert sorted(one.iterate()) == sorted(two.iterate())
+
+
+async def test_wrong_index_is_rebuilt_while_the_node_runs(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_monitor, "LOOK_S", 0.01)
+    disk, other = DiskWorkers(), put(store, CONTENT[::-1])
+    put(store, CONTENT)
+    exchange_packed(tmp_path, NAME, other)
+    with pytest.raises(FilestoreError):  # it is asked elsewhere, and nothing is lost or damaged
+        store.open(NAME)
+    watching = asyncio.create_task(DiskWatch(disk, store, UploadLocks()).run())
+    while not store.packed.store.index.is_usable:
+        await asyncio.sleep(0.01)
+    watching.cancel()
+    await asyncio.wait({watching})
+    disk.close()
+    assert read(store, NAME) == CONTENT
+    assert read(store, other) == CONTENT[::-1]
+
+
+@PACKS
+async def test_scrub_finds_what_the_index_of_the_packs_lacks(keeper: Keeper) -> None:
+    """And each process compares them once, also in the middle of a cycle or after it."""
+    names = sorted(keeper.store() for _ in range(3))
+    cycle = await keeper.custody.scrubber.look(keeper.cycle())
+    assert not cycle.has_gaps
+    keeper.restart()
+    with opened_index(keeper.directory) as db:
+        db.execute("DELETE FROM blobs WHERE sha256 = ?", (bytes.fromhex(names[1]),))
+    assert not (await keeper.custody.scrubber.look(cycle)).has_gaps  # all that it was to read was read
+    assert keeper.blobs.poison.names(INDEX_AREA) == {""}
+    assert keeper.held() == names
+    assert (await keeper.custody.scrubber.look(keeper.cycle())).has_gaps
+    assert keeper.blobs.packed.heal()
+    assert not (await keeper.custody.scrubber.look(keeper.cycle())).has_gaps
+    assert keeper.on_disk() == names
 
 
 @pytest.mark.parametrize("size_bytes", [100, 5_000, BLOB_BYTES_MAX])
