@@ -15,7 +15,7 @@ _OTHERS: Final = 0o177  # the mask of a file that its owner alone may use
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenPlace:
     """A host and a port, or the path of a socket."""
 
     host: str = ""
@@ -34,7 +34,7 @@ class Place:
             return f"http+unix://{self.path.absolute()}:/"
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
 
-    def bound(self) -> tuple[socket.socket, "Place"]:
+    def bound(self) -> tuple[socket.socket, "ListenPlace"]:
         """Return a socket that does not listen yet, and the place with the port that it has.
 
         Raises InvalidRequest if it cannot be had, Conflict if another server listens on the path.
@@ -45,7 +45,7 @@ class Place:
             where = self.path or f"{self.host}:{self.port}"
             raise InvalidRequest(f"--listen: {where}: {error.strerror or error}.") from error
 
-    def _bound(self) -> tuple[socket.socket, "Place"]:
+    def _bound(self) -> tuple[socket.socket, "ListenPlace"]:
         if self.path is not None:
             return _unix_socket(self.path), self
         family, kind, number, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[
@@ -58,17 +58,17 @@ class Place:
         except OSError:
             made.close()
             raise
-        return made, Place(self.host, made.getsockname()[1])
+        return made, ListenPlace(self.host, made.getsockname()[1])
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> ListenPlace:
     """Parse the value of --listen. Raises InvalidRequest."""
     if text.startswith("unix:") and len(text) > len("unix:"):
-        return Place(path=Path(text.removeprefix("unix:")))
+        return ListenPlace(path=Path(text.removeprefix("unix:")))
     found = _PLACE.fullmatch(text)
     if found is None or int(found[2]) > 65535:
         raise InvalidRequest(f"--listen: {text!r} is not {METAVAR}.")
-    return Place(found[1].strip("[]"), int(found[2]))
+    return ListenPlace(found[1].strip("[]"), int(found[2]))
 
 
 def _unix_socket(path: Path) -> socket.socket:

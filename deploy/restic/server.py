@@ -24,7 +24,7 @@ from deploy.base.connection import Connection, read_text
 from deploy.base.failures import explained, line_of
 from deploy.base.lookup import find_bucket
 from deploy.restic.access import Handler, guard, read_passwords
-from deploy.restic.listening import Place
+from deploy.restic.listening import ListenPlace
 from deploy.restic.repository import CONFIG, TYPES, Repositories
 from filestore_client import AsyncClient
 from filestore_client.base.errors import (
@@ -66,12 +66,12 @@ class Gateway:
     """What the command was asked for. `password_file`: None lets everybody in who reaches the place."""
 
     bucket: str
-    place: Place
+    place: ListenPlace
     password_file: Path | None
     is_append_only: bool
 
 
-class State:
+class GatewayState:
     """What the requests of a server share."""
 
     def __init__(
@@ -105,7 +105,7 @@ class State:
             click.echo("filestore: the cluster serves requests again", err=True)
 
 
-_STATE: Final = web.AppKey("state", State)
+_STATE: Final = web.AppKey("state", GatewayState)
 
 
 async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -> None:
@@ -118,7 +118,7 @@ async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -
     try:
         click.echo(f"Starting on {place.url}: looking for bucket {gateway.bucket} first.", err=True)
         found = await find_bucket(client, gateway.bucket)
-        state = State(client, found.bucket_id, connection, is_append_only=gateway.is_append_only)
+        state = GatewayState(client, found.bucket_id, connection, is_append_only=gateway.is_append_only)
         app = application(state, guard(passwords, place.own_host))
         runner = web.AppRunner(app, access_log=None, auto_decompress=False)
         await runner.setup()
@@ -137,7 +137,7 @@ async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -
             place.path.unlink(missing_ok=True)
 
 
-def _introduce(place: Place, password_file: Path | None, bucket: str) -> None:
+def _introduce(place: ListenPlace, password_file: Path | None, bucket: str) -> None:
     """Say how restic finds the repositories. A password appears neither here nor among restic's arguments."""
     if place.path is None and not _is_loopback(place.host):
         click.echo("filestore: warning: passwords and content cross the network in clear text", err=True)
@@ -156,7 +156,7 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def application(state: State, guarded: Any) -> web.Application:
+def application(state: GatewayState, guarded: Any) -> web.Application:
     """The routes of the protocol."""
     app = web.Application(middlewares=[guarded, _answered])
     app[_STATE] = state

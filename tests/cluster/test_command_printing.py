@@ -20,6 +20,10 @@ from tests.web_certificates import write_pair
 DEPLOY: Final = Path(__file__).resolve().parents[2] / "deploy"
 HOSTILE: Final = "\x1b]0;owned\x07\x1b[2J\x1b[1;1H\x9b31m\u202egnp.exe\u2066\x85\x7f\x08\u2028\rEND"
 UUID: Final = "0198c0de-0000-7000-8000-000000000001"
+TURNING: Final = (  # text around, or half a letter, or no letter
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
+    "\u2066\u2067\u2068\u2069\u2028\u2029\ufeff\U000e0041\ud800\udfff"
+)
 # Of rich: colours, and the line of a progress bar with the cursor hidden.
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|\r\x1b\[2K|\x1b\[\?25l|\x1b\[\?25h\r?")
 CLEARED: Final = "\x1b[2J\x1b[H"  # by `status --watch` itself
@@ -172,9 +176,7 @@ def test_no_control_is_printed(letter: str) -> None:
 
 @pytest.mark.parametrize(
     "letter",
-    [
-        *"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029\ufeff\U000e0041\ud800\udfff"
-    ],
+    TURNING,
 )
 def test_no_mark_that_turns_text_and_no_half_letter_is_printed(letter: str) -> None:
     assert printable_name(f"a{letter}b") == printable_text(f"a{letter}b") == "a?b"

@@ -9,7 +9,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -79,9 +79,9 @@ def kinds_in(directory: Path) -> dict[str, list[str]]:
     return found
 
 
-def harm(dice: random.Random, target: Path, older: Path, *, only: Iterable[str] = ()) -> Harm:
-    """Harm one file below `target`. `only`: of one of these kinds."""
-    kinds = {kind: names for kind, names in kinds_in(target).items() if not only or kind in only}
+def harm(dice: random.Random, target: Path, older: Path) -> Harm:
+    """Harm one file below `target`."""
+    kinds = kinds_in(target)
     weights = [SQLITE_WEIGHT if ".sqlite" in kind else 1 for kind in kinds]
     while True:
         (kind,) = dice.choices(list(kinds), weights)

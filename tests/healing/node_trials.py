@@ -149,7 +149,8 @@ def try_it(directory: Path, model_path: Path, harms: Sequence[Harm]) -> Outcome:
     if untouched:
         told = ", ".join(sorted(untouched)[:SHOWN_MAX])
         outcome.faults.append(f"{len(untouched)} blobs of which no byte was touched are not served: {told}")
-    if (silent := lacking & named) and not outcome.refusals:
+    is_refused = any(told.startswith(STARTS) for told in outcome.refusals)
+    if (silent := lacking & named) and not is_refused:
         told = ", ".join(sorted(silent)[:SHOWN_MAX])
         outcome.faults.append(f"{len(silent)} blobs are not served, and the log counts on them: {told}")
     return outcome

@@ -176,12 +176,11 @@ QUOTAS = (
         f"{_QUOTAS}upload_of_unknown_size_reserves_what_it_holds_or_asks_for",
     ),
     Mutant.of(
-        "content beyond the quota created with its file",
-        "machine/uploads",
-        "    contents.require_quota(change, command.bucket_id, command.size_bytes)\n"
-        "    contents.require_quorum(change, content.replicas)",
-        "    contents.require_quorum(change, content.replicas)",
-        f"{_MACHINE}/test_stored_content.py::test_refused_creation_changes_nothing",
+        "upload begun beyond the quota",
+        "machine/files",
+        "        quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)\n",
+        "        pass\n",
+        f"{_QUOTAS}of_three_uploads_of_most_of_a_quota_one_is_admitted",
     ),
     Mutant.of(
         "unfinished uploads of others listed for every reader",

@@ -322,7 +322,7 @@ async def test_completion_that_saw_an_unknown_blob_before_its_quarantine_is_refu
     name, seen_at = keeper.put(keeper.content()), keeper.state.log_index
     keeper.age(name)
     assert (await keeper.compare())["quarantined"] == 1
-    assert acts.put(keeper.state, "file", name, "n1", "n2", as_of=seen_at) == "conflict"
+    assert acts.put(keeper.state, "file", name, "n1", "n2", as_of=seen_at) == "unavailable"
 
 
 async def test_unknown_blob_that_was_affirmed_lately_stays(keeper: Keeper) -> None:
