@@ -1,12 +1,10 @@
-"""Deliberate bugs around tickets, public links and what browsers do with content. Each names the quick test
+"""Deliberate bugs around public links and what browsers do with content. Each names the quick test
 that has to catch it.
 """
 
 from tests.mutants.mutant import Mutant
 
 _LINKS = "tests/unit/coordinator/machine/test_public_tokens.py::test_"
-_TOKENS = "tests/unit/coordinator/test_user_tokens.py::test_"
-_TICKETS = "tests/unit/ca/test_tickets.py::test_"
 _HOT = "tests/unit/node/content/test_fastpath.py::test_"
 _CONSOLE = "tests/unit/coordinator/console/test_routes.py::test_"
 _ENDS = f"{_LINKS}token_ends_with_its_time_and_with_what_its_maker_may"
@@ -41,26 +39,6 @@ LINKS = (
         f"{_LINKS}token_is_revoked_through_its_own_file_alone",
     ),
 )
-TICKETS = (
-    Mutant.of(
-        "ticket opens every file that its user may read",
-        "rpc/caller_proof",
-        "if ticket.file_uuid != asked.file_uuid:",
-        "if False:",
-        f"{_TOKENS}ticket_opens_the_file_that_it_is_for_and_nothing_else",
-    ),
-    Mutant(
-        "ticket lives on after its key was replaced",
-        (
-            (
-                "ca/usertoken.py",
-                "if now_ms >= min(ticket.expires_at_ms, key_ends_at_ms):",
-                "if now_ms >= ticket.expires_at_ms:",
-            ),
-        ),
-        (f"{_TICKETS}ticket_ends_with_the_key_that_signed_it",),
-    ),
-)
 BROWSERS = (
     Mutant(
         "content served to a page that would run it",
@@ -76,4 +54,4 @@ BROWSERS = (
     ),
 )
 
-RIGHTS = LINKS + TICKETS + BROWSERS
+RIGHTS = LINKS + BROWSERS
