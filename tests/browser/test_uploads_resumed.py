@@ -12,6 +12,7 @@ from tests.browser.chromium import Browser, Page
 from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
 from tests.browser.test_console_day import dropped, percent_of, slow, state_of
 from tests.cluster.harness import Cluster, random_file
+from tests.cluster.upload_steps import TUS
 
 SIZE_BYTES = 30_000_000
 BLOCK_BYTES = 4096
@@ -22,10 +23,10 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def run_lab(disk: Path) -> None:
-    """Write two blocks, as a VM does: one that was sent and one that was not. Size and ends stay."""
+def run_lab(disk: Path, *blocks: int) -> None:
+    """Write blocks, as a VM does: by default one that was sent and one that was not. Size and ends stay."""
     with disk.open("r+b") as file:
-        for at in (2_000_000, 26_000_000):
+        for at in blocks or (2_000_000, 26_000_000):
             file.seek(at)
             file.write(os.urandom(BLOCK_BYTES))
 
@@ -183,3 +184,33 @@ async def test_node_that_does_not_tell_what_it_has_is_given_nothing(
     await hide_digest(page)
     await page.until(f"{state_of(disk.name)} === 'stored'")
     assert cluster.get(f"/backups/{file_uuid}", token=token).json["blob_sha256"] == sha256
+
+
+async def test_upload_that_was_ended_meanwhile_stays_when_another_file_is_chosen_for_it(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    disk, token = tmp_path / "lab-e.img", cluster.user_token("karl")
+    sha256 = random_file(disk, 4_000_000)
+    content = disk.read_bytes()
+    about = {"filename": disk.name, "backup_type": "full", "size_bytes": len(content)}
+    created = cluster.post("/backups", about, token=token).json
+    path = f"/files/{created['file_uuid']}/content"
+
+    def sent(start: int, stop: int) -> int:
+        headers = {**TUS, "Upload-Offset": str(start)}
+        return cluster.request(
+            "PATCH", path, content=content[start:stop], headers=headers, token=token
+        ).status
+
+    assert await asyncio.to_thread(sent, 0, 3_000_000) == 204
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, token)
+    await show(page, "#/uploads", "input[name=again]")
+    assert await asyncio.to_thread(sent, 3_000_000, len(content)) == 204
+    run_lab(disk, 2_000_000)
+    await choose_again(page, disk)
+    await page.until(says("All of that had arrived, and it is stored"))
+    await choose(page, "Remove", ".uploads")
+    await page.until("document.querySelectorAll('.uploads li').length === 0")
+    stored = cluster.get(f"/backups/{created['file_uuid']}", token=token).json
+    assert (stored["status"], stored["blob_sha256"]) == ("available", sha256)
