@@ -39,6 +39,10 @@ class UntrustedCertificate(Internal):
     """Certificates that came from elsewhere are malformed, or not the ones that were expected."""
 
 
+class IntermediateEnded(Internal):
+    """The intermediate certificate signs nothing any more, or would within minutes."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeafCertificate:
     """A signed leaf.
@@ -66,12 +70,14 @@ class Authority:
     ) -> LeafCertificate:
         """A leaf for `identity`, serving on the address or name that `check_address` gave, for 7 days.
 
-        Its life ends with the intermediate's at the latest. Raises Internal when the intermediate is used up.
+        Its life ends with the intermediate's at the latest. Raises IntermediateEnded.
         """
         issuer = certificates_in(self.intermediate_pem)[0]
         not_after = min(_whole_seconds(now) + LEAF_LIFE, issuer.not_valid_after_utc)
         if not_after - now < _LEAF_LIFE_LEFT_MIN:
-            raise Internal("the intermediate certificate has ended: sign a new one with the root key")
+            raise IntermediateEnded(
+                "the intermediate certificate has ended: sign a new one with the root key"
+            )
         certificate = (
             _builder(_leaf_subject(identity), issuer.subject, public_key, now, not_after)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

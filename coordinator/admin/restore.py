@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from ca.certificates import certificates_in
+from ca.certificates import IntermediateEnded, certificates_in
 from ca.errors import Conflict, Internal, InvalidRequest
 from ca.keys import WrongClusterKey, unwrap
 from ca.secretfiles import SECRET_MODE, create_secret, reserve_secret, write_secret
@@ -117,7 +117,8 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
     Returns where its admin token lies; None when the first admin is disabled, since others have tokens.
 
     Files, users and tokens are those of the snapshot; the coordinators of then are removed ones. The id must
-    be none of theirs. Raises Conflict, InvalidRequest.
+    be none of theirs. It has no certificate if every intermediate that is known has ended. Raises Conflict,
+    InvalidRequest.
     """
     files = CoordinatorFiles(data)
     check_empty(files)
@@ -319,7 +320,8 @@ def _begin_alone(
         store.apply(first)
         root_pem = bootstrap_of(bundle.genesis).root_pem
         authority = SigningAuthority(store, bundle.cluster_key, config.cluster, root_pem)
-        new_leaf(files, config, authority.sign_leaf)
+        with contextlib.suppress(IntermediateEnded):  # `renew-certificate` makes one with the root key
+            new_leaf(files, config, authority.sign_leaf)
     finally:
         store.close()
     log = SegmentLog.open(files.log)

@@ -73,18 +73,19 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     return writer, reader
 
 
-def index_at_rest(path: Path) -> int:
-    """The log entry up to which the file itself goes, whatever its WAL says; 0 where that cannot be read.
+def found_at_rest(path: Path) -> tuple[int, int]:
+    """Return the log entry up to which the file itself goes, whatever its WAL says, and its mark.
 
-    Only while this process has no connection to it: to close a file ends the locks on it.
+    Zeros where that cannot be read. Only while this process has no connection to it: to close a file ends the
+    locks on it.
     """
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
             row = db.execute("SELECT log_index FROM applied").fetchone()
+            return (row[0], mark_of(db)) if row and isinstance(row[0], int) else (0, 0)
     except DATABASE_ERRORS:
-        return 0
-    return row[0] if row and isinstance(row[0], int) else 0
+        return 0, 0
 
 
 def mark_of(writer: sqlite3.Connection) -> int:
@@ -96,7 +97,8 @@ def mark_of(writer: sqlite3.Connection) -> int:
 
 
 def new_mark(writer: sqlite3.Connection) -> int:
-    """Give the file one."""
+    """Give the file one, which it does not bear itself until a checkpoint: nothing is noted of it."""
+    note_at_rest(writer, 0)
     mark = secrets.randbelow(1 << 30) + 1
     writer.execute(f"PRAGMA user_version = {mark}")
     return mark
@@ -111,7 +113,7 @@ def noted_at_rest(db: sqlite3.Connection) -> int:
 
 
 def note_at_rest(db: sqlite3.Connection, log_index: int) -> None:
-    """Note that, in the transaction that is open."""
+    """Note that, in the transaction that is open; 0 for nothing."""
     db.execute(f"PRAGMA application_id = {log_index if log_index <= NOTED_MAX else 0}")
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coordinator.storage.database import (
-    index_at_rest,
+    found_at_rest,
     integrity_of,
     mark_of,
     new_mark,
@@ -33,9 +33,9 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._index_at_rest = index_at_rest(path)
+        self._index_at_rest, self._mark_at_rest = found_at_rest(path)
         self._sums: PageSums | None = None
-        self._rests_at: int | None = None  # the entry that the file holds itself, until that is noted
+        self._is_whole = False  # the file holds all that was committed, and no change has noted that yet
 
     def begin(self, writer: sqlite3.Connection) -> None:
         """Nothing was copied from the WAL yet.
@@ -43,13 +43,15 @@ class StateFile:
         Raises OSError, sqlite3.Error, and StateDamaged unless both are those that were here, and belong
         together.
         """
-        sums = self._take_up()
-        if sums.mark not in (0, mark_of(writer)):
+        sums, mark = self._take_up(), mark_of(writer)
+        noted, found = noted_at_rest(writer), self._index_at_rest
+        # 0 where a crash left half of a checkpoint: the WAL has the other half.
+        is_other = found > 0 and noted > 0 and mark != self._mark_at_rest
+        if is_other or sums.mark not in (0, mark):
             raise StateDamaged("state.sqlite is damaged: another file lies in its place, or nothing")
         if sums.denies_wal:
             raise StateDamaged("state.sqlite is damaged: its WAL is that of another database")
-        noted, found = noted_at_rest(writer), self._index_at_rest
-        if 0 < found < noted:  # 0 where a crash left half of a checkpoint: the WAL has the other half
+        if 0 < found < noted:
             raise StateDamaged(f"state.sqlite is damaged: it goes up to entry {found}, its WAL needs {noted}")
         row = writer.execute("SELECT log_index FROM applied").fetchone()
         if row is not None and self._index_at_rest > row[0]:
@@ -91,7 +93,7 @@ class StateFile:
     def adopt(self, writer: sqlite3.Connection) -> None:
         """Keep sums for the next process, if that is not done already. Raises OSError, sqlite3.Error."""
         if self._sums is not None and not self._sums.mark:
-            mark = new_mark(writer)
+            mark, self._is_whole = new_mark(writer), False
             self.sync_wal()  # else a power cut leaves the sums of a file that bears no mark
             self._sums.adopt(mark)
 
@@ -116,10 +118,8 @@ class StateFile:
         return self._sums
 
     @contextmanager
-    def writing(self, log_index: int) -> Iterator[Callable[[int, int], None]]:
-        """Around a checkpoint of the state at this entry.
-
-        Raises OSError, before it, when nothing may be written to the file.
+    def writing(self) -> Iterator[Callable[[int, int], None]]:
+        """Around a checkpoint. Raises OSError, before it, when nothing may be written to the file.
 
         What it gives is told how many frames the WAL has, and how many of them the database has now.
         """
@@ -130,19 +130,18 @@ class StateFile:
 
             def tell(frames: int, copied: int) -> None:
                 told(frames, copied)
-                if copied == frames:
-                    self._rests_at = log_index
+                self._is_whole = copied == frames
 
             yield tell
 
-    def note_rest(self, writer: sqlite3.Connection) -> None:
-        """Note, in the transaction of a change, the entry that the file itself holds.
+    def note_rest(self, writer: sqlite3.Connection, log_index: int) -> None:
+        """Note, in the transaction of a change behind `log_index`, that the file itself holds that entry.
 
         The WAL rests on that: an earlier file under it is found at start, whatever its time says.
         """
-        if self._rests_at is not None:
-            note_at_rest(writer, self._rests_at)
-            self._rests_at = None
+        if self._is_whole:
+            note_at_rest(writer, log_index)
+            self._is_whole = False
 
     def rest(self) -> None:
         """All that was committed is in the file, and the last connection is going to be closed."""

@@ -194,7 +194,7 @@ class Store:
             batch.end()
             db.execute("UPDATE applied SET log_index = ?, term = ?", (last.index, last.term))
             if self._file is not None:
-                self._file.note_rest(db)
+                self._file.note_rest(db, self._applied[0])
             view_version = db.execute("SELECT view_version FROM applied").fetchone()[0]
             rules = _known_rules(db)
             db.execute("COMMIT")
@@ -231,7 +231,7 @@ class Store:
         if self._file is None:
             return
         try:
-            with self._file.writing(self._applied[0]) as told:
+            with self._file.writing() as told:
                 _, frames, copied = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 told(frames, copied)
         except DATABASE_ERRORS as error:

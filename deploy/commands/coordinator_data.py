@@ -126,6 +126,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     more. What was changed after the snapshot is lost.
     """
     from coordinator.admin import restore
+    from coordinator.runtime.config import CoordinatorFiles
     from coordinator.storage.file_digests import digest_beside
 
     if not (digest := digest_beside(snapshot_path)).exists():
@@ -137,6 +138,10 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     click.echo("What was changed after the snapshot is lost; who was revoked since has to be revoked again.")
     none = "none: the user admin is disabled, another admin's is good"
     click.echo(f"Admin token:  {token_file or none}")
+    if not CoordinatorFiles(data).credential_path.exists():
+        click.echo("The intermediate certificate has ended. Sign a certificate for this coordinator first:")
+        click.echo(f"    filestore coordinator renew-certificate --data {data} --root-key FILE")
+        click.echo("When it runs, `filestore coordinator renew-intermediate` does the rest.")
     click.echo(f"Ready to run: filestore coordinator run --data {data}")
 
 

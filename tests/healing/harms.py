@@ -19,7 +19,8 @@ SECTOR_BYTES: Final = 512
 WHOLE: Final = 1 << 60  # the end of any file
 SQLITE_WEIGHT: Final = 4  # a database has many pages, and each is another case
 _IDS: Final = re.compile(
-    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{64}|\b[0-9a-f]{16}\b|\b[0-9a-f]{2}(?=/)|(?<![a-z])\d+"
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a UUID
+    r"|[0-9a-f]{64}|\b[0-9a-f]{16}\b|\b[0-9a-f]{2}(?=/)|(?<![a-z])\d+"
 )
 
 

@@ -13,7 +13,7 @@ _SERVER = "deploy/restic/server.py"
 GATEWAY = (
     Mutant(
         "any password lets in",
-        ((_ACCESS, "is not None and not _is_known(", "is not None and not str("),),
+        ((_ACCESS, '_is_known(request.headers.get(hdrs.AUTHORIZATION, ""), passwords)', "request.headers"),),
         (f"{_GATEWAY}nobody_is_let_in_without_a_password_of_the_file[GET]",),
     ),
     Mutant(

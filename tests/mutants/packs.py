@@ -242,6 +242,13 @@ PACKS = (
         f"{_WRONG}pack_with_a_record_that_the_index_lacks_is_not_removed",
     ),
     _of(
+        "pack removed though the index lacks its removals",
+        _AGREEMENT,
+        "    return target is not None and target.pack in numbers\n",
+        "    return False\n",
+        f"{_WRONG}pack_with_a_removal_that_the_index_lacks_is_not_removed",
+    ),
+    _of(
         "pack removed that lies under the name of another",
         _AGREEMENT,
         "        if opened(pack.number).is_another():\n            return False\n",

@@ -53,8 +53,8 @@ SMALL_FILES = (
     Mutant.of(
         "entry of a file with a damaged schema looked for",
         "storage/database",
-        "    except DATABASE_ERRORS:\n        return 0\n",
-        "    except sqlite3.Error:\n        return 0\n",
+        "    except DATABASE_ERRORS:\n        return 0, 0\n",
+        "    except sqlite3.Error:\n        return 0, 0\n",
         SCHEMA,
     ),
     Mutant.of(
@@ -65,11 +65,11 @@ SMALL_FILES = (
         SCHEMA,
     ),
     Mutant.of(
-        "start ends on a snapshot with a damaged schema",
+        "check of a database ends on a damaged schema",
         "storage/state_damage",
         "    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:",
         "    except sqlite3.DatabaseError as error:",
-        f"{_SCHEMA}snapshot_with_a_damaged_schema_is_moved_aside",
+        SCHEMA,
     ),
     Mutant.of(
         "earlier file under a newer WAL believed",

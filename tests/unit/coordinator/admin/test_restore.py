@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from ca.certificates import certificates_in
 from ca.errors import InvalidRequest
@@ -12,9 +13,11 @@ from ca.keys import key_from_pem
 from ca.secretfiles import write_secret
 from coordinator.admin import restore, setup
 from coordinator.admin.authority import make_intermediate
-from coordinator.protocol.commands import RecordCoordinators
+from coordinator.protocol.commands import AddIntermediate, RecordCoordinators
 from coordinator.runtime.config import CoordinatorFiles
+from deploy.commands.coordinator import coordinator
 from tests.unit.coordinator.admin.test_setup import applied, later_bundle, record, snapshot_of
+from tests.unit.state import ADMIN
 
 
 @pytest.fixture
@@ -50,6 +53,23 @@ def test_restore_signs_by_the_intermediate_that_ends_later_the_bundles_or_the_sn
     restore.restore(tmp_path / "r1", snapshot=snapshot, bundle_path=bundle, own=record("r1"))
     signed_by = CoordinatorFiles(tmp_path / "r1").credential().chain()[1:]
     assert (signed_by == certificates_in(other.pem)) is is_newer
+
+
+def test_snapshot_whose_intermediate_has_ended_is_restored_and_the_root_key_makes_a_certificate(
+    files: CoordinatorFiles, tmp_path: Path
+) -> None:
+    root_key, then = key_from_pem(files.root_key.read_bytes()), datetime.now(UTC) - timedelta(days=400)
+    ended = make_intermediate(files.root.read_text(), root_key, "lab", files.read_cluster_key(), now=then)
+    applied(files, AddIntermediate(caller=ADMIN, pem=ended.pem, wrapped=ended.wrapped))
+    options = ["restore", "--snapshot", str(snapshot_of(files)), "--bundle", str(files.bundle)]
+    new = CoordinatorFiles(tmp_path / "r1")
+    options += ["--data", str(new.data), "--id", "r1", "--address", "127.0.0.1"]
+    done = CliRunner().invoke(coordinator, options)
+    assert done.exit_code == 0, done.output
+    assert f"renew-certificate --data {new.data} --root-key FILE" in done.output
+    assert not new.credential_path.exists()
+    setup.renew_certificate(new.data, files.root_key)
+    assert new.credential().chain()[0].not_valid_after_utc > datetime.now(UTC)
 
 
 def test_snapshot_is_not_restored_under_a_name_that_it_alone_knows(

@@ -204,7 +204,7 @@ def killed_copying(directory: Path) -> tuple[Path, list[int]]:
     state.apply_batch(*(create(ADMIN, f"later-{number}") for number in range(60)))
     assert state.store._file is not None
     left = directory / "as-it-was" / "state.sqlite"
-    with state.store._file.writing(state.store.applied_index()):
+    with state.store._file.writing():
         state.store._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         copied(state.path, left)
     pages = pages_of(state.path, "files")

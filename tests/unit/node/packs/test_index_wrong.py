@@ -171,6 +171,20 @@ def test_pack_with_a_record_that_the_index_lacks_is_not_removed(store: PackStore
     require_healed(store, {1, 2})
 
 
+def test_pack_with_a_removal_that_the_index_lacks_is_not_removed(store: PackStore, path: Path) -> None:
+    """The blob that was removed would be back with the next index."""
+    put(store, 1, 2)
+    store.seal()
+    store.remove(sha256(2))
+    [number] = {each.number for each in store.index.packs() if not each.is_sealed}
+    store.seal()
+    with changed(path) as db:
+        assert db.execute("DELETE FROM removals").rowcount == 1
+    with pytest.raises(IndexDamaged):
+        store.drop_if_empty(number)
+    require_healed(store, {1})
+
+
 def exchange_leaves(path: Path, seed: int) -> None:
     """Two pages of rows of blobs lie in each other's place."""
     with closing(sqlite3.connect(path / INDEX)) as db:
