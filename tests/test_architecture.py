@@ -10,7 +10,7 @@ from tests.test_tidy import committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-AFTERNOON_LINES_MAX = 4100
+AFTERNOON_LINES_MAX = 4150
 NAMED = re.compile(r"`([^`\n]+)`")
 
 

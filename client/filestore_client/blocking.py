@@ -5,6 +5,7 @@ Safe from several threads at once.
 
 import dis
 import functools
+import inspect
 import io
 import os
 import sys
@@ -219,7 +220,7 @@ def is_with_left_by_exception() -> bool:
 
     Only the interpreter's instruction tells that: C's `__exit__` of `io` has no frame.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         if frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _WITH_EXCEPT_START:
             return True

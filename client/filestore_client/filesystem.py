@@ -132,7 +132,7 @@ class FilestoreFileSystem(AbstractFileSystem):
             return source, target
         into = str(target)
         if into.endswith("/") or is_directory(into):
-            into = f"{into.rstrip('/')}/{self.info(path)['name'].rpartition('/')[2]}"
+            into = into.rstrip("/") + "/" + self.info(path)["name"].rpartition("/")[2]
         return [path], [into]
 
     def created(self, path: str) -> datetime:

@@ -21,10 +21,9 @@ from coordinator.model.records import (
     DEFAULT_BUCKET_ID,
     BucketPage,
     BucketRecord,
-    BucketUpload,
-    BucketUploadPage,
     Caller,
 )
+from coordinator.model.upload_records import BucketUpload, BucketUploadPage
 from coordinator.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
 from coordinator.protocol.queries import GetBucket, ListBuckets, ListBucketUploads
 

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
-from ca.usertoken import SERVICE_ROLE
 from coordinator.machine import join_tokens, parts, permissions, public_tokens
 from coordinator.machine.execution import rules
 from coordinator.machine.execution.access import require_admin, require_user
@@ -20,6 +19,7 @@ from coordinator.model.records import (
     BACKUP,
     DEFAULT_BUCKET_ID,
     PROJECT_FILE,
+    SERVICE_ROLE,
     VM,
     Caller,
     UserPage,

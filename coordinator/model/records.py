@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from coordinator.model.bounds import IMAGES_MAX, Count, Label, Parts, Pem, Span, Text, Token
 
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
-ADMIN_ROLE = "admin"
+ADMIN_ROLE, SERVICE_ROLE = "admin", "service"
 PROJECT_FILE = "project_file"  # the kinds of file
 VM = "vm"
 BACKUP = "backup"
@@ -279,32 +279,6 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
     created_at_ms: int
     updated_at_ms: int
     reserved_bytes: int | UnsetType = UNSET
-
-
-class BucketUpload(Struct, frozen=True):
-    """An upload that has not ended. `kind`: as of a file, or PARTIAL.
-
-    `size_bytes` is None while it is not declared. `part_of`: the file that a partial upload is a part of, ""
-    for none. `reserved_bytes`: of the quota of its bucket.
-    """
-
-    file_uuid: str
-    kind: str
-    owner_id: str
-    filename: str
-    size_bytes: int | None
-    offset_bytes: int
-    reserved_bytes: int
-    part_of: str
-    created_at_ms: int
-    expires_at_ms: int
-
-
-class BucketUploadPage(Struct, frozen=True):
-    """`next_cursor` is 0 when nothing remains."""
-
-    uploads: list[BucketUpload]
-    next_cursor: int
 
 
 class BucketPage(Struct, frozen=True):

@@ -80,9 +80,7 @@ class Store:
 
     def _begin(self, file: StateFile | None, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
         self._path = None if file is None else file.path
-        self._writer = writer
-        self._reader = reader
-        self._file = file
+        self._writer, self._reader, self._file = writer, reader, file
         self._reading = threading.Lock()  # queries of two threads would end each other's transaction
         self._damage: StateDamaged | None = None
         self._on_damage: Callable[[StateDamaged], None] | None = None

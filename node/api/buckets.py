@@ -13,13 +13,12 @@ from coordinator.model.records import (
     PARTIAL,
     BucketPage,
     BucketRecord,
-    BucketUpload,
-    BucketUploadPage,
     Caller,
     FilePage,
     FileRecord,
 )
 from coordinator.model.timestamps import rfc3339
+from coordinator.model.upload_records import BucketUpload, BucketUploadPage
 from coordinator.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
 from coordinator.protocol.queries import GetBucket, ListBucketFiles, ListBuckets, ListBucketUploads
 from node.api.access import audited, authenticate

@@ -40,7 +40,8 @@ COMPLETION = (
         "machine/uploads",
         "    replicas.require_present(change.db, content.sha256, content.replicas, content.as_of)\n",
         "",
-        f"{_MACHINE}/test_stored_content.py::test_replica_that_was_dropped_since_the_bytes_came_is_no_replica",
+        f"{_MACHINE}/test_stored_content.py::"
+        "test_replica_that_was_dropped_since_the_bytes_came_is_no_replica",
     ),
     Mutant.of(
         "content on fewer nodes than the write quorum is available",
@@ -77,7 +78,8 @@ CUSTODY = (
         "node/custody/compare.py",
         '            await self._reporter.lost(moved, "missing")\n',
         "",
-        f"{_CUSTODY}/test_custody.py::test_completion_that_saw_an_unknown_blob_before_its_quarantine_is_refused",
+        f"{_CUSTODY}/test_custody.py::"
+        "test_completion_that_saw_an_unknown_blob_before_its_quarantine_is_refused",
     ),
     _of(
         "pinned replica dropped",
@@ -98,7 +100,8 @@ CUSTODY = (
         "node/custody/compare.py",
         ">= QUARANTINE_MS",
         ">= 0",
-        f"{_CUSTODY}/test_custody.py::test_unknown_blob_goes_to_quarantine_after_a_day_and_for_good_after_a_week",
+        f"{_CUSTODY}/test_custody.py::"
+        "test_unknown_blob_goes_to_quarantine_after_a_day_and_for_good_after_a_week",
     ),
 )
 ROOM = (
@@ -135,7 +138,8 @@ ROOM = (
         "member/proposing",
         "    commands.ReportOrphans,\n",
         "",
-        "tests/unit/coordinator/member/test_driver_group.py::test_leader_without_room_takes_what_frees_that_of_nodes",
+        "tests/unit/coordinator/member/test_driver_group.py::"
+        "test_leader_without_room_takes_what_frees_that_of_nodes",
     ),
     Mutant.of(
         "older snapshot keeps the room of the newer one",
@@ -224,7 +228,8 @@ RIGHTS = (
         "rpc/caller_proof",
         "if ticket.file_uuid != asked.file_uuid:",
         "if False:",
-        "tests/unit/coordinator/test_user_tokens.py::test_ticket_opens_the_file_that_it_is_for_and_nothing_else",
+        "tests/unit/coordinator/test_user_tokens.py::"
+        "test_ticket_opens_the_file_that_it_is_for_and_nothing_else",
     ),
     Mutant.of(
         "link of a disabled user works",

@@ -5,6 +5,7 @@ import pwd
 import shutil
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,10 @@ def configure(directory: Path, data: Path) -> subprocess.CompletedProcess[str]:
 def data(tmp_path: Path) -> Path:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root gives directories to others")
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
+    base = Path(tempfile.gettempdir())
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory != base and directory.is_relative_to(base):
+            directory.chmod(0o755)  # pytest makes them for root alone
     return tmp_path / "data"
 
 
