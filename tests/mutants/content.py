@@ -71,14 +71,14 @@ CUSTODY = (
         "node/custody/compare.py",
         'if known.get(sha256, "unknown") not in _UNKNOWN or sha256 in finished:',
         "if sha256 in finished:",
-        f"{_CUSTODY}/test_custody.py::test_unknown_blob_that_the_log_comes_to_know_meanwhile_stays",
+        f"{_CUSTODY}/test_unknown_blobs.py::test_unknown_blob_that_the_log_comes_to_know_meanwhile_stays",
     ),
     _of(
         "log not told of what goes to quarantine",
         "node/custody/compare.py",
         '            await self._reporter.lost(moved, "missing")\n',
         "",
-        f"{_CUSTODY}/test_custody.py::"
+        f"{_CUSTODY}/test_unknown_blobs.py::"
         "test_completion_that_saw_an_unknown_blob_before_its_quarantine_is_refused",
     ),
     _of(

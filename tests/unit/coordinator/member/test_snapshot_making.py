@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ async def test_snapshot_gives_its_room_to_a_newer_one_that_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, heard = State(tmp_path / "state.sqlite"), asyncio.Queue[SnapshotMeta | None]()
-    hooks = Hooks(heard.put_nowait, lambda: heard.put_nowait(None), lambda: True, heard.put_nowait)  # type: ignore[arg-type]
+    told: Any = heard.put_nowait
+    hooks = Hooks(told, lambda: told(None), lambda: True, told)
     making = Making("c1", SnapshotStore(tmp_path / "snapshots", state.path), hooks)
     with closing(state.store):
         async with asyncio.timeout(DEADLINE_S):

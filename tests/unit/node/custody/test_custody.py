@@ -3,11 +3,9 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from coordinator.protocol.queries import KnownReplicas
 from node.custody import compare
 from node.custody.context import Stopped
 from node.diskio.durable import Disk
@@ -299,30 +297,6 @@ async def test_unknown_blob_goes_to_quarantine_after_a_day_and_for_good_after_a_
     keeper.later_s = WEEK_S + 60
     assert (await keeper.compare())["purged"] == 1
     assert keeper.quarantined() == []
-
-
-async def test_unknown_blob_that_the_log_comes_to_know_meanwhile_stays(
-    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, read = keeper.put(keeper.content()), keeper.log.read
-    keeper.age(name)
-
-    async def known_later(query: Any, reply_type: Any, **options: Any) -> Any:
-        answer = await read(query, reply_type, **options)
-        if isinstance(query, KnownReplicas) and not keeper.held():
-            acts.put(keeper.state, "file", name, "n1", "n2", as_of=keeper.state.log_index)
-        return answer
-
-    monkeypatch.setattr(keeper.log, "read", known_later)
-    assert (await keeper.compare())["unknown"] == 1
-    assert (keeper.on_disk(), keeper.quarantined(), keeper.held()) == ([name], [], [name])
-
-
-async def test_completion_that_saw_an_unknown_blob_before_its_quarantine_is_refused(keeper: Keeper) -> None:
-    name, seen_at = keeper.put(keeper.content()), keeper.state.log_index
-    keeper.age(name)
-    assert (await keeper.compare())["quarantined"] == 1
-    assert acts.put(keeper.state, "file", name, "n1", "n2", as_of=seen_at) == "unavailable"
 
 
 async def test_unknown_blob_that_was_affirmed_lately_stays(keeper: Keeper) -> None:
