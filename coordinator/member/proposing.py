@@ -9,7 +9,7 @@ from coordinator.protocol.commands import AnyCommand, Envelope, encode_envelope
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # no API body is larger, and no command larger than its body
 
-# What makes room, or is needed to do so, goes on when there is none.
+# These free room, are needed to free it, or take power from a thief: a leader without room accepts them.
 _FREEING: Final = (
     commands.OpenSession,
     commands.DeleteFile,
@@ -18,6 +18,7 @@ _FREEING: Final = (
     commands.DeleteBucket,
     commands.DeleteUser,
     commands.RevokeUser,
+    commands.RevokeNode,
     commands.WithdrawPermission,
     commands.RevokePublicToken,
     commands.CancelRun,
@@ -45,8 +46,8 @@ def check_known(command: AnyCommand, in_force: int) -> None:
 
 
 def frees(command: AnyCommand) -> bool:
-    """Whether it is taken on a full disk too."""
-    return isinstance(command, _FREEING)
+    """Return whether a leader whose disk is full accepts this command."""
+    return isinstance(command, _FREEING) or (isinstance(command, commands.PutUser) and bool(command.disabled))
 
 
 def is_ending(command: AnyCommand) -> bool:

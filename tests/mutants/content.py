@@ -139,7 +139,7 @@ ROOM = (
         "    commands.ReportOrphans,\n",
         "",
         "tests/unit/coordinator/member/test_driver_group.py::"
-        "test_leader_without_room_takes_what_frees_that_of_nodes",
+        "test_leader_without_room_accepts_what_frees_room_and_what_stops_a_thief",
     ),
     Mutant.of(
         "older snapshot keeps the room of the newer one",

@@ -11,6 +11,7 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ca.errors import Conflict, InsufficientStorage, Unavailable
 from coordinator.member import driver as driver_module
@@ -286,7 +287,7 @@ async def test_lead_goes_to_who_has_room_whoever_gets_it_and_whenever_there_is_r
 
 
 @pytest.mark.usefixtures("often")
-async def test_leader_without_room_takes_what_frees_that_of_nodes(group: Group) -> None:
+async def test_leader_without_room_accepts_what_frees_room_and_what_stops_a_thief(group: Group) -> None:
     seat = group.seat("c1")
     async with asyncio.timeout(DEADLINE_S), seat.run() as leader:
         await leading(leader)
@@ -297,6 +298,11 @@ async def test_leader_without_room_takes_what_frees_that_of_nodes(group: Group) 
             await leader.propose(admit("more"))
         await leader.propose(commands.CollectOverQuota(rows_max=10, grace_ms=0))
         await leader.propose(commands.ReportOrphans(node_id="n1", sha256s=["a" * 64]))
+        await leader.propose(commands.RevokeNode(caller=ADMIN, node_id="stolen"))
+        thief = commands.PutUser(caller=ADMIN, user_id="thief", roles=None, groups=None, disabled=True)
+        await leader.propose(thief)
+        with pytest.raises(InsufficientStorage):
+            await leader.propose(replace(thief, disabled=False))
 
 
 async def test_lead_goes_to_one_without_room_rather_than_to_one_that_is_far_behind(group: Group) -> None:
