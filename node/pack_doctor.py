@@ -128,8 +128,8 @@ def _read(copy: Path, *, deep: bool) -> _Blobs:
         db.text_factory = bytes  # a damaged row may have any
         if deep:
             [(said,)] = db.execute("PRAGMA quick_check(1)").fetchall()
-            if said != "ok":
-                raise sqlite3.DatabaseError(said)
+            if said != b"ok":
+                raise sqlite3.DatabaseError(said.decode(errors="replace"))
         for pack in map(facts_of, db.execute(_PACKS)):
             if pack.live_blobs:
                 found[pack.number] = []

@@ -1,13 +1,15 @@
 """The format of a pack: a header, records, and once it takes no more, an index of them at its end.
 
-A record is a head (the pack's marker, kind, length of the payload, SHA-256, XXH3 of the payload, CRC-32 of
-all this) and a payload. Of kind BLOB the payload is the content; of kind REMOVED it names the record, by pack
-and offset, that counts no more. All numbers are little-endian, but for XXH3, which is in its canonical form.
+A record is a head and a payload. The head has the pack's marker, kind, length of the payload, SHA-256, XXH3
+of the payload, and the CRC-32 of all this and of the record's offset. Of kind BLOB the payload is the
+content; of kind REMOVED it names the record, by pack and offset, that counts no more. All numbers are
+little-endian, but for XXH3, which is in its canonical form.
 
 The head has a CRC of its own, so that a payload of which a sector was lost is stepped over, and costs that
-blob alone. Behind a bad head the next marker begins a record again: the marker is random, so that no payload
-can pass for one. Which bytes were durable is not told by the file: whoever was promised a blob finds it, as
-it was synced, and what was not promised may be there or not.
+blob alone. The CRC covers the offset, so that a page in the place of another one has no records. Behind a
+bad head the next marker begins a record again: the marker is random, so that no payload can pass for one.
+Which bytes were durable is not told by the file: whoever was promised a blob finds it, as it was synced,
+and what was not promised may be there or not.
 
 After Haystack (Beaver and others, "Finding a needle in Haystack: Facebook's photo storage", OSDI 2010), whose
 needles have a magic number and a checksum too, and Bitcask (Sheehy and Smith, 2010), whose files are sealed
@@ -26,7 +28,7 @@ import xxhash
 from node.diskio.durable import CRC_BYTES, Octets, with_crc, without_crc
 from node.diskio.fs import MEDIUM_ERRORS
 
-VERSION: Final = 1
+VERSION: Final = 2  # 1 was in no release
 MARKER_BYTES: Final = 8
 SHA256_BYTES: Final = 32
 DIGEST_BYTES: Final = 8  # of an XXH3
@@ -128,7 +130,7 @@ def encode(
     """A record that begins at `offset`, and its head; the payload is written behind that."""
     assert len(payload) <= PAYLOAD_BYTES_MAX
     record = PackRecord(kind, offset, len(payload), sha256, digest_of(payload))
-    return record, with_crc(_HEAD.pack(marker, kind, record.length, sha256, record.digest))
+    return record, with_crc(_HEAD.pack(marker, kind, record.length, sha256, record.digest), of=str(offset))
 
 
 def encode_removed(place: Place) -> bytes:
@@ -142,8 +144,8 @@ def decode_removed(payload: bytes) -> Place | None:
 
 
 def decode_head(raw: Octets, offset: int, marker: bytes) -> PackRecord | None:
-    """The record whose head these HEAD_BYTES are; None where they are none of this pack."""
-    body = without_crc(bytes(raw)) if len(raw) == HEAD_BYTES else None
+    """Return the record whose head these HEAD_BYTES are; None if they are no head of this pack and offset."""
+    body = without_crc(bytes(raw), of=str(offset)) if len(raw) == HEAD_BYTES else None
     if body is None or body[:MARKER_BYTES] != marker:
         return None
     _, kind, length, sha256, digest = _HEAD.unpack(body)

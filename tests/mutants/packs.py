@@ -350,4 +350,15 @@ PACKS = (
         "PRAGMA synchronous = OFF",
         CUT_LEFT,
     ),
+    Mutant(
+        "record counts wherever its page lies",
+        (
+            (_RECORD_FILE, "sha256, record.digest), of=str(offset))", "sha256, record.digest))"),
+            (_RECORD_FILE, "without_crc(bytes(raw), of=str(offset))", "without_crc(bytes(raw))"),
+        ),
+        (
+            "tests/unit/node/packs/test_bad_sectors.py::"
+            "test_pages_in_each_others_place_cost_the_records_in_them_alone",
+        ),
+    ),
 )

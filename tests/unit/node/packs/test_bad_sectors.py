@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import random
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from node.packs.pack_file import pack_name
 from node.packs.record import HEAD_BYTES, PAGE_BYTES
 from node.packs.store import PackStore, RecordDamaged
 from tests.unit.node.packs.pack_acts import PACK_BYTES
+from tests.unit.packed_store import compare
 
 SIZE_BYTES = 9000  # three pages, or four
 
@@ -56,6 +58,41 @@ def test_bad_sector_costs_what_lies_in_it_and_no_start(
     with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as again:
         for number in read:
             assert again.read(contents[number][0]) == contents[number][1]
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_pages_in_each_others_place_cost_the_records_in_them_alone(
+    store: PackStore, path: Path, has_index: bool
+) -> None:
+    """A record that lies whole in such a page is none at its new place."""
+    dice = random.Random(7)
+    contents = [dice.randbytes(dice.randrange(300, 1800)) for _ in range(40)]
+    names = [hashlib.sha256(each).digest() for each in contents]
+    store.put(list(zip(names, contents, strict=True)))
+    places = {name: store.find(name) for name in names}
+    (pack,) = path.glob("*.pack")
+    size_bytes = pack.stat().st_size
+    store.close()
+    os.truncate(pack, size_bytes)  # as of a process that was killed
+    lying, (first, second) = bytearray(pack.read_bytes()), (slice(8192, 12288), slice(20480, 24576))
+    lying[first], lying[second] = lying[second], lying[first]
+    pack.write_bytes(lying)
+    if not has_index:
+        for file in path.glob("index.sqlite*"):
+            file.unlink()
+    untouched = [
+        name
+        for name, found in places.items()
+        if found is not None
+        and all(
+            found.place.offset + HEAD_BYTES + found.length <= page.start or found.place.offset >= page.stop
+            for page in (first, second)
+        )
+    ]
+    assert 20 < len(untouched) < 36
+    with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as again:
+        compare(again)  # the pack contradicts no row
+        assert [name for name in names if reads(again, name)] == untouched
 
 
 def reads(store: PackStore, sha256: bytes) -> bool:
