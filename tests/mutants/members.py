@@ -48,8 +48,8 @@ CONNECTIONS = (
     Mutant.of(
         "revoked certificate of a node admitted by coordinators",
         "admission",
-        "if not self._is_live(identity.id, peer.serial):",
-        "if False:",
+        "is_live = self._is_live(identity.id, peer.serial)",
+        "is_live = True",
         f"{_CONNECTIONS}call_of_a_removed_node_ends_its_open_connection",
     ),
     Mutant.of(

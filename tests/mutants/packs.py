@@ -31,6 +31,7 @@ FAILED = f"{_STORE}sync_that_fails_fails_all_of_its_blobs_and_no_other"
 
 _FILE, _STORE_FILE = "node/packs/pack_file.py", "node/packs/store.py"
 _CATCHING_UP = "node/packs/catching_up.py"
+_SECTORS = "tests/unit/node/packs/test_bad_sectors.py::test_"
 _RECORD_FILE, _INDEX_FILE = "node/packs/record.py", "node/packs/index.py"
 _AGREEMENT, _ROWS = "node/packs/agreement.py", "node/packs/rows.py"
 _SYNC = """\
@@ -125,7 +126,7 @@ PACKS = (
     _of(
         "checksum of a head not compared",
         _RECORD_FILE,
-        "without_crc(bytes(raw)) if len(raw) == HEAD_BYTES",
+        "without_crc(bytes(raw), of=str(offset)) if len(raw) == HEAD_BYTES",
         "bytes(raw[:-CRC_BYTES]) if len(raw) == HEAD_BYTES",
         f"{DAMAGED}[name-False]",
     ),
@@ -308,13 +309,6 @@ PACKS = (
         LAST,
     ),
     _of(
-        "rewriting begins without room for it",
-        "node/custody/packing.py",
-        "pack.live_bytes < await context.disk.run(context.blobs.room_bytes)",
-        "await context.disk.run(context.blobs.room_bytes) is not None",
-        "tests/unit/node/custody/test_packing.py::test_rewriting_begins_when_there_is_room_for_it",
-    ),
-    _of(
         "scrub asks no pack what the index lacks",
         "node/custody/scrub.py",
         "                await context.budget.take(await context.disk.run(store.check_pack, pack))\n",
@@ -356,9 +350,6 @@ PACKS = (
             (_RECORD_FILE, "sha256, record.digest), of=str(offset))", "sha256, record.digest))"),
             (_RECORD_FILE, "without_crc(bytes(raw), of=str(offset))", "without_crc(bytes(raw))"),
         ),
-        (
-            "tests/unit/node/packs/test_bad_sectors.py::"
-            "test_pages_in_each_others_place_cost_the_records_in_them_alone",
-        ),
+        (f"{_SECTORS}pages_in_each_others_place_cost_the_records_in_them_alone",),
     ),
 )

@@ -175,23 +175,6 @@ async def test_pack_of_another_worker_is_rewritten_once_that_worker_has_sealed_i
     worker.close()
 
 
-async def test_rewriting_begins_when_there_is_room_for_it(
-    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = sorted(keeper.put(keeper.content()) for _ in range(20))
-    for name in names[:12]:
-        keeper.blobs.delete(name)
-    before = pack_bytes(keeper)
-    with monkeypatch.context() as full:
-        reserve = keeper.blobs.free_bytes() - keeper.blobs.room_bytes()
-        full.setattr("node.storage.blob_files.writable_bytes", lambda _facts: reserve + 8 * SMALL_BYTES)
-        assert await keeper.custody.packing.rewrite_due() == 0  # heads of records have no room
-    assert pack_bytes(keeper) - before < 5000  # the index at its end
-    assert keeper.on_disk() == names[12:]
-    assert await keeper.custody.packing.rewrite_due() > 0
-    assert keeper.on_disk() == names[12:]
-
-
 async def test_damaged_record_keeps_its_pack_until_it_is_in_quarantine(keeper: Keeper) -> None:
     name, *others = (keeper.store() for _ in range(10))
     for other in others[:8]:
