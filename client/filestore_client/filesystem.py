@@ -26,7 +26,7 @@ from filestore_client.blocking import Client
 from filestore_client.client import connection_from_environment
 from filestore_client.filesystem_files import CompressedFile, ReadFile, WrittenFile
 
-_BY_ID = re.compile(r"(.*)\?id=([0-9A-Fa-f-]{36})", re.DOTALL)
+_BY_ID = re.compile(r"([^/]+/.+)\?id=([0-9A-Fa-f-]{36})", re.DOTALL)  # a bucket may have such a name
 
 
 class FilestoreFileSystem(AbstractFileSystem):
@@ -71,7 +71,8 @@ class FilestoreFileSystem(AbstractFileSystem):
         """The buckets, or the files of one: the newest of each name."""
         bucket_name, name, file_uuid = _parts(self._strip_protocol(path))
         if not bucket_name:
-            found = [_of_bucket(bucket) for bucket in self.client.buckets.list()]
+            buckets = self.client.buckets.list()  # one with a "/" in its name has no path here
+            found = [_of_bucket(bucket) for bucket in buckets if "/" not in bucket.name]
         else:
             bucket = self._bucket(bucket_name)
             files = self._files(bucket, name, file_uuid)
@@ -213,9 +214,12 @@ class FilestoreFileSystem(AbstractFileSystem):
         """
         given = [rpath] if isinstance(rpath, (str, os.PathLike)) else rpath
         named = {str(self._strip_protocol(each)) for each in given}
+        buckets = {_parts(each)[0] for each in named}
         if recursive or any(has_magic(each) for each in named):
             for path in self.expand_path(rpath, recursive=recursive, maxdepth=maxdepth):
-                if path not in named and _parts(path)[1].startswith("."):
+                bucket, name, _ = _parts(path)
+                is_hidden = name.startswith(".") or (bucket.startswith(".") and bucket not in buckets)
+                if path not in named and is_hidden:
                     raise ValueError(f"{path} is a hidden file; download it by its name")
         source, target = self._pair(rpath, lpath, os.path.isdir)
         return super().get(source, target, recursive, callback, maxdepth, **options)
@@ -381,8 +385,9 @@ def _of_bucket(bucket: Bucket) -> dict[str, Any]:
 
 
 def _of_file(bucket: Bucket, file: FileSummary) -> dict[str, Any]:
+    path = f"{bucket.name}/{file.filename}"
     return {
-        "name": f"{bucket.name}/{file.filename}",
+        "name": f"{path}?id={file.file_uuid}" if _BY_ID.fullmatch(path) else path,  # not another file's path
         "size": file.size_bytes,
         "type": "file",
         "file_uuid": file.file_uuid,

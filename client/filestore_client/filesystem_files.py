@@ -25,7 +25,8 @@ class ReadFile(AbstractBufferedFile):
     def __init__(self, fs: Any, path: str, entry: dict[str, Any], **options: Any) -> None:
         """`entry`: what `info` says of the path."""
         self._client: Client = fs.client
-        self._file_uuid, self._exact = entry["file_uuid"], f"{entry['name']}?id={entry['file_uuid']}"
+        self._file_uuid, by_id = entry["file_uuid"], f"?id={entry['file_uuid']}"
+        self._exact = entry["name"].removesuffix(by_id) + by_id
         self._connect()
         super().__init__(fs, path, "rb", **options | {"size": entry["size"]})
         self._details = entry

@@ -250,6 +250,32 @@ def test_name_may_have_a_question_mark(fs: FilestoreFileSystem, bucket: str) -> 
         assert fs.info(f"{bucket}/{name}")["name"] == f"{bucket}/{name}"
 
 
+def test_name_like_a_path_with_an_id_is_no_other_path(fs: FilestoreFileSystem, bucket: str) -> None:
+    fs.pipe(f"{bucket}/kept", b"kept")
+    like_one = f"?id={fs.info(f'{bucket}/kept')['file_uuid']}"
+    fs.mkdir(f"{bucket}{like_one}")
+    fs.rm(f"{bucket}{like_one}", recursive=True)  # and not what is in the other bucket
+    assert not fs.exists(f"{bucket}{like_one}")
+    fs.client.files.upload(
+        b"other", kind="backup", filename=f"kept{like_one}", bucket_id=fs.info(bucket)["bucket_id"]
+    )
+    (other,) = set(fs.ls(bucket, detail=False)) - {f"{bucket}/kept"}
+    assert fs.cat(other) == b"other"
+    fs.rm(other)
+    assert fs.cat(f"{bucket}/*") == {f"{bucket}/kept": b"kept"}
+
+
+def test_hidden_bucket_is_got_by_its_name_only(fs: FilestoreFileSystem, bucket: str, tmp_path: Path) -> None:
+    hidden = f".{bucket}"
+    fs.mkdir(hidden)
+    fs.pipe(f"{hidden}/authorized_keys", b"a key")
+    with pytest.raises(ValueError, match="hidden"):
+        fs.get(f"?{bucket}", str(tmp_path / "all"), recursive=True)
+    fs.get(hidden, str(tmp_path / "one"), recursive=True)
+    assert (tmp_path / "one" / "authorized_keys").read_bytes() == b"a key"
+    fs.rm(hidden, recursive=True)
+
+
 def test_patterns_find_files_of_a_bucket(fs: FilestoreFileSystem, bucket: str, tmp_path: Path) -> None:
     for name in ("a1.csv", "a2.csv", "b1.txt"):
         fs.pipe(f"{bucket}/{name}", name.encode())
