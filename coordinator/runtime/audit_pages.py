@@ -227,7 +227,8 @@ class _Page:
             return None
         if wanted.action not in ("", entry.action):
             return None
-        return entry if not wanted.target or wanted.target in entry.object.split() else None
+        words = entry.object.split()  # of a grant: `file UUID: read for user bob`
+        return entry if wanted.target in ("", *words) or f"{wanted.target}:" in words else None
 
 
 def _files(paths: Sequence[Path]) -> Iterator[FileIO]:

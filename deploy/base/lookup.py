@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from coordinator.model.records import DEFAULT_BUCKET_ID
 from deploy.base.output import moment, size
 from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
@@ -62,12 +63,18 @@ def _tell_owner(file: FileRecord, *, is_changed: bool) -> None:
 
 
 async def find_bucket(client: AsyncClient, named: str) -> Bucket:
-    """The bucket of this id or name. Raises NotFound."""
+    """The bucket of this id or name. Raises NotFound.
+
+    Anybody may choose the name, and reads what comes into a bucket of theirs: if the owner is somebody else,
+    it is printed.
+    """
     if is_uuid(named):
         return await client.buckets.get(named)
     found = await client.buckets.find(named)
     if found is None:
         raise NotFound(f"There is no bucket named {printable_name(named)!r} that you may see.")
+    if found.owner_id != (await client.whoami()).user_id and found.bucket_id != DEFAULT_BUCKET_ID:
+        click.echo(f"Bucket {printable_name(found.name)} belongs to {found.owner_id}.", err=True)
     return await client.buckets.get(found.bucket_id)
 
 

@@ -79,6 +79,7 @@ def _unix_socket(path: Path) -> socket.socket:
         if path.is_socket():
             _remove_dead(path)
         made.bind(str(path))
+        made.listen()  # at once: what does not listen yet looks dead to another server that starts
     except BaseException:
         made.close()
         raise

@@ -192,6 +192,21 @@ def test_file_of_somebody_else_is_told_when_it_is_read_and_not_changed_by_its_na
     assert refusal(cluster, "rm", name) == (5, f"{name}: {refused}")
 
 
+def test_bucket_of_somebody_else_is_told_before_it_gets_a_file(
+    cluster: Cluster, tmp_path: Path, name: str
+) -> None:
+    """Anybody can choose the name of a bucket, and reads what comes into it."""
+    bucket = f"bucket-{tmp_path.name}"
+    made = cluster.post("/buckets", {"name": bucket}, token=cluster.user_token("mallory"))
+    (tmp_path / name).write_bytes(b"secret")
+    told = f"Bucket {bucket} belongs to mallory.\n".encode()
+    for arguments in (("put", str(tmp_path / name), "--bucket", bucket), ("bucket", "show", bucket)):
+        done = cluster.filestore(*arguments)
+        assert (done.returncode, done.stderr) == (0, told), arguments
+    assert cluster.filestore("bucket", "show", made.json["bucket_id"]).stderr == b""
+    assert cluster.filestore("bucket", "show", "default").stderr == b""
+
+
 @pytest.mark.long
 def test_terminal_is_asked_before_the_file_of_somebody_else_is_deleted_by_its_name(
     cluster: Cluster, tmp_path: Path, name: str

@@ -8,7 +8,8 @@ from pathlib import Path
 from filestore_client.base.errors import InvalidRequest, Unauthorized
 
 FILE_CHARS_MAX = 64 << 10  # a bound on what a wrong path costs
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]*")
+# A longer one is answered 400 and not 401, after which its file is never read again.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{0,4096}")
 
 
 class TokenRenewed(Unauthorized):

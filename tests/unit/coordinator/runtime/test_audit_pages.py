@@ -169,17 +169,18 @@ def test_entries_are_narrowed(path: Path) -> None:
         + line(3, object=f"file 3 {uuid} public token")
         + line(4, principal="bobby", object=f"file 4 {uuid}x", action="delete_files")
         + line(5, principal='"bob"')
+        + line(6, object=f"file 6 {uuid}: read for user bob", principal="eve")
     )
     assert all_of(path, principal="bob") == [1]
     assert all_of(path, principal='"bob"') == [5]
     assert all_of(path, action="delete_file") == [2]
-    assert all_of(path, target=uuid) == [3]
+    assert all_of(path, target=uuid) == [6, 3]
     assert all_of(path, principal="ann", action="act") == [3, 0]
     assert all_of(path, principal="nobody") == []
-    assert all_of(path, since_ms=AT_MS + 2000) == [5, 4, 3, 2]
+    assert all_of(path, since_ms=AT_MS + 2000) == [6, 5, 4, 3, 2]
     assert all_of(path, until_ms=AT_MS + 2000) == [1, 0]
     assert all_of(path, since_ms=AT_MS + 1000, until_ms=AT_MS + 3000) == [2, 1]
-    assert all_of(path, since_ms=1, until_ms=AT_MS * 2) == [5, 4, 3, 2, 1, 0]
+    assert all_of(path, since_ms=1, until_ms=AT_MS * 2) == [6, 5, 4, 3, 2, 1, 0]
 
 
 def test_what_is_much_older_ends_the_search_and_what_is_much_newer_is_passed_over(
