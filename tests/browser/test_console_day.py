@@ -263,3 +263,37 @@ async def test_folders_are_opened_and_many_files_go_at_once(
     await show(page, "#/backups", "main tbody tr")
     await page.until("document.querySelectorAll('main tbody tr').length === 20")
     assert not faults(page, cluster.nodes[0])
+
+
+async def test_uploads_that_wait_are_not_sent_for_the_next_user(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Three are under way when Nora signs out, two wait. Otto signs in in the same tab, and then Nora again."""
+    files = [tmp_path / f"waiting-{number}.tar" for number in range(5)]
+    for file in files:
+        random_file(file, 3_000_000)
+    nora, otto = cluster.user_token("nora"), cluster.user_token("otto")
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, nora)
+    await slow(page, 100_000)
+    await dropped(page, *files)
+    for file in files[:3]:
+        await page.until(f"{percent_of(file.name)} > 1")
+    assert await page.value(state_of(files[3].name)) == "waiting"
+    await page.value("document.querySelector('.who button').click()")
+    await page.until("document.querySelector('.who [role=menuitem]')")
+    await choose(page, "Sign out", ".who")
+    await slow(page, 0)
+    await sign_in(page, otto)
+    await show(page, "#/uploads")
+    for file in files[:3]:
+        await page.until(f"{state_of(file.name)} === 'signed out'")
+    assert await page.value(state_of(files[3].name)) == "waiting"
+    assert cluster.get("/backups", token=otto).json["backups"] == []
+    await page.value("document.querySelector('.who button').click()")
+    await page.until("document.querySelector('.who [role=menuitem]')")
+    await choose(page, "Sign out", ".who")
+    await sign_in(page, nora)
+    await show(page, "#/uploads")
+    for file in files:
+        await page.until(f"{state_of(file.name)} === 'stored'")

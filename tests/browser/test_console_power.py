@@ -308,3 +308,54 @@ def test_member_with_an_old_view_says_nothing_of_members(own_cluster: Cluster) -
         what=f"the view of {node.id} to be too old",
         timeout_s=30,
     )
+
+
+@pytest.mark.parametrize("count", [1, 10])
+async def test_what_was_under_way_when_a_dialog_went_away_is_told(
+    page: Page, cluster: Cluster, count: int
+) -> None:
+    """Cancel after one delete was asked for, another page after several: the notice counts all."""
+    token = cluster.user_token(f"hurried-{count}")
+    await chosen_all(page, cluster, token, count)
+    await choose(page, "Delete…")
+    await page.until("document.querySelector('dialog footer')")
+    slow = {"offline": False, "latency": 800, "downloadThroughput": -1, "uploadThroughput": -1}
+    await page.send("Network.emulateNetworkConditions", **slow)
+    page.forget()
+    await choose(page, "Delete", "dialog footer")
+    if count == 1:
+        await page.event("Network.requestWillBeSent", lambda event: event["request"]["method"] == "DELETE")
+        await choose(page, "Cancel", "dialog footer")
+    else:
+        await page.until("/^[3-9] of 10$/.test(document.querySelector('dialog [role=status]')?.textContent)")
+        await page.value("location.hash = '#/images'")
+    await closed(page)
+    await page.until("document.querySelector('.notice')")
+    left = len(cluster.get("/backups?limit=100", token=token).json["backups"])
+    told = "The file is deleted." if count == 1 else f"{count - left} files are deleted. {left} are kept."
+    assert (await texts(page, ".notice span"))[0] == told
+
+
+async def test_node_that_stands_in_is_left_when_it_is_revoked(own_cluster: Cluster, tmp_path: Path) -> None:
+    """It says nothing of members any more, and would say what a thief wants."""
+    cluster, (serving, *others) = own_cluster, own_cluster.nodes
+    with Browser(tmp_path / "browser", root=cluster.ca) as browser:
+        async with Page(browser) as page:
+            await opened(page, serving, cluster.user_token("alice"))
+            cluster.kill(serving)
+            await page.value("location.hash = '#/buckets'")
+            await page.until(
+                "document.querySelector('.banner.warn')?.textContent.includes('that served this page')"
+            )
+            while not (stolen := [n for n in others if any(u.startswith(n.url) for u in given_token(page))]):
+                await asyncio.sleep(0.05)
+            (honest,) = [each for each in others if each not in stolen]
+            assert cluster.post(f"/cluster/nodes/{stolen[0].id}/revoke", node=honest).status == 200
+            cluster.restart(serving)
+            async with asyncio.timeout(120):
+                while any(url.startswith(stolen[0].url) for url in given_token(page)):
+                    page.forget()
+                    other = "location.hash === '#/buckets' ? '#/projects' : '#/buckets'"
+                    await page.value(f"location.hash = {other}")
+                    while not given_token(page):
+                        await asyncio.sleep(0.05)

@@ -116,3 +116,26 @@ async def test_every_dialog_of_an_operator_is_usable(
     assert not found
     told = ("409",)  # the removal that is refused
     assert not faults(page, cluster.nodes[0], told=told, asked=cluster.members)
+
+
+async def test_dialog_of_who_was_signed_in_is_not_shown_to_the_next(page: Page, cluster: Cluster) -> None:
+    """It shows a token that was just made, while the token of who made it is revoked."""
+    cluster.user_token("boss")
+    assert cluster.request("PUT", "/auth/users/boss", body={"roles": ["admin"]}).status == 200
+    pupil = cluster.user_token("pupil")
+    await page.shape(1440)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, cluster.user_token("boss", roles=["admin"]))
+    await show(page, "#/users", "main tbody tr")
+    await press_button(page, "Add a user…")
+    await page.until("document.querySelector('dialog [name=user_id]')")
+    await page.click("dialog [name=user_id]")
+    await page.type("newcomer")
+    await press_button(page, "Add the user", within="dialog footer")
+    await page.until("document.querySelector('dialog pre.command')")
+    cluster.remember(await page.value("document.querySelector('dialog pre.command').textContent"))
+    assert cluster.post("/auth/revoke", {"user_id": "boss"}).status == 200
+    await page.until("document.querySelector('#token')")
+    await sign_in(page, pupil)
+    await page.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert not await page.value("Boolean(document.querySelector('dialog'))")

@@ -214,3 +214,42 @@ async def test_upload_that_was_ended_meanwhile_stays_when_another_file_is_chosen
     await page.until("document.querySelectorAll('.uploads li').length === 0")
     stored = cluster.get(f"/backups/{created['file_uuid']}", token=token).json
     assert (stored["status"], stored["blob_sha256"]) == ("available", sha256)
+
+
+async def test_upload_that_has_ended_meanwhile_is_not_deleted_when_it_is_given_up(
+    page: Page, cluster: Cluster
+) -> None:
+    """Another tab has stored it since this one listed it."""
+    content, token = os.urandom(2000), cluster.user_token("lena")
+    about = {"filename": "lab-f.img", "backup_type": "full", "size_bytes": len(content)}
+    file_uuid = cluster.post("/backups", about, token=token).json["file_uuid"]
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, token)
+    await show(page, "#/uploads", "input[name=again]")
+    headers = {**TUS, "Upload-Offset": "0"}
+    path = f"/files/{file_uuid}/content"
+    assert cluster.request("PATCH", path, content=content, headers=headers, token=token).status == 204
+    await choose(page, "Give up", ".uploads")
+    await page.until("document.querySelector('dialog footer')")
+    await choose(page, "Give it up", "dialog footer")
+    await page.until("document.querySelector('dialog .error')?.textContent.includes('stored')")
+    assert cluster.get(f"/backups/{file_uuid}", token=token).json["status"] == "available"
+
+
+async def test_file_that_was_changed_during_a_pause_and_kept_its_time_is_compared_anew(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Browsers tell by the time of change that a file was written to."""
+    disk, token = tmp_path / "lab-g.img", cluster.user_token("mona")
+    random_file(disk, SIZE_BYTES)
+    await begun(page, cluster, token, disk)
+    await choose(page, "Go on", ".uploads")
+    await page.until(f"{percent_of(disk.name)} > 60")
+    await choose(page, "Pause", ".uploads")
+    changed_at_ns = disk.stat().st_mtime_ns
+    run_lab(disk, 1_000_000, 28_000_000)
+    os.utime(disk, ns=(changed_at_ns, changed_at_ns))
+    await slow(page, 0)
+    await choose(page, "Go on", ".uploads")
+    await page.until(f"{state_of(disk.name)} === 'file differs'")
+    assert await page.value(says("differ from those that were uploaded"))

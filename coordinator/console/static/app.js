@@ -24,7 +24,7 @@ function loadAll() {
 function App() {
   const { token, user } = useSession();
   const route = useRoute();
-  useEffect(() => closeAll(), [route.path]);
+  useEffect(() => closeAll(), [route.path, user?.user_id]); // the next user may be somebody else
   const found = match(ROUTES, route.path);
   const isPublic = Boolean(found?.route[2]?.isPublic);
   const count = useBusyCount();

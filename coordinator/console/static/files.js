@@ -33,7 +33,7 @@ export const STATUSES = [
 export async function download(file) {
   const { url } = await api.post(path`${fileAt(file.file_uuid)}/ticket`);
   const link = document.createElement("a");
-  link.href = `${servesContent ? origin() : originOf(url)}${new URL(url).pathname}`;
+  link.href = new URL(new URL(url).pathname, servesContent ? origin() : originOf(url)).href;
   link.download = file.filename;
   link.rel = "noreferrer";
   document.body.append(link);

@@ -53,7 +53,7 @@ async function successorOf(silent) {
     const others = answered.filter(({ from }) => from !== whose);
     return others.filter(({ told }) => told.has(whose)).length > others.length / 2;
   };
-  return candidates.find((each) => answered.some(({ from }) => from === each) && isMember(each));
+  return [home, current, ...candidates].find((each) => answered.some(({ from }) => from === each) && isMember(each));
 }
 
 // The origins of all members, as this one tells them; null if it does not, or its view of the cluster is too old.
@@ -71,12 +71,17 @@ async function membersAt(whose) {
 // What the page does regularly: it learns who is a member by now, leaves a node that is none any more, and goes back
 // to the node that served it, if that answers again.
 export async function look() {
+  if (current !== home) {
+    // Whoever stands in may have been revoked since, and would be the last to say so.
+    const next = await successorOf("");
+    if (next && next !== current) go(next);
+    return;
+  }
   const told = await membersAt(current);
   if (!told) return;
   const wasMember = members.has(current);
   members = told;
   if (wasMember && !told.has(current)) await leave(current);
-  else if (current !== home && told.has(home) && (await answers(home))) go(home);
 }
 
 function go(next) {

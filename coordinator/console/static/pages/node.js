@@ -20,11 +20,11 @@ export default function Node({ params }) {
   }, [params.id], { everyMs: 15_000 });
   const node = status.data?.nodes.find((each) => each.id === params.id);
   if (!status.data) {
-    return html`<${Heading} title=${params.id} sub="Node" /><${ErrorBox} error=${status.error} retry=${status.refresh} />
+    return html`<${Heading} title="Node" /><${ErrorBox} error=${status.error} retry=${status.refresh} />
       ${status.isLoading && html`<${Loading} lines=${8} />`}`;
   }
   if (!node) {
-    return html`<${Heading} title=${params.id} sub="Node" /><${Empty} title="There is no such node."><a href="#/nodes">See which there are</a></${Empty}>`;
+    return html`<${Heading} title="Node" /><${Empty} title="There is no such node."><a href="#/nodes">See which there are</a></${Empty}>`;
   }
   const changed = () => Promise.all([status.refresh(), record.refresh()]);
   const leave = async (done) => {

@@ -97,13 +97,17 @@ export function FormDialog({ title, close, submit, action = "Save", tone = "", c
 }
 
 // Asks before what cannot be undone, and does it: `run(work)` is awaited in the dialog. `names`: what it is about.
-export function confirm({ title, names = [], text, action, run, tone = "danger" }) {
-  return show(
-    (close) => html`<${FormDialog} title=${title} close=${close} action=${action} tone=${tone} submit=${(_, work) => run?.(work) ?? true}>
+// Resolves when nothing of it is under way any more, even where the dialog was closed before: then it is known what was done.
+export async function confirm({ title, names = [], text, action, run, tone = "danger" }) {
+  let running;
+  const answer = await show(
+    (close) => html`<${FormDialog} title=${title} close=${close} action=${action} tone=${tone} submit=${(_, work) => (running = run?.(work)) ?? true}>
       ${names.length > 0 && html`<ul class="named">${names
         .slice(0, NAMES_SHOWN)
         .map((name) => html`<li><${Name}>${name}</${Name}></li>`)}
         ${names.length > NAMES_SHOWN && html`<li class="quiet">and ${names.length - NAMES_SHOWN} more</li>`}</ul>`}
       <p>${text}</p></${FormDialog}>`,
   );
+  await Promise.resolve(running).catch(() => {}); // what it raised was shown
+  return answer;
 }

@@ -7,6 +7,7 @@ import { size } from "../format.js";
 import { Card, ErrorBox, Loading } from "./parts.js";
 
 const TEXT_BYTES_MAX = 64 * 1024;
+const PRETTY_CHARS_MAX = 4 * TEXT_BYTES_MAX; // indenting grows with the square of the depth
 const PICTURE_BYTES_MAX = 8_000_000;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const TEXTS = /^(text\/|application\/(json|xml|x-sh|x-yaml|toml))/;
@@ -56,7 +57,8 @@ export function Preview({ file }) {
 function pretty(text, file) {
   if (file.size_bytes > TEXT_BYTES_MAX || !/json/.test(file.content_type)) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    const indented = JSON.stringify(JSON.parse(text), null, 2);
+    return indented.length > PRETTY_CHARS_MAX ? text : indented;
   } catch {
     return text;
   }

@@ -14,19 +14,19 @@ export class ContentError extends ApiError {
   }
 }
 
-const hashed = new WeakMap(); // file -> { at, state }: of the bytes that were compared last
+const hashed = new WeakMap(); // run -> { at, state }: of the bytes that were compared last
 
 // Raises ContentError unless the first `arrived` bytes of the file have this digest, as Upload-Prefix-Digest says it.
 // `isOurs`: this tab sent them, of this very file, so that an older node need not tell. `goesOn(bytes)` is told how many
-// are read; where it answers false the comparison ends, as an error.
-export async function requirePrefix(file, arrived, told, { isOurs, goesOn }) {
+// are read; where it answers false the comparison ends, as an error. `run`: what goes on by itself, until somebody pauses.
+export async function requirePrefix(file, arrived, told, { isOurs, goesOn, run }) {
   await requireUnchanged(file);
   if (arrived === 0 || (!told && isOurs)) return;
   if (!told) {
     throw new ContentError("no_digest", "A node runs an older version, which does not say what was uploaded before, so that this file cannot be compared with it.",
       "Choose the file again when all nodes are upgraded. Or start over with it: then what was uploaded is dropped.");
   }
-  if ((await prefixDigest(file, arrived, goesOn)) === told) return;
+  if ((await prefixDigest(file, arrived, goesOn, run)) === told) return;
   throw arrived === file.size
     ? new ContentError("other_content", `${file.name} differs from what was uploaded before. All of that had arrived, and it is stored.`,
       "Upload this file as another one, or remove this line.", arrived)
@@ -40,11 +40,11 @@ export function requireSize(file, bytes) {
     "It was changed since, or it is another file. Choose the file as it was. Or start over with this one: then what was uploaded is dropped.");
 }
 
-// What was hashed for an earlier comparison is not read again: browsers read
-// nothing of a file that was written to since it was chosen (File API, snapshot state).
-async function prefixDigest(file, stop, goesOn) {
+// What was hashed for an earlier comparison of the same run is not read again. After a pause it is: browsers tell that a
+// file was written to by its time of change alone, which a program may keep.
+async function prefixDigest(file, stop, goesOn, run) {
   const { sha256 } = await import("../vendor/noble-sha2.js");
-  const known = hashed.get(file);
+  const known = hashed.get(run);
   let { at, state } = known && known.at <= stop ? known : { at: 0, state: sha256.create() };
   state = state.clone();
   while (at < stop) {
@@ -53,7 +53,7 @@ async function prefixDigest(file, stop, goesOn) {
     state.update(piece);
     at += piece.length;
   }
-  hashed.set(file, { at, state: state.clone() });
+  hashed.set(run, { at, state: state.clone() });
   return `sha-256=:${btoa(String.fromCharCode(...state.digest()))}:`;
 }
 

@@ -49,10 +49,11 @@ export function add(files) {
 }
 
 function next() {
-  if (!session.get().user) return;
+  const { user } = session.get();
+  if (!user) return;
   for (const each of uploads.get()) {
     if (running.size >= AT_ONCE) return;
-    if (each.state === "waiting" && !running.has(each.id)) start(each.id);
+    if (each.state === "waiting" && each.user === user.user_id && !running.has(each.id)) start(each.id);
   }
 }
 
@@ -92,7 +93,7 @@ function created(id) {
 // A record whose creation got no answer: it may have been made all the same, by a node that died of it. Another node
 // knows: then it is the one of this name and size that no upload of this browser has. Else it is asked for once more.
 async function again(kind, body, user, error) {
-  if (error.code !== "unanswered" || place.originsCount === 1) throw error;
+  if (error.code !== "unanswered" || place.originsCount === 1 || session.get().user?.user_id !== user) throw error;
   const { path: listed, field } = KINDS[kind];
   const { rows } = await api.list(listed, field, { query: { filename: body.filename, status: "pending" }, rowsMax: 1000 });
   const others = new Set([...remembered(user), ...uploads.get()].map((each) => each.file_uuid));
@@ -149,7 +150,7 @@ async function compare(id, upload, response) {
     change(id, { state: "comparing", sent, arrived, speed: 0 });
     return true;
   };
-  await requirePrefix(file, arrived, response.getHeader("Upload-Prefix-Digest"), { isOurs, goesOn });
+  await requirePrefix(file, arrived, response.getHeader("Upload-Prefix-Digest"), { isOurs, goesOn, run: upload });
   if (running.get(id) === upload) change(id, { state: "uploading", sent: arrived, isOurs: true });
 }
 
@@ -259,9 +260,10 @@ export async function giveUp(id) {
   uploads.set((all) => all.filter((other) => other.id !== id));
 }
 
-// The same of one that this tab does not have.
+// The same of one that this tab does not have. A file that has its content is kept: another tab has stored it meanwhile.
 export async function discard(fileUuid) {
-  await api.del(fileAt(fileUuid)).catch((error) => {
+  await api.del(fileAt(fileUuid), { headers: { "If-None-Match": "*" } }).catch((error) => {
+    if (error.status === 412) Object.assign(error, { message: "This upload has ended meanwhile: the file is stored.", advice: "Delete it where it is listed, if it is not needed." });
     if (error.status !== 404 && error.status !== 410) throw error;
   });
   forget(fileUuid);
@@ -271,8 +273,15 @@ export const clearStored = () => uploads.set((all) => all.filter((each) => each.
 
 export const isBusy = () => busy(uploads.get()) > 0;
 
-// Whoever signs in again goes on with what is theirs; of somebody else nothing is sent.
+// A user who signs in again goes on with their own uploads. Nobody sends what another user began: requests carry the
+// token of whoever is signed in.
 session.subscribe(({ user }) => {
+  for (const [id, upload] of running) {
+    if (find(id)?.user === user?.user_id) continue;
+    running.delete(id);
+    upload.abort?.();
+    change(id, { state: "signed out", speed: 0, error: null });
+  }
   if (!user) return;
   uploads.set((all) =>
     all.map((each) => (each.state === "signed out" && each.user === user.user_id ? { ...each, state: "waiting" } : each)),
