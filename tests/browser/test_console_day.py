@@ -268,7 +268,7 @@ async def test_folders_are_opened_and_many_files_go_at_once(
 async def test_uploads_that_wait_are_not_sent_for_the_next_user(
     page: Page, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Three are under way when Nora signs out, two wait. Otto signs in in the same tab, and then Nora again."""
+    """Three are under way when Nora signs out, two wait. Otto signs in in the same tab, then Nora again."""
     files = [tmp_path / f"waiting-{number}.tar" for number in range(5)]
     for file in files:
         random_file(file, 3_000_000)
