@@ -61,8 +61,6 @@ def guard(passwords: Sequence[bytes] | None, own_host: str | None) -> Any:
         if passwords is not None and not _is_known(request.headers.get(hdrs.AUTHORIZATION, ""), passwords):
             headers = {hdrs.WWW_AUTHENTICATE: 'Basic realm="filestore"'}
             raise web.HTTPUnauthorized(headers=headers, text="The user or the password is wrong.\n")
-        if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-            raise web.HTTPUnsupportedMediaType(text="Bodies are stored as they come: no Content-Encoding.\n")
         return await handler(request)
 
     return guarded

@@ -20,6 +20,9 @@ import msgspec
 from aiohttp import hdrs, web
 
 from ca.errors import InvalidRequest
+from coordinator.http.app import new_application, serve_on
+from coordinator.http.listener import start_listening
+from coordinator.http.request_body import body_chunks
 from deploy.base.connection import Connection, read_text
 from deploy.base.failures import explained, line_of
 from deploy.base.lookup import find_bucket
@@ -43,11 +46,10 @@ V1: Final = "application/vnd.x.restic.rest.v1"
 V2: Final = "application/vnd.x.restic.rest.v2"
 # Each holds a piece of a stream, and the next one while that is sent: 16 MiB and what lies in buffers.
 BODIES_MAX: Final = 6
-READ_BYTES: Final = 1 << 20
-BODY_STALL_S: Final = 60.0  # after this many seconds without a byte of a body, restic has gone
 REPOSITORY_CHARS_MAX: Final = 128  # with type and name it has to fit into the name of a file
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,63})*")
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
+_KEPT: Final = (hdrs.WWW_AUTHENTICATE, hdrs.ALLOW)  # headers of refusals
 _STATUSES: Final = (
     (NotFound, 404),
     (Conflict, 403),  # as restic's own server answers where there is another configuration
@@ -120,17 +122,16 @@ async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -
         found = await find_bucket(client, gateway.bucket)
         state = GatewayState(client, found.bucket_id, connection, is_append_only=gateway.is_append_only)
         app = application(state, guard(passwords, place.own_host))
-        runner = web.AppRunner(app, access_log=None, auto_decompress=False)
-        await runner.setup()
+        listening.setblocking(False)
+        listener = await serve_on(start_listening(listening), app)
         try:
-            await web.SockSite(runner, listening).start()
             stopping = asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, stopping.set)
             _introduce(place, gateway.password_file, found.name)
             await stopping.wait()
         finally:
-            await runner.cleanup()
+            await listener.close()
     finally:
         listening.close()
         if place.path is not None:
@@ -158,18 +159,26 @@ def _is_loopback(host: str) -> bool:
 
 def application(state: GatewayState, guarded: Any) -> web.Application:
     """The routes of the protocol."""
-    app = web.Application(middlewares=[guarded, _answered])
-    app[_STATE] = state
     repository = "/{repository:[A-Za-z0-9._/-]+}"
-    app.router.add_post(f"{repository}/", _create)
-    app.router.add_get(f"{repository}/{CONFIG}", _read)
-    app.router.add_post(f"{repository}/{CONFIG}", _save)
-    app.router.add_delete(f"{repository}/{CONFIG}", _delete)
-    app.router.add_get(f"{repository}/{{type}}/", _list)
-    app.router.add_get(f"{repository}/{{type}}/{{name}}", _read)
-    app.router.add_post(f"{repository}/{{type}}/{{name}}", _save)
-    app.router.add_delete(f"{repository}/{{type}}/{{name}}", _delete)
+    config, listed = f"{repository}/{CONFIG}", f"{repository}/{{type}}/"
+    named = f"{listed}{{name}}"
+    routes = [web.post(f"{repository}/", _create), web.get(listed, _list)]
+    for place in (config, named):
+        routes += web.get(place, _read), web.post(place, _save), web.delete(place, _delete)
+    app = new_application(routes, component="gateway")
+    app.middlewares.extend((_shown, guarded, _answered))
+    app[_STATE] = state
     return app
+
+
+@web.middleware
+async def _shown(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer refusals as they are: `serve_on` would answer with errors of the cluster's API."""
+    try:
+        return await handler(request)
+    except web.HTTPException as refusal:
+        kept = {name: refusal.headers[name] for name in _KEPT if name in refusal.headers}
+        return web.Response(status=refusal.status, text=refusal.text, headers=kept)
 
 
 @web.middleware
@@ -261,12 +270,9 @@ async def _delete(request: web.Request) -> web.Response:
 
 
 async def _parts(request: web.Request) -> AsyncIterator[bytes]:
-    while True:
-        async with asyncio.timeout(BODY_STALL_S):
-            part = await request.content.read(READ_BYTES)
-        if not part:
-            return
-        yield part
+    async with aclosing(body_chunks(request)) as chunks:
+        async for chunk in chunks:
+            yield chunk
 
 
 def _named(request: web.Request) -> tuple[str, str, str]:

@@ -4,9 +4,11 @@ import gzip
 import hashlib
 import re
 import secrets
+import socket
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,27 @@ def served(cluster: Cluster, bucket: str, tmp_path_factory: pytest.TempPathFacto
         yield found
 
 
+@pytest.mark.long
+def test_silent_and_malformed_connections_hold_nothing_up(served: Served) -> None:
+    """Half a head is answered after ten seconds, and holds no descriptor from then on."""
+    with ExitStack() as held:
+        silent = [
+            held.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=30))
+            for _ in range(50)
+        ]
+        for each in silent:
+            each.sendall(b"GET / HTTP/1.1\r\n")
+        for head in (b"Content-Length: -4", b"Transfer-Encoding: gzip\r\nContent-Length: 1"):
+            with socket.create_connection(("127.0.0.1", served.port), timeout=30) as malformed:
+                malformed.sendall(b"POST /r/config HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n")
+                assert malformed.recv(1000).startswith(b"HTTP/1.1 400 ")
+        assert ask(served.port, "GET", "/r/data/").json == []
+        for each in silent:
+            assert each.recv(1000).startswith(b"HTTP/1.1 408 ")
+            while each.recv(1000):
+                pass
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
 def test_nobody_is_let_in_without_a_password_of_the_file(served: Served, method: str) -> None:
     strangers = ("", "Basic", "Basic !", "Bearer x", "Basic cmVzdGljOg==", f"Basic {'A' * 400}")
@@ -60,9 +83,9 @@ def test_each_line_of_the_file_lets_in(served: Served) -> None:
     [
         ({"Host": "attacker.example:8000"}, 421),
         ({"Host": "127.0.0.1.attacker.example"}, 421),
-        ({"Host": "localhost@attacker.example"}, 421),
+        ({"Host": "localhost@attacker.example"}, 400),
         ({"Host": ""}, 421),
-        ({"Host": "[::1"}, 421),
+        ({"Host": "[::1"}, 400),
         ({"Origin": "https://attacker.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
@@ -70,7 +93,6 @@ def test_each_line_of_the_file_lets_in(served: Served) -> None:
         ({"Content-Encoding": "br"}, 415),
         ({"Host": "localhost:8000"}, 200),
         ({"Host": "[::1]:8000"}, 200),
-        ({"Content-Encoding": "identity"}, 200),
     ],
 )
 def test_no_web_page_and_no_encoding_is_served(served: Served, headers: dict[str, str], status: int) -> None:
