@@ -73,8 +73,8 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     return writer, reader
 
 
-def found_at_rest(path: Path) -> tuple[int, int]:
-    """Return the log entry up to which the file itself goes, whatever its WAL says, and its mark.
+def found_at_rest(path: Path) -> tuple[int, int, int]:
+    """Return the log entry up to which the file itself goes, whatever its WAL says, its mark and its note.
 
     Zeros where that cannot be read. Only while this process has no connection to it: to close a file ends the
     locks on it.
@@ -83,9 +83,10 @@ def found_at_rest(path: Path) -> tuple[int, int]:
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
             row = db.execute("SELECT log_index FROM applied").fetchone()
-            return (row[0], mark_of(db)) if row and isinstance(row[0], int) else (0, 0)
+            is_found = bool(row) and isinstance(row[0], int)
+            return (row[0], mark_of(db), noted_at_rest(db)) if is_found else (0, 0, 0)
     except DATABASE_ERRORS:
-        return 0, 0
+        return 0, 0, 0
 
 
 def mark_of(writer: sqlite3.Connection) -> int:

@@ -33,7 +33,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._index_at_rest, self._mark_at_rest = found_at_rest(path)
+        self._index_at_rest, self._mark_at_rest, self._note_at_rest = found_at_rest(path)
         self._sums: PageSums | None = None
         self._is_whole = False  # the file holds all that was committed, and no change has noted that yet
 
@@ -46,7 +46,8 @@ class StateFile:
         sums, mark = self._take_up(), mark_of(writer)
         noted, found = noted_at_rest(writer), self._index_at_rest
         # 0 where a crash left half of a checkpoint: the WAL has the other half.
-        is_other = found > 0 and noted > 0 and mark != self._mark_at_rest
+        # Who gives a new mark notes nothing of it; an older release leaves the note that the file has.
+        is_other = found > 0 and noted not in (0, self._note_at_rest) and mark != self._mark_at_rest
         if is_other or sums.mark not in (0, mark):
             raise StateDamaged("state.sqlite is damaged: another file lies in its place, or nothing")
         if sums.denies_wal:

@@ -48,6 +48,12 @@ _BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FRO
 _IS_THERE: Final = "sha256 = ? AND pack = ? AND offset = ?"
 _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offset = ?"
 _DELETE_DEAD: Final = "DELETE FROM dead WHERE sha256 = ? AND pack = ? AND offset = ?"
+# A pack that is gone may have had them alone: it was lost, or made room for copying them on a full disk.
+_KEEP_REMOVALS: Final = (
+    "INSERT OR IGNORE INTO dead SELECT target, target_offset, sha256 FROM removals AS lost"
+    " WHERE pack = ?1 AND target <> ?1 AND NOT EXISTS (SELECT 1 FROM removals AS kept WHERE kept.pack <> ?1"
+    " AND kept.target = lost.target AND kept.target_offset = lost.target_offset)"
+)
 _ROW_BYTES_MAX: Final = 4096  # none of ours has a tenth of it, whatever a damaged page says
 _WHOLE: Final = "1"  # for SQLite's check: all of the file, until the first fault
 # What SQLite says when it is not the content of the file that is at fault.
@@ -303,8 +309,9 @@ class PackIndex:
             db.execute("UPDATE packs SET is_sealed = 1 WHERE number = ?", (number,))
 
     def drop(self, number: int) -> None:
-        """Forget a pack, and the removals of blobs in it."""
+        """Forget a pack, and the removals of blobs in it; those that no other pack has stay known here."""
         with self._changing() as db:
+            db.execute(_KEEP_REMOVALS, (number,))
             for (holder,) in db.execute("SELECT pack FROM removals WHERE target = ?", (number,)).fetchall():
                 _count_live(db, holder, -REMOVED_BYTES)
             db.execute("DELETE FROM removals WHERE target = ? OR pack = ?", (number, number))

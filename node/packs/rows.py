@@ -19,6 +19,7 @@ from node.packs.record import (
 )
 
 _NUMBER_MAX: Final = 2**63 - 1
+_FILE_BYTES_MAX: Final = 1 << 40  # of a pack, far beyond any: a place is read and counted on from
 _T = TypeVar("_T")
 
 
@@ -100,7 +101,11 @@ def removal_of(row: tuple[Any, ...]) -> Removal:
 def place_of(row: tuple[Any, ...]) -> tuple[bytes, Place]:
     """sha256, pack, offset."""
     sha256, pack, offset = row
-    is_right = _is_bytes(sha256, SHA256_BYTES) and _is_number(pack) and _is_number(offset, HEADER_BYTES)
+    is_right = (
+        _is_bytes(sha256, SHA256_BYTES)
+        and _is_number(pack)
+        and _is_number(offset, HEADER_BYTES, _FILE_BYTES_MAX)
+    )
     require(is_right, "a place that is none")
     return sha256, Place(pack, offset)
 
@@ -108,8 +113,8 @@ def place_of(row: tuple[Any, ...]) -> tuple[bytes, Place]:
 def facts_of(row: tuple[Any, ...]) -> PackFacts:
     """number, is_sealed, indexed_bytes, live_bytes, live_blobs."""
     number, is_sealed, indexed_bytes, live_bytes, live_blobs = row
-    is_right = all(map(_is_number, (number, is_sealed, indexed_bytes, live_bytes, live_blobs)))
-    require(is_right, "a pack that is none")
+    is_right = all(_is_number(size, 0, _FILE_BYTES_MAX) for size in (indexed_bytes, live_bytes, live_blobs))
+    require(is_right and _is_number(number) and _is_number(is_sealed), "a pack that is none")
     return PackFacts(number, bool(is_sealed), indexed_bytes, live_bytes, live_blobs)
 
 

@@ -22,8 +22,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -140,7 +140,8 @@ class PackStore:
         self.index.require_usable()  # before waiting for a rebuilding, and before anything is written
         with self._appending:
             writer, _, records = self._append(blobs)
-            self.index.store(writer.number, records, stop=writer.durable_offset, at_ns=time.time_ns())
+            with self._indexing(writer):
+                self.index.store(writer.number, records, stop=writer.durable_offset, at_ns=time.time_ns())
 
     def find(self, sha256: bytes) -> PackedBlob | None:
         """Where a blob is; its bytes are not looked at."""
@@ -309,7 +310,8 @@ class PackStore:
         with self._appending:
             writer, began, records = self._append([(found.sha256, content) for found, content in contents])
             moves = list(zip([found for found, _ in contents], records, strict=True))
-            left = self.index.move(writer.number, moves, stop=writer.durable_offset)
+            with self._indexing(writer):
+                left = self.index.move(writer.number, moves, stop=writer.durable_offset)
             written_bytes = writer.durable_offset - began
             return written_bytes + self._append_removals(
                 [(each.sha256, Place(writer.number, each.offset)) for each in left]
@@ -330,7 +332,8 @@ class PackStore:
             Removal(sha256, Place(writer.number, record.offset), target)
             for (sha256, target), record in zip(targets, records, strict=True)
         ]
-        self.index.add(writer.number, (), removals, stop=writer.durable_offset)
+        with self._indexing(writer):
+            self.index.add(writer.number, (), removals, stop=writer.durable_offset)
         return writer.durable_offset - began
 
     def _append(
@@ -350,6 +353,15 @@ class PackStore:
             at = record.stop
         writer.append(records, pieces)
         return writer, began, records
+
+    @contextmanager
+    def _indexing(self, writer: PackWriter) -> Iterator[None]:
+        """Around telling the index what was appended: if that fails, no later record may vouch for it."""
+        try:
+            yield
+        except OSError:
+            writer.is_broken = True  # the index knows this pack up to there, and it takes no more
+            raise
 
     def _pack_to_append_to(self) -> PackWriter:
         """The pack of this process, anew where it is full or broken. Raises OSError."""

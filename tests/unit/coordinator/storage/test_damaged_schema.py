@@ -42,7 +42,7 @@ def test_damaged_schema_is_found_at_start_and_told(damaged: CoordinatorFiles) ->
     findings = examine(damaged, deep=True)
     assert [problem.where for problem in findings.problems] == [damaged.state]
     assert flaw_in(damaged.state, at_rest=True)
-    assert found_at_rest(damaged.state) == (0, 0)
+    assert found_at_rest(damaged.state) == (0, 0, 0)
     assert _newest_intermediate(damaged.state) is None
     _check_new_id(damaged.state, "c2")
 

@@ -154,6 +154,23 @@ def test_file_of_another_coordinator_in_its_place_is_found(left: Path, tmp_path:
         Store(left)
 
 
+def test_mark_that_an_older_release_gave_a_file_with_a_note_is_no_damage(tmp_path: Path) -> None:
+    """It got the file as a snapshot, say, knows nothing of notes, and was killed before its checkpoint."""
+    state = filled(tmp_path / "state.sqlite", files=3)
+    for number in range(2):
+        state.store._shorten_wal()
+        state.apply(create(ADMIN, f"noted-{number}"))
+    state.store.close()
+    path = tmp_path / "left" / "state.sqlite"
+    with closing(sqlite3.connect(state.path, isolation_level=None)) as older:
+        assert older.execute("PRAGMA application_id").fetchone()[0] > 0
+        older.execute("PRAGMA user_version = 7")
+        copied(state.path, path)
+    path.with_name(f"{path.name}{SUMS}").unlink()
+    with closing(Store(path)) as store:
+        store.check()
+
+
 def test_wal_of_another_coordinator_is_found(killed: Path, tmp_path: Path) -> None:
     path = tmp_path / "left" / "state.sqlite"
     copied(killed, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.diskio.durable import Disk
+from node.diskio.durable import Disk, Octets
 from node.packs.index import IndexDamaged
 from node.packs.pack_file import PackReader, open_pack, pack_name
 from node.packs.store import INDEX, PackStore, RecordDamaged
@@ -303,6 +303,24 @@ def test_blob_that_is_rewritten_while_it_is_read_is_looked_up_again(
         assert store.index.is_usable
 
 
+@pytest.mark.parametrize("act", ["load", "copy_some", "drop_pages"])
+def test_place_that_no_file_has_is_damage(store: PackStore, path: Path, act: str) -> None:
+    put(store, 1)
+    store.seal()
+    found, [pack] = store.find(sha256(1)), store.index.packs()
+    assert found is not None
+    with changed(path) as db:
+        db.execute("UPDATE blobs SET offset = ?", (2**63 - 1,))
+    acts = {
+        "load": lambda: store.load(sha256(1)),
+        "copy_some": lambda: store.copy_some(pack.number, 0),
+        "drop_pages": lambda: [store.drop_pages(each) for each in store.index.copies(sha256(1))],
+    }
+    with pytest.raises(IndexDamaged):
+        acts[act]()
+    require_healed(store, {1})
+
+
 def test_what_a_disk_refused_is_not_taken_for_damage(path: Path) -> None:
     syncs = FailingSyncs()
     with closing(PackStore(path, disk=syncs.disk, pack_bytes_max=PACK_BYTES)) as store:
@@ -337,3 +355,29 @@ def test_removal_on_a_full_disk_lets_its_pack_go(path: Path) -> None:
         compare(store)
         assert store.drop_if_empty(pack.number) > 0
         assert not (path / pack_name(pack.number)).exists()
+
+
+def test_removal_in_a_pack_that_is_gone_is_known_without_it(path: Path) -> None:
+    """A pack makes the room for copying its removals, and is gone where that fails."""
+
+    def pwrite(descriptor: int, buffer: Octets, offset: int) -> int:
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.pwrite(descriptor, buffer, offset)
+
+    is_full = False
+    with closing(PackStore(path, disk=Disk(pwrite=pwrite))) as store:
+        put(store, 1, 2)
+        store.seal()
+        put(store, 3)
+        for number in (1, 3):
+            store.remove(sha256(number))
+        store.seal()
+        [dead] = [pack for pack in store.index.packs() if not pack.live_blobs]
+        is_full = True
+        with pytest.raises(OSError, match="space"):
+            store.drop_if_empty(dead.number)
+        is_full = False
+    with closing(PackStore(path)) as again:
+        compare(again)
+        assert present(again) == {2}
