@@ -30,7 +30,7 @@ from msgspec import Meta, Struct
 
 from ca.certificates import root_digest
 from ca.errors import InvalidRequest, Unavailable
-from ca.secretfiles import read_secret, sync_directory, write_durable, write_secret
+from ca.secretfiles import read_secret, sync_directory, write_secret
 from ca.tls import client_context, read_roots
 from coordinator.admin.restore import HISTORY_DIGITS, copy_durably
 from coordinator.machine.execution.rules import RULES
@@ -42,7 +42,7 @@ from coordinator.runtime.version import VERSION
 from coordinator.storage.file_digests import digest_beside, sha256_of
 
 KEEP: Final = 30
-KEEP_MAX: Final = 300  # three files each: one page of the bucket's list has them all
+KEEP_MAX: Final = 300
 SCHEDULE_S: Final = 86_400.0
 ATTEMPTS: Final = 3  # each at the next address
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
@@ -52,7 +52,6 @@ LISTED: Final = 1000
 PAUSE_S: Final = 1.0  # before the next attempt
 _PASSING: Final = (HTTPStatus.LOCKED, HTTPStatus.TOO_MANY_REQUESTS)
 MARKER: Final = "filestore-offsite"  # a directory without it may be one that nothing is mounted on
-_MARKED: Final = b"Snapshots of the metadata of Filestore clusters lie here.\n"
 _SNAPSHOT: Final = r"[0-9]{8}T[0-9]{6}-([0-9]{1,19})\.sqlite"
 _UNFINISHED: Final = r"(\.sha256|\.json)?\.[0-9a-f]{16}\.tmp"
 
@@ -167,7 +166,7 @@ def history_of(snapshot: Path) -> str:
 
 def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None:
     """Blocks until it is durable. Raises Unavailable, WorkStopped, OSError."""
-    _require_place(directory, sent)
+    _require_place(directory)
     for name in os.listdir(directory):
         if re.fullmatch(rf"\.{re.escape(sent.prefix)}{_SNAPSHOT}{_UNFINISHED}", name):
             _remove(directory / name)  # of a process that was killed
@@ -180,6 +179,7 @@ def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None
         if sha256_of(making, stop) != sent.sha256:
             raise Unavailable(f"What was written to {directory} is not what was sent.")
         making.replace(target)
+        sync_directory(directory)  # before an older one goes
     except BaseException:
         making.unlink(missing_ok=True)
         raise
@@ -189,23 +189,19 @@ def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None
     sync_directory(directory)
 
 
-def _require_place(directory: Path, sent: _Sent) -> None:
-    """Raises Unavailable for a directory that is not marked as a place for snapshots.
+def _require_place(directory: Path) -> None:
+    """Raise Unavailable unless an operator has marked the directory as a place for snapshots.
 
-    One that has snapshots of this cluster is marked here: earlier releases did not.
+    What lies in it says nothing: snapshots may have been written below a share that was not mounted.
     """
     if not directory.is_dir():
         raise Unavailable(f"There is no directory {directory}: is it mounted?")
-    marker, cluster = directory / MARKER, re.escape(sent.cluster)
-    if marker.exists():
-        return
-    own = re.compile(rf"{cluster}-({sent.history}-)?{_SNAPSHOT}")
-    if not any(own.fullmatch(name) for name in os.listdir(directory)):
+    marker = directory / MARKER
+    if not marker.exists():
         raise Unavailable(
             f"There is no file {marker}: is the directory mounted? If it is the right one, mark it (`touch"
             f" {marker}`)."
         )
-    write_durable(marker, _MARKED)
 
 
 def _remove(path: Path) -> None:
@@ -290,12 +286,17 @@ class _Bucket:
             await self._call("PUT", place, data=content)
 
     async def _remove_older(self, sent: _Sent, keep: int, url: str) -> None:
+        """Remove files of this token's user alone: others may give theirs any name."""
+        own = await self._call("GET", f"{url}/api/v1/auth/whoami")
+        wanted = own["user_id"], self._config.bucket_id
         query = {"filename": sent.prefix, "status": "available", "limit": str(LISTED)}
-        bucket = f"{url}/api/v1/buckets/{self._config.bucket_id}/files"
-        listed = await self._call("GET", bucket, params=query)
         ids: dict[str, list[str]] = {}
-        for file in listed["files"]:
-            ids.setdefault(file["filename"], []).append(file["file_uuid"])
+        while "cursor" not in query or query["cursor"]:
+            listed = await self._call("GET", f"{url}/api/v1/backups", params=query)
+            for file in listed["backups"]:
+                if (file["owner_id"], file["bucket_id"]) == wanted:
+                    ids.setdefault(file["filename"], []).append(file["file_uuid"])
+            query["cursor"] = listed.get("next_cursor", "")
         for older in _older(ids, sent, keep):
             for each in (older, f"{older}.sha256", f"{older}.json"):
                 for file_uuid in ids.get(each, ()):

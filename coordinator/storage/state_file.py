@@ -131,7 +131,7 @@ class StateFile:
 
             def tell(frames: int, copied: int) -> None:
                 told(frames, copied)
-                self._is_whole = copied == frames
+                self._is_whole = 0 <= frames == copied  # -1: another process checkpoints
 
             yield tell
 

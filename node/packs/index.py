@@ -113,9 +113,14 @@ class PackIndex:
         """Mark the index for every process, and return the error to raise."""
         if self._is_usable:  # else another may have taken its place
             self._is_usable = False  # also if the disk takes no mark
+            self.mark()
+        return IndexDamaged(errno.EUCLEAN, f"the index of the packs: {why}")
+
+    def mark(self) -> None:
+        """Mark the index for every process, unless it was closed here: another may be in its place then."""
+        if not self._closing.is_set():
             with suppress(OSError):
                 Path(self._mark).touch()
-        return IndexDamaged(errno.EUCLEAN, f"the index of the packs: {why}")
 
     def close(self) -> None:
         """Give the file back. The room that it needs when it is opened stays taken."""

@@ -110,6 +110,7 @@ class PackStore:
         with self._appending:
             with suppress(OSError):  # of a pack without its index all is read
                 self._end_pack()
+            self.index.mark()  # once more: the disk may have taken no mark before
             self.index.close()
             self._users.leave()
             self.index = self._opened_index()
@@ -139,6 +140,7 @@ class PackStore:
         assert all(len(content) <= BLOB_BYTES_MAX for _, content in blobs)
         self.index.require_usable()  # before waiting for a rebuilding, and before anything is written
         with self._appending:
+            self.index.require_usable()  # it may have been rebuilt, or not, while this waited
             writer, _, records = self._append(blobs)
             with self._indexing(writer):
                 self.index.store(writer.number, records, stop=writer.durable_offset, at_ns=time.time_ns())

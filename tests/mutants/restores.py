@@ -43,15 +43,8 @@ OFFSITE = (
     Mutant.of(
         "snapshot sent to what is not mounted",
         "admin/offsite",
-        "if marker.exists():",
-        "if directory.exists():",
-        f"{_OFFSITE}directory_without_a_mark_gets_nothing_as_its_share_may_not_be_mounted",
-    ),
-    Mutant.of(
-        "directory taken for a place by snapshots of another cluster",
-        "admin/offsite",
-        'rf"{cluster}-({sent.history}-)?{_SNAPSHOT}"',
-        'rf"(.*{cluster}.*|.*)-{_SNAPSHOT}"',
+        "if not marker.exists():",
+        "if not directory.exists():",
         f"{_OFFSITE}directory_without_a_mark_gets_nothing_as_its_share_may_not_be_mounted",
     ),
     Mutant.of(

@@ -53,8 +53,8 @@ SMALL_FILES = (
     Mutant.of(
         "entry of a file with a damaged schema looked for",
         "storage/database",
-        "    except DATABASE_ERRORS:\n        return 0, 0\n",
-        "    except sqlite3.Error:\n        return 0, 0\n",
+        "    except DATABASE_ERRORS:\n        return 0, 0, 0\n",
+        "    except sqlite3.Error:\n        return 0, 0, 0\n",
         SCHEMA,
     ),
     Mutant.of(

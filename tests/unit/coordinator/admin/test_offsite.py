@@ -170,23 +170,12 @@ async def test_directory_without_a_mark_gets_nothing_as_its_share_may_not_be_mou
 ) -> None:
     point = tmp_path / "mnt"
     point.mkdir()
-    (point / "other-20261127T100000-1.sqlite").touch()
-    (point / f"other-{HISTORY}-20261127T100000-1.sqlite").touch()
+    for name in ("other-20261127T100000-1.sqlite", *own(1)):  # as if written while it was not mounted
+        (point / name).touch()
     before = sorted(point.iterdir())
     with pytest.raises(Unavailable, match=f"touch {point}/{MARKER}"):
         await sent(files, point, 9)
     assert sorted(point.iterdir()) == before
-
-
-@pytest.mark.parametrize("name", ["lab-20261127T100000-1.sqlite", *own(1)])
-async def test_directory_that_has_snapshots_of_this_cluster_is_marked(
-    files: CoordinatorFiles, tmp_path: Path, name: str
-) -> None:
-    share = tmp_path / "used before"
-    share.mkdir()
-    (share / name).touch()
-    await sent(files, share, 9)
-    assert {name, MARKER, *own(9)} <= {path.name for path in share.iterdir()}
 
 
 async def test_links_that_somebody_planted_are_replaced_and_what_they_point_to_stays(
