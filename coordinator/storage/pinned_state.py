@@ -145,8 +145,8 @@ def _examine(path: Path, stop: Stop, *, pause: Callable[[], None], mapped_bytes:
         sha256 = pool.submit(sha256_of, path, stop)
         try:
             content, unreadable = content_digest(path, pause=pause), ""
-        except DATABASE_ERRORS as error:
-            content, unreadable = "", str(error)
+        except (*DATABASE_ERRORS, ValueError, TypeError, OverflowError) as error:
+            content, unreadable = "", str(error)  # a damaged page gives values of any type
         return Examined(flaw.result() or unreadable, content, sha256.result())
 
 

@@ -54,9 +54,8 @@ def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
     """
     try:
         reader = opened(pack.number)
+        reader.header()
     except (PackInvalid, FileNotFoundError):
-        return 0
-    if reader.header_fault():
         return 0
     rows = {each.place.offset: each for each in index.in_pack(pack.number)}
     records, is_whole = _records_of(reader)

@@ -85,7 +85,11 @@ class CatchingUp:
             reader = open_pack(number, self._directory)
             if is_in_use(reader):
                 return False
-            reader.header()
+            if (
+                reader.header_fault()
+                and next(scan(reader.descriptor, reader.header(), HEADER_BYTES), None) is None
+            ):
+                raise PackInvalid("it has neither a header nor a record")
         except (PackInvalid, OSError) as error:
             if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
                 raise

@@ -16,13 +16,14 @@ from node.diskio.durable import Disk, Octets, write_all
 from node.diskio.fs import MEDIUM_ERRORS, READ_FLAGS
 from node.packs.record import (
     HEADER_BYTES,
-    MARKER_BYTES,
+    HeaderDamaged,
     PackHeader,
     PackInvalid,
     PackRecord,
     decode_header,
     encode_end,
     encode_header,
+    marker_of,
 )
 
 SUFFIX: Final = ".pack"
@@ -56,14 +57,27 @@ def numbers_in(directory: int) -> list[int]:
 class PackReader:
     """A pack that is open for reading, until nobody has this object any more.
 
-    Who knows where its records lie does without the header.
+    Its records are found without its header too.
     """
 
     number: int
     descriptor: int
 
     def header(self) -> PackHeader:
-        """What it begins with. Raises PackInvalid for what is no pack, or not this one; OSError."""
+        """Return what it begins with, or began with before that was damaged.
+
+        Raises PackInvalid for another pack, or one of another release; OSError.
+        """
+        try:
+            return self._present_header()
+        except HeaderDamaged:
+            pass
+        except OSError as error:
+            if error.errno not in MEDIUM_ERRORS:
+                raise
+        return PackHeader(self.number, marker_of(self.number))
+
+    def _present_header(self) -> PackHeader:
         header = decode_header(os.pread(self.descriptor, HEADER_BYTES, 0))
         if header.number != self.number:
             raise AnotherPack(f"it says that it is number {header.number}")
@@ -82,7 +96,7 @@ class PackReader:
     def header_fault(self) -> str:
         """Why its header is of no use, "" if it is. Raises OSError when the disk may give it later."""
         try:
-            self.header()
+            self._present_header()
         except PackInvalid as error:
             return str(error)
         except OSError as error:
@@ -199,4 +213,4 @@ class PackWriter:
     def _made(directory: int) -> tuple[PackHeader, int]:
         number = secrets.randbits(NUMBER_BITS)
         descriptor = os.open(pack_name(number), _CREATE_FLAGS, 0o600, dir_fd=directory)
-        return PackHeader(number, secrets.token_bytes(MARKER_BYTES)), descriptor
+        return PackHeader(number, marker_of(number)), descriptor

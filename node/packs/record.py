@@ -7,15 +7,17 @@ little-endian, but for XXH3, which is in its canonical form.
 
 The head has a CRC of its own, so that a payload of which a sector was lost is stepped over, and costs that
 blob alone. The CRC covers the offset, so that a page in the place of another one has no records. Behind a
-bad head the next marker begins a record again: the marker is random, so that no payload can pass for one.
-Which bytes were durable is not told by the file: whoever was promised a blob finds it, as it was synced,
-and what was not promised may be there or not.
+bad head the next marker begins a record again: the marker follows from the random number of the pack, so
+that no payload can pass for one, and records are found without the header too. Which bytes were durable is
+not told by the file: whoever was promised a blob finds it, as it was synced, and what was not promised may
+be there or not.
 
 After Haystack (Beaver and others, "Finding a needle in Haystack: Facebook's photo storage", OSDI 2010), whose
 needles have a magic number and a checksum too, and Bitcask (Sheehy and Smith, 2010), whose files are sealed
 with a hint of what is in them.
 """
 
+import hashlib
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -66,9 +68,13 @@ class PackInvalid(Exception):
     """The file is no pack that this release can read; the text says why."""
 
 
+class HeaderDamaged(PackInvalid):
+    """A file begins with no header of a pack."""
+
+
 @dataclass(frozen=True, slots=True)
 class PackHeader:
-    """The first bytes of a pack. `number` is that of its name, of 63 bits."""
+    """The first bytes of a pack. `number` is that of its name, of 63 bits; `marker_of` gives its marker."""
 
     number: int
     marker: bytes
@@ -108,16 +114,21 @@ def digest_of(payload: Octets) -> bytes:
     return xxhash.xxh3_64_digest(payload)
 
 
+def marker_of(number: int) -> bytes:
+    """Return the marker of a pack, which is known without its header too. No client knows its number."""
+    return hashlib.blake2b(number.to_bytes(8, "little"), digest_size=MARKER_BYTES).digest()
+
+
 def encode_header(header: PackHeader) -> bytes:
     """The first HEADER_BYTES of a pack."""
     return with_crc(_HEADER.pack(_MAGIC, VERSION, header.number, header.marker))
 
 
 def decode_header(raw: bytes) -> PackHeader:
-    """Raises PackInvalid."""
+    """Raises HeaderDamaged, and PackInvalid for a version of another release."""
     body = without_crc(raw) if len(raw) == HEADER_BYTES else None
     if body is None or body[: len(_MAGIC)] != _MAGIC:
-        raise PackInvalid("this is no pack, or its header is damaged")
+        raise HeaderDamaged("this is no pack, or its header is damaged")
     _, version, number, marker = _HEADER.unpack(body)
     if version != VERSION:
         raise PackInvalid(f"format version {version} is not known to this release")

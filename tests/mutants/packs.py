@@ -131,9 +131,9 @@ PACKS = (
         f"{DAMAGED}[name-False]",
     ),
     _of(
-        "marker not random",
-        _FILE,
-        "secrets.token_bytes(MARKER_BYTES)",
+        "marker known to clients",
+        _RECORD_FILE,
+        'hashlib.blake2b(number.to_bytes(8, "little"), digest_size=MARKER_BYTES).digest()',
         "bytes(MARKER_BYTES)",
         FORGED,
     ),

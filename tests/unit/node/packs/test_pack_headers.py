@@ -47,6 +47,24 @@ def test_pack_with_a_damaged_header_is_read_by_the_index_and_rewritten(path: Pat
         assert not due_packs(store.index.packs(), damaged=store.without_header)
 
 
+def test_records_of_a_pack_are_found_without_its_header_and_without_the_index(path: Path) -> None:
+    pack = sealed(path)
+    pack.write_bytes(bytes(HEADER_BYTES) + pack.read_bytes()[HEADER_BYTES:])
+    for file in path.glob("index.sqlite*"):
+        file.unlink()
+    with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
+        assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
+
+
+def test_file_that_is_no_pack_stays_as_it_is(path: Path) -> None:
+    path.mkdir()
+    other = path / pack_name(7)
+    other.write_bytes(bytes(range(256)) * 100)
+    with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
+        assert store.index.packs() == []
+    assert other.exists()
+
+
 def test_blob_of_a_pack_that_cannot_be_opened_is_kept_for_when_it_can(tmp_path: Path) -> None:
     with closing(BlobStore(tmp_path)) as store:
         put(store, CONTENT)
