@@ -311,10 +311,10 @@ def test_place_that_no_file_has_is_damage(store: PackStore, path: Path, act: str
     assert found is not None
     with changed(path) as db:
         db.execute("UPDATE blobs SET offset = ?", (2**63 - 1,))
-    acts = {
+    acts: dict[str, Callable[[], object]] = {
         "load": lambda: store.load(sha256(1)),
         "copy_some": lambda: store.copy_some(pack.number, 0),
-        "drop_pages": lambda: [store.drop_pages(each) for each in store.index.copies(sha256(1))],
+        "drop_pages": lambda: list(map(store.drop_pages, store.index.copies(sha256(1)))),
     }
     with pytest.raises(IndexDamaged):
         acts[act]()
