@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 CLEANING_S = 5.0  # what was cancelled has this long to clean up
+INTERRUPT_S = 0.5  # an interrupt is noticed within this time
 T = TypeVar("T")
 
 
@@ -138,7 +139,7 @@ class _Worker:
         running: concurrent.futures.Future[T] | None = None
         try:
             running = self.begin(work)
-            return running.result()
+            return _wait_for(running)
         except concurrent.futures.CancelledError:
             raise RuntimeError("the client was closed meanwhile") from None
         except BaseException:
@@ -160,7 +161,7 @@ class _Worker:
 
         waiting = turn()
         try:
-            self.begin(waiting).result()
+            _wait_for(self.begin(waiting))
         except (RuntimeError, concurrent.futures.CancelledError):  # closed: then it was waited for
             waiting.close()
 
@@ -245,6 +246,20 @@ def _close_all() -> None:
     """What nobody has closed would complain while the interpreter takes it apart."""
     for worker in list(_WORKERS):
         worker.close()
+
+
+def _wait_for(running: "concurrent.futures.Future[T]") -> T:
+    """Wait for the result of a future; an interrupt ends the waiting within INTERRUPT_S.
+
+    A signal that arrives just before a thread waits for a lock does not end that wait, nor does one that the
+    kernel hands to another thread. Python runs its handler when the wait ends, so each wait is short.
+    """
+    while True:
+        try:
+            return running.result(INTERRUPT_S)
+        except TimeoutError:
+            if running.done():  # the work may raise TimeoutError, too
+                return running.result()
 
 
 async def _without_failure(work: Coroutine[Any, Any, object]) -> object:

@@ -243,6 +243,33 @@ def test_client_is_of_use_after_an_interrupt(cluster: Cluster) -> None:
         assert outcome_of(INTERRUPTED, cluster, way.url, unique()) == (0, [])
 
 
+# Another thread takes the signal, as if it came just before the main thread began to wait.
+TAKEN_BY_ANOTHER_THREAD = """
+import asyncio, os, signal, sys, threading
+from filestore_client.loop_thread import LoopThread
+async def nothing():
+    pass
+loop = LoopThread(nothing, nothing)
+begun = threading.Event()
+async def never_ends():
+    begun.set()
+    await asyncio.Event().wait()
+def interrupt():
+    begun.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+try:
+    loop.run(never_ends())
+except KeyboardInterrupt:
+    sys.exit(0)
+"""
+
+
+def test_interrupt_that_another_thread_takes_ends_the_wait(cluster: Cluster) -> None:
+    assert outcome_of(TAKEN_BY_ANOTHER_THREAD, cluster) == (0, [])
+
+
 UNCLOSED = """
 import sys
 from filestore_client import Client
