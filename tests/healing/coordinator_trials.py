@@ -213,7 +213,10 @@ def _judge(
     """Is the state that of its entry, and does the member know what it has promised?"""
     index, _ = ledger.store.applied()
     if model.digests.get(index) != digest_of(files.state):
-        outcome.faults.append(f"the state at {index} is not what the log builds")
+        if _has_no_witness(harms):
+            outcome.refusals.append("only the comparison with other members finds this")
+        else:
+            outcome.faults.append(f"the state at {index} is not what the log builds")
     hard_state, promised = ledger.log.hard_state, ledger.log.promised
     has_forgotten = promised.lost_term >= model.term
     if has_forgotten:
@@ -232,6 +235,12 @@ def _is_lost_twice(harms: Sequence[Harm]) -> bool:
     """Whether both that hold the last entries were harmed: the log, and the state that it built."""
     kinds = [hit.kind for hit in harms]
     return any(kind.startswith("log/") for kind in kinds) and any("state.sqlite" in kind for kind in kinds)
+
+
+def _has_no_witness(harms: Sequence[Harm]) -> bool:
+    """Whether the state was harmed together with the checksums of its pages, which alone are beside it."""
+    kinds = {hit.kind for hit in harms}
+    return {"state.sqlite", "state.sqlite.sums"} <= kinds
 
 
 def _read_small_files(files: CoordinatorFiles, model: Model, harms: Sequence[Harm], outcome: Outcome) -> None:
