@@ -194,10 +194,10 @@ class _Worker:
                 self._loop.call_soon_threadsafe(begin)
 
     def close(self) -> None:
-        """End, and wait for it, but in the own thread."""
+        """End, and wait for it, but in the own thread. An interrupt ends the waiting, as in `_wait_for`."""
         self.stop()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        while threading.current_thread() is not self._thread and self._thread.is_alive():
+            self._thread.join(INTERRUPT_S)
 
     def _main(self) -> None:
         try:
