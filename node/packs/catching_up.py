@@ -80,7 +80,11 @@ class CatchingUp:
                 unlink(name, parent=self._directory)
 
     def _is_left(self, number: int) -> bool:
-        """Whether nobody appends to a pack, and it can be read."""
+        """Whether nobody appends to a pack, and it can be read.
+
+        The lock is looked at last: one that was not there before may be there by now, and comes before the
+        header. What is sealed while somebody appends to it would not be looked at after a power cut.
+        """
         try:
             reader = open_pack(number, self._directory)
             if is_in_use(reader):
@@ -90,12 +94,14 @@ class CatchingUp:
                 and next(scan(reader.descriptor, reader.header(), HEADER_BYTES), None) is None
             ):
                 raise PackInvalid("it has neither a header nor a record")
+            return not is_in_use(reader)
+        except FileNotFoundError:  # its process has ended it since, with nothing in it
+            return False
         except (PackInvalid, OSError) as error:
             if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
                 raise
             _log.error("a pack cannot be read", extra={"pack": number, "reason": str(error)})
             return False
-        return True
 
     def _make_durable(self, number: int, start: int) -> None:
         """What a process had written before it ended, and may not have synced: nobody counts on less.

@@ -156,7 +156,7 @@ class PackWriter:
         self.durable_offset = HEADER_BYTES
         self.is_broken = True
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # others have it for a moment: see `is_in_use`
             write_all(disk, self._descriptor, encode_header(self.header), 0)
             disk.fsync(self._descriptor)
             disk.fsync(directory)

@@ -1,12 +1,18 @@
 """An index that is behind its packs, as a kill leaves it: the next who opens them catches up."""
 
+import errno
+import fcntl
+import os
 import shutil
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from node.diskio.durable import Disk, Octets
 from node.packs import index
 from node.packs.store import INDEX, PackStore
 from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
@@ -50,3 +56,63 @@ def test_record_that_the_index_did_not_take_is_no_damage_of_it(
         put(store, 3)
         compare(store)
         assert present(store) == {1, 3}
+
+
+def test_pack_that_another_begins_at_that_moment_is_not_taken_for_one_that_was_left(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealed, its next blobs would be lost with the newest rows of the index, in a power cut.
+
+    Who begins it waits for its lock while others look whether somebody has it.
+    """
+    made, looked_at, locked, written = (threading.Event() for _ in range(4))
+    flock, opening = fcntl.flock, threading.current_thread()
+
+    def stepped(descriptor: int, operation: int) -> None:
+        if threading.current_thread() is not opening:
+            made.set()
+            looked_at.wait(10)
+            try:
+                flock(descriptor, operation)
+            finally:
+                locked.set()
+            return
+        flock(descriptor, operation)
+        if Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".pack" and not written.is_set():
+            looked_at.set()
+            (written if operation == fcntl.LOCK_UN else locked).wait(0.2)
+
+    def fsync(descriptor: int) -> None:
+        os.fsync(descriptor)
+        written.set()
+
+    with closing(PackStore(path, disk=Disk(fsync=fsync))) as store, ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(fcntl, "flock", stepped)
+        putting = pool.submit(put, store, 1)
+        made.wait(10)
+        with closing(PackStore(path)) as other:
+            putting.result()
+            assert [pack.is_sealed for pack in other.index.packs()] == [False]
+            assert present(other) == {1}
+
+
+def test_pack_that_another_ends_with_nothing_in_it_at_that_moment_keeps_nobody_from_opening(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pwrite(descriptor: int, buffer: Octets, offset: int) -> int:
+        if offset:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.pwrite(descriptor, buffer, offset)
+
+    def listed(directory: int) -> list[str]:
+        names = os_listdir(directory)
+        other.close()
+        return names
+
+    os_listdir, other = os.listdir, PackStore(path, disk=Disk(pwrite=pwrite))
+    with pytest.raises(OSError, match="error"):
+        put(other, 1)
+    monkeypatch.setattr(os, "listdir", listed)
+    with closing(PackStore(path)) as store:
+        assert store.index.packs() == []
+    assert not list(path.glob("*.pack"))
