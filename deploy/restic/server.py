@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from ca.errors import InvalidRequest
-from coordinator.http.app import new_application, serve_on
+from coordinator.http.app import ClientGone, new_application, serve_on
 from coordinator.http.listener import start_listening
 from coordinator.http.request_body import body_chunks
 from deploy.base.connection import Connection, read_text
@@ -195,6 +195,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)
         return web.Response(status=status, text=f"{line_of(error)}\n")
     except (ConnectionError, aiohttp.ClientError, TimeoutError) as error:
+        if request.writer.output_size:  # another head would pass for content
+            raise ClientGone("an answer cannot be taken back") from error
         # Whoever asked has gone, or says nothing any more: nobody reads this.
         raise web.HTTPBadRequest(text="The body ended before its end.\n") from error
     state.went_well()
