@@ -152,6 +152,20 @@ PACKS = (
         BEHIND,
     ),
     _of(
+        "pack that is begun at that moment taken for one that was left",
+        _CATCHING_UP,
+        "            return not is_in_use(reader)\n",
+        "            return True\n",
+        BEHIND,
+    ),
+    _of(
+        "pack not begun while another looks at its lock",
+        _FILE,
+        "fcntl.LOCK_EX)  # others",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB)  # others",
+        BEHIND,
+    ),
+    _of(
         "blobs of a pack indexed without its removals",
         _CATCHING_UP,
         "stop=start, at_ns=at_ns)  # until",
