@@ -5,8 +5,8 @@
     DIR/packs/*.lock          which processes use the index (`node/packs/users.py`)
 
 A blob that `put` has returned for is durable, and is found by every process of the node. One that `remove`
-has taken is not found any more; where the index or its newest rows are lost it may be back, as a blob that
-nobody asked for.
+has taken is not found any more; where the index or its newest rows are lost, or a process died that was
+rewriting its pack, it may be back, as a blob that nobody asked for.
 
 Content is compared with its SHA-256 when it is read, whatever the index says. If the index contradicts a
 pack, the index is wrong: every process stops asking it and closes it (`heal`), and the last one to do so
