@@ -1,45 +1,43 @@
 """Projects of a GNS3 server into the store, each as it is exported, without a disk in between.
 
-Whether a project has changed is known at the end of its export only. Of one that has a backup the export is
-therefore read first, and sent nowhere; its beginning tells when the topology has changed, and then it is
-stored at once. A new backup gets its fingerprint before its last byte: it is never seen without one.
+Whether a project has changed is known at the end of its export only. An export of up to BUFFERED_BYTES_MAX is
+kept in memory until then. A larger one is stored as it comes if its topology has changed, or if the last run
+found the project changed; else it is only read, and exported again when its end shows a change. A new backup
+gets its fingerprint before its last byte: it is never seen without one.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from ca.errors import Unavailable as ServerUnavailable
 from deploy.base.failures import FAILURES, Failure
-from deploy.gns3.fingerprint import (
-    HEAD_BYTES_MAX,
-    ExportDamaged,
-    ExportScan,
-    Fingerprint,
-    topology_crc32_of_head,
-)
+from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, Missing, end_with_missing
+from deploy.gns3.chains import chains_of, to_continue
+from deploy.gns3.damage import LOOK_UPS_MAX, Damages
+from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting
+from deploy.gns3.fingerprint import HEAD_BYTES_MAX, Fingerprint, topology_crc32_of_head
+from deploy.gns3.identity import BackupTag
 from deploy.gns3.images import push_image
 from deploy.gns3.journal import Journal
+from deploy.gns3.losses import refuse_foreign, refuse_loss
 from deploy.gns3.records import LabProject, ServerImage, is_built_in
 from deploy.gns3.server import Gns3Server, ProjectRuns
-from deploy.gns3.stored import StoredBackup, backups_of, label_of, stored_images
+from deploy.gns3.stored import StoredBackup, label_of, recorded_missing, stored_backups, stored_images
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Gone, NotFound, Unauthorized, Unavailable, UntrustedServer
-from filestore_client.base.records import FileRecord, Project
+from filestore_client.base.records import Project
 from filestore_client.transfer.creating import SMALL_BYTES_MAX
 
-T = TypeVar("T")
-N = TypeVar("N", StoredBackup, StoredBackup | None)
 Status = Literal["stored", "unchanged", "running", "failed"]
 Progress = Callable[[int, int | None], None]
 Bar = Callable[[str], AbstractContextManager[Progress]]
 
 ATTEMPTS_MAX: Final = 2  # of an export that breaks off
-LOOK_UPS_MAX: Final = 8  # at once, of the newest backups
+BUFFERED_BYTES_MAX: Final = 32 << 20  # of an export that is kept in memory until its end is known
 STOPPED_POLL_S: Final = 5.0
 _STORE_IS_GONE: Final = (Unavailable, Unauthorized, UntrustedServer)
 
@@ -48,13 +46,20 @@ class _Unchanged(Exception):
     """What was about to be stored is what the newest backup has."""
 
 
-class ExportBroken(ServerUnavailable):
-    """An export that is not whole, of a server that answers."""
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What an export came to. `stored` None: the newest backup holds the same, and nothing was stored."""
+
+    stored: Project | None
+    missing: Missing
 
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What became of one project. `errors`: what kept it, or images of it, from being stored."""
+    """What became of one project.
+
+    `errors`: what kept it, or images of it, from being stored; `missing`: files that its export lacks.
+    """
 
     project: LabProject
     status: Status
@@ -62,15 +67,20 @@ class BackupResult:
     size_bytes: int = 0
     images: int = 0
     errors: Sequence[Failure] = field(default_factory=tuple)
+    missing: Missing = NOTHING_MISSING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupWishes:
-    """How a run is to be made. `wait_s`: so long for projects that run."""
+    """How a run is to be made. `wait_s`: so long for projects that run.
+
+    `accept_loss`: store projects too that look as if they had lost most of their content.
+    """
 
     bucket_id: str = ""
     with_images: bool = False
     wait_s: float = 0.0
+    accept_loss: bool = False
 
 
 class BackupRun:
@@ -89,6 +99,7 @@ class BackupRun:
         self._server, self._client, self._journal = server, client, journal
         self._wishes, self._bar, self._tell = wishes, bar, tell
         self._owner_id = ""
+        self._damages = Damages(client)
         self._newest: dict[str, StoredBackup | None] = {}
         self._stored_md5s: set[str] | None = None
         self._on_server: list[ServerImage] = []
@@ -129,23 +140,28 @@ class BackupRun:
     async def _back_up(self, project: LabProject) -> BackupResult:
         newest = self._newest[project.project_id]
         began_at = time.time()
-        stored: Project | None = None
+        if not self._wishes.accept_loss:
+            refuse_foreign(project)
         with self._bar(project.name) as progress:
-            if newest is None or not await self._again(project, self._is_unchanged, newest, progress):
-                stored = await self._again(project, self._store, newest, progress)
-        self._journal.good(project.project_id, at=began_at)
-        current = stored
+            outcome = await self._again(project, newest, progress)
+        is_stored = outcome.stored is not None
+        if not is_stored and newest is not None:
+            await self._adopt(newest)
+        has_changed = is_stored and newest is not None
+        self._journal.good(project.project_id, at=began_at, changed=has_changed)
+        current = outcome.stored
         if current is None:
             assert newest is not None
             current = newest.file
         images, errors = await self._store_images(current) if self._wishes.with_images else (0, [])
         return BackupResult(
             project,
-            "stored" if stored is not None else "unchanged",
+            "stored" if is_stored else "unchanged",
             current.file_uuid,
-            stored.size_bytes if stored is not None else 0,
+            current.size_bytes if is_stored else 0,
             images,
             tuple(errors),
+            outcome.missing,
         )
 
     async def _look_up(self, projects: Sequence[LabProject]) -> None:
@@ -157,8 +173,12 @@ class BackupRun:
 
         async def look_up(project: LabProject) -> None:
             async with limit:
-                backups = await backups_of(self._client, project.project_id, owner_id=self._owner_id)
-            self._newest[project.project_id] = backups[-1] if backups else None
+                backups = await stored_backups(self._client, project_id=project.project_id)
+                chain = to_continue(chains_of(backups, self._owner_id), self._server.identity)
+                newest = await self._damages.marked(chain.newest) if chain is not None else None
+            if newest is None or newest.is_damaged:
+                self._journal.not_good(project.project_id)
+            self._newest[project.project_id] = newest
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -167,20 +187,15 @@ class BackupRun:
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
-    async def _again(
-        self,
-        project: LabProject,
-        work: Callable[[LabProject, N, Progress], Awaitable[T]],
-        newest: N,
-        progress: Progress,
-    ) -> T:
-        """What `work` gives, begun anew when the export broke off and the server is still there.
+    async def _again(self, project: LabProject, newest: StoredBackup | None, progress: Progress) -> _Outcome:
+        """The outcome of an export, begun anew when it broke off and the server is still there.
 
         Raises ExportBroken when it breaks off again, Unavailable when the server is gone.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                return await work(project, newest, progress)
+                is_sent = self._journal.has_changed(project.project_id)
+                return await self._export(project, newest, progress, is_sent=is_sent)
             except ServerUnavailable as error:
                 await self._server.projects()
                 if attempt == ATTEMPTS_MAX:
@@ -190,66 +205,130 @@ class BackupRun:
                     ) from error
         raise AssertionError
 
-    async def _is_unchanged(self, project: LabProject, newest: StoredBackup, progress: Progress) -> bool:
-        return await is_unchanged(self._server, project, newest, progress=progress)
+    async def _export(
+        self, project: LabProject, newest: StoredBackup | None, progress: Progress, *, is_sent: bool
+    ) -> _Outcome:
+        """Export once, and store it if it is new.
 
-    async def _store(
-        self, project: LabProject, newest: StoredBackup | None, progress: Progress
-    ) -> Project | None:
-        """The new backup; None when it turned out to be what the newest has, and nothing was stored."""
+        `is_sent` False: a large export is first read without being sent if its topology has not changed.
+        """
+        async with exporting(self._server, project) as export:
+            first, is_whole = await _beginning(export.parts)  # a refusal comes here, before there is a record
+            if is_whole:
+                return await self._store_buffered(project, first, export, newest, progress)
+            head = topology_crc32_of_head(first[:HEAD_BYTES_MAX])
+            is_sent = is_sent or (newest is not None and newest.is_damaged)
+            if newest is None or is_sent or head != newest.fingerprint.topology_crc32:
+                return await self._store_stream(project, first, export, newest, progress)
+            async for _ in export.parts:
+                progress(export.scan.size_bytes, newest.file.size_bytes)
+            end = await export.finish()
+            if await self._is_same(newest, end):
+                return _Outcome(None, end.missing)
+        return await self._export(project, newest, progress, is_sent=True)
+
+    async def _is_same(self, newest: StoredBackup | None, end: ExportEnd) -> bool:
+        """Whether the newest backup holds what an export holds, and records what the export lacks."""
+        if newest is None or not newest.holds(end.fingerprint):
+            return False
+        if not end.missing.count:
+            return True
+        recorded = await recorded_missing(self._client, newest.file)
+        return end.missing == recorded or set(end.missing.names) < set(recorded.names)
+
+    def _tag_of(self, fingerprint: Fingerprint) -> str:
+        """What a backup of this server is marked with."""
+        return BackupTag(fingerprint, self._server.identity).text
+
+    async def _adopt(self, newest: StoredBackup) -> None:
+        """Mark a backup that names no server as one of this server, whose project has the same content."""
+        if not newest.tag.server.id:
+            tag = self._tag_of(newest.fingerprint)
+            await self._client.projects.update(newest.file.file_uuid, version_tag=tag)
+
+    def _check(self, project: LabProject, newest: StoredBackup | None, end: ExportEnd) -> None:
+        if not self._wishes.accept_loss:
+            refuse_loss(project, newest, end)
+
+    async def _store_stream(
+        self,
+        project: LabProject,
+        first: bytes,
+        export: Export,
+        newest: StoredBackup | None,
+        progress: Progress,
+    ) -> _Outcome:
+        """Store an export as it comes. An export that proves to be no new backup at its end is given up."""
         begun: list[str] = []
+        ends: list[ExportEnd] = []
+
+        async def finish() -> Missing:
+            ends.append(end := await export.finish())
+            if await self._is_same(newest, end):
+                raise _Unchanged
+            self._check(project, newest, end)
+            await self._client.projects.update(begun[0], version_tag=self._tag_of(end.fingerprint))
+            return end.missing
+
+        try:
+            content = _marked(first, export.parts, finish)
+            stored = await self._upload(project, content, begun, progress)
+        except _Unchanged:
+            stored = None
+        return _Outcome(stored, ends[0].missing)
+
+    async def _store_buffered(
+        self,
+        project: LabProject,
+        content: bytes,
+        export: Export,
+        newest: StoredBackup | None,
+        progress: Progress,
+    ) -> _Outcome:
+        """Store an export that is in memory as a whole, if it is to be stored; that is known beforehand."""
+        end = await export.finish()
+        if await self._is_same(newest, end):
+            return _Outcome(None, end.missing)
+        self._check(project, newest, end)
+        content = content[:-END_BYTES] + end_with_missing(content[-END_BYTES:], end.missing)
+        stored = await self._upload(project, content, [], progress, version_tag=self._tag_of(end.fingerprint))
+        return _Outcome(stored, end.missing)
+
+    async def _upload(
+        self,
+        project: LabProject,
+        content: bytes | AsyncIterator[bytes],
+        begun: list[str],
+        progress: Progress,
+        **labels: Any,
+    ) -> Project:
+        """Upload an export; its file_uuid is in the journal and in `begun` before its first byte is sent."""
+        name = label_of(project.name)
 
         def created(file_uuid: str) -> None:
             self._journal.begun(file_uuid)
             begun.append(file_uuid)
 
-        async def finish(fingerprint: Fingerprint) -> None:
-            if newest is not None and fingerprint == newest.fingerprint:
-                raise _Unchanged
-            await self._client.projects.update(begun[0], version_tag=fingerprint.tag)
-
-        upload = self._upload_of(project, progress)
-        async with aclosing(self._server.export(project.project_id)) as parts:
-            first, is_whole = await _beginning(parts)  # a refusal comes here, before there is a record
-            if is_whole:
-                return await self._store_small(first, newest, upload)
-            try:
-                stored = await upload(_scanned(first, parts, finish, self._server.name), created=created)
-            except _Unchanged:
-                return None
-            finally:
-                if begun:
-                    await self._settle(begun[0])
+        if not isinstance(content, bytes) or len(content) > SMALL_BYTES_MAX:
+            labels["created"] = created  # else one request has all of it
+        try:
+            stored = await self._client.files.upload(
+                content,
+                kind="project",
+                filename=f"{name}.gns3project",
+                content_type="application/zip",
+                progress=progress,
+                project_id=project.project_id,
+                project_name=name,
+                compression=self._server.compression,
+                bucket_id=self._wishes.bucket_id or None,
+                **labels,
+            )
+        finally:
+            if begun:
+                await self._settle(begun[0])
         assert isinstance(stored, Project)
         return stored
-
-    async def _store_small(
-        self, content: bytes, newest: StoredBackup | None, upload: Callable[..., Awaitable[FileRecord]]
-    ) -> Project | None:
-        """The same for an export that is small: one request has all of it, its fingerprint as well."""
-        scan = ExportScan()
-        scan.feed(content)
-        fingerprint = await _finished(scan, self._server.name)
-        if newest is not None and fingerprint == newest.fingerprint:
-            return None
-        stored = await upload(content, version_tag=fingerprint.tag)
-        assert isinstance(stored, Project)
-        return stored
-
-    def _upload_of(self, project: LabProject, progress: Progress) -> Callable[..., Awaitable[FileRecord]]:
-        """What uploads an export of the project."""
-        name = label_of(project.name)
-        return partial(
-            self._client.files.upload,
-            kind="project",
-            filename=f"{name}.gns3project",
-            content_type="application/zip",
-            progress=progress,
-            project_id=project.project_id,
-            project_name=name,
-            compression=self._server.compression,
-            bucket_id=self._wishes.bucket_id or None,
-        )
 
     async def _settle(self, file_uuid: str) -> None:
         """Forget an upload that has ended. The next run looks at one of which that is not known."""
@@ -275,7 +354,7 @@ class BackupRun:
     async def _store_images(self, stored: Project) -> tuple[int, list[Failure]]:
         """Store the images that a backup names and the store lacks: how many, and what failed."""
         if self._stored_md5s is None:
-            self._stored_md5s = set(await stored_images(self._client))
+            self._stored_md5s = await self._whole_images()
             self._on_server = await self._server.images()
         count = 0
         errors: list[Failure] = []
@@ -304,6 +383,11 @@ class BackupRun:
             except FAILURES as error:
                 errors.append(error)
         return count, errors
+
+    async def _whole_images(self) -> set[str]:
+        """The MD5s of the owner's images. Others may delete theirs; one that is damaged is stored anew."""
+        own = (await stored_images(self._client, self._owner_id)).own
+        return set(await self._damages.whole_images(own))
 
     def _image_named(self, filename: str, md5: str) -> ServerImage | None:
         """The server's image of this content, or where the project says no checksum, of this name."""
@@ -351,12 +435,12 @@ async def is_unchanged(
 
     Raises ProjectRuns, ExportBroken, Unavailable.
     """
-    scan = ExportScan()
+    if newest.is_damaged:
+        return False
     head: bytes | None = b""
-    async with aclosing(server.export(project.project_id)) as parts:
-        async for part in parts:
-            scan.feed(part)
-            progress(scan.size_bytes, newest.file.size_bytes)
+    async with exporting(server, project) as export:
+        async for part in export.parts:
+            progress(export.scan.size_bytes, newest.file.size_bytes)
             if head is None:
                 continue
             head += part
@@ -365,38 +449,28 @@ async def is_unchanged(
                 return False
             if topology_crc32 is not None or len(head) > HEAD_BYTES_MAX:
                 head = None
-    return await _finished(scan, server.name) == newest.fingerprint
+        return newest.holds((await export.finish()).fingerprint)
 
 
 async def _beginning(parts: AsyncIterator[bytes]) -> tuple[bytes, bool]:
-    """The first bytes of an export, and whether they are all of it, which is small then."""
+    """The first bytes of an export, and whether they are all of it."""
     read = bytearray()
     async for part in parts:
         read += part
-        if len(read) > SMALL_BYTES_MAX:
+        if len(read) > BUFFERED_BYTES_MAX:
             return bytes(read), False
     return bytes(read), True
 
 
-async def _scanned(
-    first: bytes,
-    parts: AsyncIterator[bytes],
-    finish: Callable[[Fingerprint], Awaitable[None]],
-    server: str,
+async def _marked(
+    first: bytes, parts: AsyncIterator[bytes], finish: Callable[[], Awaitable[Missing]]
 ) -> AsyncGenerator[bytes, None]:
-    """The parts of an export; at their end `finish` has the fingerprint before the last of them is stored."""
-    scan = ExportScan()
-    scan.feed(first)
-    yield first
+    """The parts of an export; `finish` is awaited before the last of them, and says what they lack."""
+    held = first[-END_BYTES:]
+    yield first[:-END_BYTES]
     async for part in parts:
-        scan.feed(part)
-        yield part
-    await finish(await _finished(scan, server))
-
-
-async def _finished(scan: ExportScan, server: str) -> Fingerprint:
-    """Raises ExportBroken for an export that is not whole."""
-    try:
-        return await asyncio.to_thread(scan.finish)
-    except ExportDamaged as error:
-        raise ExportBroken(f"What GNS3 server {server} sent is no whole export: {error}.") from error
+        passed = held + part
+        held = passed[-END_BYTES:]
+        yield passed[:-END_BYTES]
+    missing = await finish()
+    yield end_with_missing(held, missing)

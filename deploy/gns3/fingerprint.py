@@ -6,27 +6,24 @@ time a project is opened (`NAME.gns3.backup`), which is no part of it.
 """
 
 import hashlib
-import io
 import re
 import struct
-import zipfile
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from deploy.gns3.archive import TOPOLOGY, Archive, read_archive, topology_of
+from deploy.gns3.archive import ExportDamaged as ExportDamaged
+
 TAIL_BYTES_MAX: Final = 32 << 20  # kept of an export; the directory of 250,000 files
 HEAD_BYTES_MAX: Final = 8 << 20  # looked at for the end of the first entry
-TOPOLOGY: Final = "project.gns3"
 _TAG: Final = re.compile(r"gns3-1:([0-9a-f]{8}):([0-9a-f]{40})")
 _LOCAL: Final = struct.Struct("<4s5H3L2H")
 _LOCAL_MAGIC: Final = b"PK\x03\x04"
 _DESCRIPTOR: Final = struct.Struct("<4s3L")
 _DESCRIPTOR_MAGIC: Final = b"PK\x07\x08"
-
-
-class ExportDamaged(Exception):
-    """An export that is not whole, or no project at all."""
+_LOCAL_SLACK_BYTES: Final = 4096  # more than the header of a topology takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,40 +50,65 @@ class ExportScan:
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
 
     def feed(self, part: bytes) -> None:
         """The next bytes."""
         self.size_bytes += len(part)
+        if len(self._head) < HEAD_BYTES_MAX:
+            self._head += part
         self._tail.append(part)
         self._tail_bytes += len(part)
         while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES_MAX:
             self._tail_bytes -= len(self._tail.popleft())
 
+    def archive(self) -> Archive:
+        """The directory, once all bytes were seen. Raises ExportDamaged for what is not whole."""
+        return read_archive(b"".join(self._tail), self.size_bytes)
+
     def finish(self) -> Fingerprint:
         """The fingerprint, once all bytes were seen. Raises ExportDamaged for what is not whole."""
-        return fingerprint_of_tail(b"".join(self._tail), self.size_bytes)
+        return fingerprint_of(self.archive())
+
+    def project_ids(self, archive: Archive) -> list[str]:
+        """The ids that the topologies in the archive name. Raises ExportDamaged.
+
+        GNS3 writes topologies first; one that ends beyond HEAD_BYTES_MAX is left out.
+        """
+        return [
+            str(topology_of(bytes(self._head[entry.header_offset :]), entry).get("project_id", ""))
+            for entry in archive.topologies
+            if entry.header_offset + entry.compress_size + _LOCAL_SLACK_BYTES <= len(self._head)
+            or len(self._head) == self.size_bytes
+        ]
+
+    @property
+    def last_name(self) -> str:
+        """Which file was passing by last, as far as the bytes that are kept tell; "" if they do not."""
+        kept = b"".join(self._tail)
+        at = kept.rfind(_LOCAL_MAGIC)
+        if at < 0 or at + _LOCAL.size > len(kept):
+            return ""
+        *_, name_bytes, _ = _LOCAL.unpack_from(kept, at)
+        name = kept[at + _LOCAL.size : at + _LOCAL.size + name_bytes]
+        return name.decode("utf-8", "replace") if len(name) == name_bytes else ""
 
 
 def fingerprint_of_tail(tail: bytes, size_bytes: int) -> Fingerprint:
     """The fingerprint of a zip of `size_bytes` that ends in `tail`. Raises ExportDamaged."""
-    try:
-        with zipfile.ZipFile(_Tail(tail, size_bytes)) as archive:
-            entries = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
-        raise ExportDamaged(f"it has no directory at its end: {error}") from error
-    if not entries or min(entry.header_offset for entry in entries) != 0:
-        raise ExportDamaged("bytes are missing within it")
-    topology = next((entry for entry in entries if entry.filename == TOPOLOGY), None)
-    if topology is None:
-        raise ExportDamaged(f"it has no {TOPOLOGY}")
+    return fingerprint_of(read_archive(tail, size_bytes))
+
+
+def fingerprint_of(archive: Archive) -> Fingerprint:
+    """The fingerprint of a zip by its directory."""
     lines = sorted(
         f"{entry.CRC:08x} {entry.file_size} {entry.filename}\n"
-        for entry in entries
+        for entry in archive.entries
         if not _is_made_by_opening(entry.filename)
     )
-    return Fingerprint(topology.CRC, _digest(lines))
+    return Fingerprint(archive.topologies[0].CRC, _digest(lines))
 
 
 def topology_crc32_of_head(head: bytes) -> int | None:
@@ -119,35 +141,3 @@ def _digest(lines: Iterable[str]) -> str:
     for line in lines:
         found.update(line.encode("utf-8", "surrogateescape"))
     return found.hexdigest()[:40]
-
-
-class _Tail(io.RawIOBase):
-    """The end of a file, at the place where it stands in the file. Reading before it is an OSError."""
-
-    def __init__(self, tail: bytes, size_bytes: int) -> None:
-        super().__init__()
-        self._tail, self._size_bytes, self._at = tail, size_bytes, 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
-        if base + offset < 0:
-            raise OSError("before the beginning")
-        self._at = base + offset
-        return self._at
-
-    def read(self, length: int = -1) -> bytes:
-        at = self._at - (self._size_bytes - len(self._tail))
-        if at < 0:
-            raise OSError("its directory is too large to be kept")
-        part = self._tail[at:] if length < 0 else self._tail[at : at + length]
-        self._at += len(part)
-        return part

@@ -19,10 +19,14 @@ from ca.secretfiles import make_directory, write_durable
 
 
 class ProjectMemory(msgspec.Struct):
-    """Since when a project is known, and when its newest backup was last known to be as it is. Seconds."""
+    """Since when a project is known, and when its newest backup was last known to be as it is. Seconds.
+
+    `changed`: whether the project had changed since the backup before.
+    """
 
     seen_at: float
     good_at: float = 0.0
+    changed: bool = False
 
 
 class _Content(msgspec.Struct):
@@ -61,10 +65,22 @@ class Journal:
         self._content.projects = {each: known.get(each) or ProjectMemory(seen_at=at) for each in project_ids}
         self._save()
 
-    def good(self, project_id: str, *, at: float) -> None:
-        """The newest backup of a project is as the project is."""
-        self._content.projects.setdefault(project_id, ProjectMemory(seen_at=at)).good_at = at
+    def good(self, project_id: str, *, at: float, changed: bool = False) -> None:
+        """The newest backup of a project is as the project is. `changed`: the one before was not."""
+        memory = self._content.projects.setdefault(project_id, ProjectMemory(seen_at=at))
+        memory.good_at, memory.changed = at, changed
         self._save()
+
+    def has_changed(self, project_id: str) -> bool:
+        """Whether the last run found a change in a project; so the next one probably does, too."""
+        memory = self._content.projects.get(project_id)
+        return memory is not None and memory.changed
+
+    def not_good(self, project_id: str) -> None:
+        """Forget that a project has a good backup: it has none, or the newest turned out to be damaged."""
+        if (memory := self._content.projects.get(project_id)) is not None:
+            memory.good_at = 0.0
+            self._save()
 
     def oldest_good_at(self) -> float | None:
         """Since when the backup of some project may be out of date, at the worst; None without projects.

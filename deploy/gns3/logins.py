@@ -10,6 +10,7 @@ Passwords lie in files of their own, which only this user can read.
 
 import re
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,13 +19,18 @@ import msgspec
 from ca.errors import InvalidRequest, NotFound
 from ca.secretfiles import make_directory, write_durable, write_secret
 from deploy.base.contexts import directory, quoted
+from deploy.gns3.identity import draw_server_id
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _FIELDS_IN_FILES: Final = ("password_file", "compute_password_file", "ca")
 
 
 class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `compute_user` is who may read its images; `ca` is whom to trust, "" for the system's."""
+    """One server. `compute_user` is who may read its images; `ca` is whom to trust, "" for the system's.
+
+    `server_id` tells its backups from those of other servers, see `identity`. `machine` has the addresses of
+    the network cards of the machine where the login was made: a clone of it has others.
+    """
 
     url: str
     user: str = ""
@@ -32,6 +38,12 @@ class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
     compute_user: str = ""
     compute_password_file: str = ""
     ca: str = ""
+    server_id: str = ""
+    machine: str = ""
+
+    def is_cloned(self, cards: frozenset[str]) -> bool:
+        """Whether a machine with these network cards is another one than that of the login. Pure."""
+        return bool(cards and self.machine) and cards.isdisjoint(self.machine.split(","))
 
 
 class ServerLogins(msgspec.Struct, frozen=True):
@@ -67,7 +79,8 @@ def save_login(
 ) -> ServerLogin:
     """Keep a server, or replace the one of this name. Raises InvalidRequest for a bad name, OSError.
 
-    What is a secret goes into a file of its own; the files that `login` names are set here.
+    What is a secret goes into a file of its own; the files that `login` names are set here. Without a
+    `server_id` it gets that of the server at the same URL that this machine knows, or a new one.
     """
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"--name: {name!r} is none: letters, digits, '.', '_' and '-' are.")
@@ -84,8 +97,15 @@ def save_login(
             write_secret(path, text.encode("utf-8") + b"\n")
         else:
             path.unlink(missing_ok=True)
+    servers = read_logins().servers
+    cards = network_cards()
+    known = [each for each in servers.values() if each.url == login.url and not each.is_cloned(cards)]
+    kept["server_id"] = (
+        login.server_id or next((each.server_id for each in known if each.server_id), "") or draw_server_id()
+    )
+    kept["machine"] = ",".join(sorted(cards))
     saved = msgspec.structs.replace(login, **kept)
-    _write(read_logins().servers | {name: saved})
+    _write(servers | {name: saved})
     return saved
 
 
@@ -98,6 +118,15 @@ def forget_login(name: str) -> None:
         path = getattr(login, field)
         if path and Path(path).parent == directory():  # what lies elsewhere is not ours
             Path(path).unlink(missing_ok=True)
+
+
+def network_cards(directory: Path = Path("/sys/class/net")) -> frozenset[str]:
+    """Return the addresses of this machine's network cards; none in a container, and where it is no Linux."""
+    found: set[str] = set()
+    for card in directory.glob("*/device"):
+        with suppress(OSError):
+            found.add((card.parent / "address").read_text("ascii").strip())
+    return frozenset(found)
 
 
 def _write(servers: dict[str, ServerLogin]) -> None:

@@ -1,13 +1,21 @@
-"""Which backups of a project stay: the rules of restic. Pure.
+"""Which backups of a chain stay: the rules of restic. Pure.
+
+The order is that of the log. A backup whose date does not fit into it was made while a clock was wrong, and a
+damaged one may be all that is left of a state: both stay, and a person decides. A damaged one counts for no
+rule, so that it never takes the place of a whole one.
 
 Each rule goes from the newest to the oldest and keeps the newest of each period, for so many periods that
 have a backup. What any rule keeps stays. So `daily=7` are seven days with backups, however long ago.
 """
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+DAMAGED: Final = "damaged"
+OUT_OF_ORDER: Final = "dated out of order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +40,50 @@ _PERIODS: Final[Sequence[tuple[str, Callable[[datetime], tuple[int, ...]]]]] = (
 )
 
 
-def reasons_to_keep(made_at: Sequence[datetime], rules: KeepRules) -> list[list[str]]:
-    """For each backup, in the order given, the rules that keep it; [] for one that goes.
+def reasons_to_keep(
+    made_at: Sequence[datetime], rules: KeepRules, *, damaged: Collection[int] = ()
+) -> list[list[str]]:
+    """For each backup, in the order of the log, the rules that keep it; [] for one that goes.
 
-    Days, weeks (from Monday, ISO 8601) and months are those of the zone that the moments are in.
+    `damaged`: the numbers of those that count for no rule. Days, weeks (from Monday, ISO 8601) and months are
+    those of the zone that the moments are in.
     """
-    newest_first = sorted(range(len(made_at)), key=lambda number: made_at[number], reverse=True)
+    whole = [number for number in range(len(made_at)) if number not in damaged]
+    ordered = [whole[place] for place in in_order([made_at[number] for number in whole])]
     reasons: list[list[str]] = [[] for _ in made_at]
-    for number in newest_first[: rules.last]:
+    for number in damaged:
+        reasons[number].append(DAMAGED)
+    for number in set(whole) - set(ordered):
+        reasons[number].append(OUT_OF_ORDER)
+    for number in whole[::-1][: rules.last]:
         reasons[number].append("last")
     for rule, period_of in _PERIODS:
         left: int = getattr(rules, rule)
         seen: set[tuple[int, ...]] = set()
-        for number in newest_first:
+        for number in reversed(ordered):
             period = period_of(made_at[number])
             if len(seen) < left and period not in seen:
                 seen.add(period)
                 reasons[number].append(rule)
     return reasons
+
+
+def in_order(moments: Sequence[datetime]) -> list[int]:
+    """Return the places of the longest part that never goes back in time: the others are dated out of order.
+
+    Of several that are as long it is the one that ends earliest: a single date in the future is not in it.
+    """
+    ends: list[datetime] = []  # ends[n]: the earliest end of a part of n + 1 moments
+    last: list[int] = []  # its place
+    before: list[int] = []
+    for place, at in enumerate(moments):
+        length = bisect_right(ends, at)
+        before.append(last[length - 1] if length else -1)
+        ends[length:] = [at, *ends[length + 1 :]]
+        last[length:] = [place, *last[length + 1 :]]
+    found: list[int] = []
+    place = last[-1] if last else -1
+    while place >= 0:
+        found.append(place)
+        place = before[place]
+    return found[::-1]

@@ -25,11 +25,13 @@ def is_built_in(filename: str) -> bool:
 
 
 class LabProject(Struct, frozen=True, kw_only=True):
-    """A project of a server. `status` is `opened` or `closed`."""
+    """A project of a server. `status` is `opened` or `closed`; `path` is its folder there."""
 
     project_id: str
     name: str
     status: str = ""
+    path: str = ""
+    auto_close: bool = True
 
 
 class LabNode(Struct, frozen=True, kw_only=True):
@@ -39,6 +41,7 @@ class LabNode(Struct, frozen=True, kw_only=True):
     name: str
     node_type: str
     status: str = "stopped"
+    compute_id: str | None = "local"
 
     @property
     def keeps_project_running(self) -> bool:
@@ -89,6 +92,12 @@ class Notification(Struct, frozen=True, kw_only=True):
 
     action: str
     event: dict[str, object] = {}
+
+
+class ListedFile(Struct, frozen=True, kw_only=True):
+    """A file in the folder of a project, as a compute lists it."""
+
+    path: str
 
 
 class Refusal(Struct, frozen=True, kw_only=True):

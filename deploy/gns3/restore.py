@@ -3,28 +3,46 @@
 Everything that can be known beforehand is looked at before anything is changed: the archive, and for each
 image whether it is there, can be given, or stands in the way. A project that cannot be opened afterwards is
 removed again. Images that were given stay: they are whole, and of use.
+
+GNS3 takes the id of a project from the topology that it finds in a folder. While an archive is unpacked, its
+topology therefore never has the original id, and it is unpacked last: a server that is killed meanwhile lists
+no project, or one that is called unfinished.
 """
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ca.errors import Conflict, NotFound, Unavailable
 from deploy.base.failures import FAILURES
 from deploy.base.printed import printable_name
-from deploy.gns3.fingerprint import TAIL_BYTES_MAX, ExportDamaged, Fingerprint, fingerprint_of_tail
+from deploy.gns3.archive import (
+    Archive,
+    ExportDamaged,
+    Missing,
+    end_with_topology,
+    read_archive,
+    topology_of,
+    topology_span,
+)
+from deploy.gns3.fingerprint import TAIL_BYTES_MAX, fingerprint_of
 from deploy.gns3.images import Progress, image_of, pull_image
 from deploy.gns3.records import LabProject, ServerImage, is_built_in
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import StoredBackup, manifest_of, stored_images
+from deploy.gns3.stored import StoredBackup, StoredImages, manifest_of, stored_images
 from filestore_client import AsyncClient
-from filestore_client.base.records import Image, ManifestImage
+from filestore_client.base.records import ManifestImage
 
 SMALL_TAIL_BYTES: Final = 1 << 20  # enough for the directory of nearly every project
 CLEANING_S_MAX: Final = 30.0
+REVISION_OF_2_2: Final = 9  # the newest format of a topology that GNS3 2.2 reads
+UNFINISHED: Final = "(restore not finished)"
+# What GNS3 sets them to in every project that it imports.
+_IMPORTED: Final = {"auto_open": False, "auto_start": False, "auto_close": True}
 
 Bar = Callable[[str], AbstractContextManager[Progress]]
 
@@ -48,21 +66,53 @@ class ImagePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredExport:
+    """What the archive of a backup says of itself, once it was found to be whole."""
+
+    archive: Archive
+    topology: Mapping[str, Any]
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings that GNS3 does not take over when it imports the project."""
+        return {
+            name: self.topology[name]
+            for name, imported in _IMPORTED.items()
+            if isinstance(self.topology.get(name), bool) and self.topology[name] != imported
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class RestoredProject:
-    """The new project, and what was given to the server for it."""
+    """The new project, and what was given to the server for it.
+
+    `nodes` is None if the project was left closed, as images are missing. `lost_settings` are those that the
+    server did not take; `missing` are files that the backup lacks.
+    """
 
     project: LabProject
     images: int
     unknown_images: Sequence[str]
-    nodes: int
+    nodes: int | None
+    missing_images: Sequence[str]
+    lost_settings: Sequence[str]
+    missing: Missing
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is as the project was when the backup was made."""
+        return not (self.missing_images or self.lost_settings or self.missing.count)
 
 
 def plan_images(
-    wanted: Iterable[ManifestImage], on_server: Iterable[ServerImage], in_store: Mapping[str, Image]
+    wanted: Iterable[ManifestImage], on_server: Iterable[ServerImage], in_store: StoredImages
 ) -> ImagePlan:
-    """What a project's images ask for. A server finds an image by its name alone. Pure."""
+    """What a project's images ask for. A server finds an image by its name alone. Pure.
+
+    Where the project has no MD5 either, an image of its owner is given; anybody may use its name.
+    """
     names = {image.filename: image.checksum for image in on_server}
-    by_name = {image.filename: image for image in in_store.values()}
+    by_name = {image.filename: image for image in in_store.own.values()}
     needed: list[NeededImage] = []
     unknown: list[str] = []
     missing: list[str] = []
@@ -75,7 +125,7 @@ def plan_images(
             if image.md5 and present != image.md5:
                 conflicts.append(f"{image.filename} has the MD5 {present} there, {image.md5} is needed")
             continue
-        stored = in_store.get(image.md5) if image.md5 else by_name.get(image.filename)
+        stored = in_store.visible.get(image.md5) if image.md5 else by_name.get(image.filename)
         if stored is not None:
             needed.append(NeededImage(image_of(stored, filename=image.filename), stored.file_uuid))
             names[image.filename] = stored.md5
@@ -86,24 +136,44 @@ def plan_images(
     return ImagePlan(needed, unknown, missing, conflicts)
 
 
-async def plan_restore(server: Gns3Server, client: AsyncClient, backup: StoredBackup) -> ImagePlan:
-    """Look at everything beforehand. Raises Conflict, NotFound when it cannot succeed; nothing is changed."""
+async def plan_restore(
+    server: Gns3Server, client: AsyncClient, backup: StoredBackup, *, without_images: bool = False
+) -> tuple[StoredExport, ImagePlan]:
+    """Look at everything beforehand; nothing is changed.
+
+    `without_images`: a missing image is no obstacle. Raises Conflict, NotFound when it cannot succeed.
+    """
     manifest = await manifest_of(client, backup)
-    await check_archive(client, backup)
-    plan = plan_images(manifest.images, await server.images(), await stored_images(client))
+    export = await check_archive(client, backup)
+    _check_version(server, backup, export)
+    in_store = await stored_images(client, backup.file.owner_id)
+    plan = plan_images(manifest.images, await server.images(), in_store)
     if plan.conflicts:
         told = printable_name("; ".join(plan.conflicts))
         raise Conflict(
             f"GNS3 server {server.name} has images of the same name with other content: {told}. They are"
             " left as they are; rename them there, or restore to another server."
         )
-    if plan.missing:
+    if plan.missing and not without_images:
         told = printable_name(", ".join(plan.missing))
         raise NotFound(
             f"Images that the project needs are neither on GNS3 server {server.name} nor in the store:"
-            f" {told}. Push them from a server that has them: filestore gns3 images push"
+            f" {told}. Push them from a server that has them: filestore gns3 images push; or restore the"
+            " project without them, which leaves it closed: --without-images"
         )
-    return plan
+    return export, plan
+
+
+def _check_version(server: Gns3Server, backup: StoredBackup, export: StoredExport) -> None:
+    """Raise Conflict for what GNS3 2.2 cannot read: zstd, and the topologies of GNS3 3."""
+    revision = export.topology.get("revision", 0)
+    if server.is_v3 or (not export.archive.has_zstd and revision <= REVISION_OF_2_2):
+        return
+    made_by = printable_name(str(export.topology.get("version", "3")))
+    raise Conflict(
+        f"The backup {backup.file.file_uuid} is of GNS3 {made_by}, and GNS3 {server.version} on {server.name}"
+        " cannot read it. Restore it to a server of GNS3 3."
+    )
 
 
 async def restore(
@@ -114,82 +184,120 @@ async def restore(
     bar: Bar,
     name: str = "",
     start: bool = False,
+    without_images: bool = False,
 ) -> RestoredProject:
     """Make a new project of a backup, open it, and start it or close it again.
 
-    Raises FilestoreError; then the server has no project more than before, unless it only does not start.
+    A project whose images are missing (`without_images`) is not opened. Raises FilestoreError; then the
+    server has no project more than before, unless it only does not start.
     """
-    plan = await plan_restore(server, client, backup)
+    export, plan = await plan_restore(server, client, backup, without_images=without_images)
     for needed in plan.needed:
         with bar(needed.image.filename) as progress:
             await pull_image(server, client, needed.image, needed.file_uuid, progress=progress)
-    project_id = str(uuid.uuid4())
+    project_id, unfinished_id = str(uuid.uuid4()), str(uuid.uuid4())
+    nodes: int | None = None
+    lost = list(export.settings)
     try:
         with bar(backup.file.filename) as progress:
-            project = await _imported(server, client, backup, project_id, name, progress)
-        await server.open(project_id)
-        nodes = await server.nodes(project_id)
-        if not start:
-            await server.act(project_id, "close")
+            content = _renamed(client, backup, export, unfinished_id, progress)
+            async with aclosing(content):
+                wanted = (name or str(export.topology.get("name", "")) or "project").replace("/", "_")
+                project = await server.import_project(project_id, content, name=wanted)
+        if not plan.missing:
+            await server.open(project_id)
+            nodes = len(await server.nodes(project_id))
+            lost = await _set(server, project_id, export.settings)
+            if not start:
+                await server.act(project_id, "close")
     except BaseException as error:
         with suppress(*FAILURES, TimeoutError):
             async with asyncio.timeout(CLEANING_S_MAX):
-                await _remove(server, project_id, is_cut=isinstance(error, Unavailable))
+                await _remove(server, project_id, unfinished_id, is_cut=isinstance(error, Unavailable))
         if isinstance(error, Conflict):
             raise Conflict(f"{error.details} The project was removed again.") from error
         raise
-    if start:
+    if start and nodes is not None:
         try:
             await server.act(project_id, "nodes/start")
         except Conflict as error:
             told = f"{printable_name(project.name)} ({project_id}) is restored, and does not start"
             raise Conflict(f"{told}: {error.details}") from error
-    return RestoredProject(project, len(plan.needed), plan.unknown, len(nodes))
+    return RestoredProject(
+        project, len(plan.needed), plan.unknown, nodes, plan.missing, lost, export.archive.missing
+    )
 
 
-async def check_archive(client: AsyncClient, backup: StoredBackup) -> None:
+async def check_archive(client: AsyncClient, backup: StoredBackup) -> StoredExport:
     """Compare what a stored archive says of itself with the fingerprint that was taken when it was made.
 
     Raises Conflict. A file that is no backup of ours has no fingerprint, but must be whole all the same.
     """
-    found: Fingerprint | None = None
+    try:
+        archive = await _archive_of(client, backup)
+        entry = archive.topologies[-1]  # GNS3 takes the last
+        start, stop = topology_span(entry)
+        stop = min(stop, backup.file.size_bytes)
+        head = b"".join([part async for part in client.files.read(backup.file.file_uuid, start, stop)])
+        topology = await asyncio.to_thread(topology_of, head, entry)
+    except ExportDamaged as error:
+        raise Conflict(f"{backup.file.file_uuid} is no whole export: {error}.") from error
+    if backup.fingerprint.digest and fingerprint_of(archive) != backup.fingerprint:
+        raise Conflict(f"{backup.file.file_uuid} holds something else than its fingerprint says.")
+    return StoredExport(archive, topology)
+
+
+async def _archive_of(client: AsyncClient, backup: StoredBackup) -> Archive:
+    """The directory of a stored archive. Raises ExportDamaged."""
     for tail_bytes in (SMALL_TAIL_BYTES, TAIL_BYTES_MAX):
         start = max(0, backup.file.size_bytes - tail_bytes)
         tail = b"".join([part async for part in client.files.read(backup.file.file_uuid, start)])
         try:
-            found = await asyncio.to_thread(fingerprint_of_tail, tail, backup.file.size_bytes)
-            break
-        except ExportDamaged as error:
-            if start and tail_bytes < TAIL_BYTES_MAX:
-                continue
-            raise Conflict(f"{backup.file.file_uuid} is no whole export: {error}.") from error
-    if backup.fingerprint.digest and found != backup.fingerprint:
-        raise Conflict(f"{backup.file.file_uuid} holds something else than its fingerprint says.")
+            return await asyncio.to_thread(read_archive, tail, backup.file.size_bytes)
+        except ExportDamaged:
+            if not start or tail_bytes == TAIL_BYTES_MAX:
+                raise
+    raise AssertionError
 
 
-async def _imported(
-    server: Gns3Server,
+async def _renamed(
     client: AsyncClient,
     backup: StoredBackup,
-    project_id: str,
-    name: str,
+    export: StoredExport,
+    unfinished_id: str,
     progress: Progress,
-) -> LabProject:
-    size_bytes = backup.file.size_bytes
+) -> AsyncGenerator[bytes, None]:
+    """The archive with another id and name in its topology. GNS3 replaces both at the end of an import.
 
-    async def told() -> AsyncGenerator[bytes, None]:
-        done_bytes = 0
-        async for part in client.files.read(backup.file.file_uuid):
-            done_bytes += len(part)
-            progress(done_bytes, size_bytes)
-            yield part
+    The id must not be that under which the project is imported: GNS3 would take it for a snapshot.
+    """
+    told = f"{export.topology.get('name', '')} {UNFINISHED}"
+    topology = {**export.topology, "project_id": unfinished_id, "name": told, **_IMPORTED}
+    start, done_bytes = export.archive.start, 0
+    async for part in client.files.read(backup.file.file_uuid, 0, start):
+        done_bytes += len(part)
+        progress(done_bytes, start)
+        yield part
+    yield await asyncio.to_thread(end_with_topology, export.archive, json.dumps(topology).encode())
 
-    async with aclosing(told()) as content:
-        return await server.import_project(project_id, content, name=name)
+
+async def _set(server: Gns3Server, project_id: str, settings: Mapping[str, object]) -> list[str]:
+    """Set what an import has reset. Returns the names of settings that the server did not take."""
+    try:
+        if settings:
+            await server.update_project(project_id, settings)
+    except FAILURES:
+        return list(settings)
+    return []
 
 
-async def _remove(server: Gns3Server, project_id: str, *, is_cut: bool) -> None:
-    """Remove a project that is not as it should be; what is unpacked of one that is none yet, too."""
+async def _remove(server: Gns3Server, project_id: str, unfinished_id: str, *, is_cut: bool) -> None:
+    """Remove a project that is not as it should be; what is unpacked of one that is none yet, too.
+
+    A server that was killed and is back may list what it had unpacked, by `unfinished_id`.
+    """
+    with suppress(NotFound):
+        await server.delete_project(unfinished_id)
     try:
         await server.delete_project(project_id)
     except NotFound:

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -27,6 +27,7 @@ from ca.errors import (
     NotFound,
     Unavailable,
 )
+from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.records import (
     EMULATORS,
     FOLDERS,
@@ -35,6 +36,7 @@ from deploy.gns3.records import (
     ControllerImage,
     LabNode,
     LabProject,
+    ListedFile,
     Notification,
     Refusal,
     ServerImage,
@@ -49,6 +51,7 @@ ANSWER_TIMEOUT_S: Final = 120.0  # opening a project makes its nodes, one after 
 # Before an export begins the server fetches what other computes have; an import is unpacked at its end.
 LONG_TIMEOUT_S: Final = 1800.0
 SILENT_S_MAX: Final = 30.0  # of notifications: the server says something every 5 s
+ENDING_S_MAX: Final = 5.0  # for a task that was cancelled
 RETRY_PAUSE_S: Final = 1.0
 READ_BYTES: Final = 256 << 10
 ANSWER_BYTES_MAX: Final = 64 << 20
@@ -81,10 +84,14 @@ _STATUSES: Final[Mapping[int, type[FilestoreError]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Where a server is, who asks, and whom to trust. `root_pem` "" is the system's choice."""
+    """Where a server is, who asks, and whom to trust. `root_pem` "" is the system's choice.
+
+    `server_id` tells its backups from those of other servers, see `identity`.
+    """
 
     name: str
     url: str
+    server_id: str = ""
     user: str = ""
     password: str = ""
     compute_user: str = ""
@@ -100,6 +107,7 @@ class Gns3Server:
 
     def __init__(self, address: ServerAddress, *, deadline_s: float = 30.0) -> None:
         self.name = address.name
+        self.identity = ServerIdentity(address.server_id, address.name)
         self.url = address.url.rstrip("/")
         self.version = ""
         self._address = address
@@ -139,14 +147,28 @@ class Gns3Server:
         return self._api == "v3"
 
     @property
+    def _answer_s(self) -> float:
+        """How long it may take to answer what it can answer at once."""
+        return max(self._deadline_s, 1.0)
+
+    @property
+    def has_compute_credentials(self) -> bool:
+        """Whether requests to its compute can be made."""
+        return not self.is_v3 or bool(self._address.compute_user)
+
+    @property
     def compression(self) -> str:
         """How it packs what it exports, as the store names it."""
         return "zstd" if self.is_v3 else "deflate"
 
     async def projects(self) -> list[LabProject]:
         """Every project that the user may see, by name."""
-        found = await self._call("GET", "/projects", list[LabProject])
+        found = await self._call("GET", "/projects", list[LabProject], timeout_s=self._answer_s)
         return sorted(found, key=lambda project: (project.name, project.project_id))
+
+    async def project(self, project_id: str) -> LabProject:
+        """A project as it is now. Raises NotFound."""
+        return await self._call("GET", f"/projects/{project_id}", LabProject, timeout_s=self._answer_s)
 
     async def nodes(self, project_id: str) -> list[LabNode]:
         """The nodes of a project. Of one that is being opened the answer comes when that is done."""
@@ -156,14 +178,17 @@ class Gns3Server:
         """A project as a portable archive, without images and snapshots.
 
         One that is just being opened would be exported, and saved, without the nodes that it has not yet. The
-        list of its nodes is answered when it has all of them.
+        list of its nodes is answered when it has all of them. A server may be silent for the deadline, or for
+        LONG_TIMEOUT_S if it has to fetch files from other computes first.
 
         Raises ProjectRuns; Unavailable when it is broken off.
         """
-        await self.nodes(project_id)
+        nodes = await self.nodes(project_id)
+        is_local = all(node.compute_id in (None, "local") for node in nodes)
         path = f"/projects/{project_id}/export"
         params = {"compression": self.compression} if self.is_v3 else {}
-        async with self._exchange("GET", path, timeout_s=LONG_TIMEOUT_S, params=params) as response:
+        timeout_s = self._answer_s if is_local else LONG_TIMEOUT_S
+        async with self._exchange("GET", path, timeout_s=timeout_s, params=params) as response:
             async for part in response.content.iter_chunked(READ_BYTES):
                 yield part
 
@@ -186,6 +211,20 @@ class Gns3Server:
         """`close` a project, or `nodes/start` all of its nodes."""
         async with self._exchange("POST", f"/projects/{project_id}/{path}", json={}) as response:
             await response.read()
+
+    async def update_project(self, project_id: str, settings: Mapping[str, object]) -> None:
+        """Change settings of a project, such as `auto_open`."""
+        async with self._exchange("PUT", f"/projects/{project_id}", json=settings) as response:
+            await response.read()
+
+    async def project_files(self, project_id: str) -> list[str]:
+        """The files in the folder of an opened project, by their paths. The server reads each of them.
+
+        Raises NotFound when the compute does not know the project; Forbidden, SignInRefused when it does not
+        take the credentials.
+        """
+        path = f"/compute/projects/{project_id}/files"
+        return [file.path for file in await self._call("GET", path, list[ListedFile], is_compute=True)]
 
     async def delete_project(self, project_id: str) -> None:
         """Delete a project, and its folder."""
@@ -231,7 +270,7 @@ class Gns3Server:
 
         Raises InvalidRequest when there are none, Forbidden when they are not taken.
         """
-        if self.is_v3 and not self._address.compute_user:
+        if not self.has_compute_credentials:
             raise InvalidRequest(
                 f"GNS3 server {self.name}: its images are read with the credentials of its compute, which"
                 " are not known here: sign in again with --compute-user and --compute-password-file"
@@ -264,10 +303,14 @@ class Gns3Server:
             return
         await self._send(f"/compute/{EMULATORS[image.image_type]}/images/{name}", content)
 
-    async def notifications(self) -> AsyncGenerator[Notification, None]:
-        """What happens on the server, until the connection is lost, which raises Unavailable."""
+    async def notifications(self, project_id: str = "") -> AsyncGenerator[Notification, None]:
+        """What happens on the server or in a project, until the connection is lost, which raises Unavailable.
+
+        The server sends the first one, a ping, as soon as it listens for the caller.
+        """
         decode = msgspec.json.Decoder(Notification).decode
-        async with self._exchange("GET", "/notifications", timeout_s=SILENT_S_MAX) as response:
+        path = f"/projects/{project_id}/notifications" if project_id else "/notifications"
+        async with self._exchange("GET", path, timeout_s=SILENT_S_MAX) as response:
             async for line in response.content:
                 try:
                     yield decode(line)
@@ -323,19 +366,27 @@ class Gns3Server:
     ) -> bytes:
         """A request with a body that can be read once; therefore the token is looked at before.
 
-        Raises what reading the content does.
+        Nothing reads `content` any more when this returns or raises. Raises what reading the content does.
         """
         if self.is_v3:
             await self._call("GET", "/access/users/me", dict)
         failures: list[Exception] = []
+        idle = asyncio.Event()
+        idle.set()
 
         async def watched() -> AsyncGenerator[bytes, None]:
-            try:
-                async for part in content:
-                    yield part
-            except Exception as error:  # aiohttp would tell of a lost connection
-                failures.append(error)
-                raise
+            while True:
+                idle.clear()
+                try:
+                    part = await anext(content)
+                except StopAsyncIteration:
+                    return
+                except Exception as error:  # aiohttp would tell of a lost connection
+                    failures.append(error)
+                    raise
+                finally:
+                    idle.set()
+                yield part
 
         try:
             async with self._exchange(
@@ -346,6 +397,10 @@ class Gns3Server:
             if failures:
                 raise failures[0] from None
             raise
+        finally:
+            with suppress(TimeoutError):  # the task that reads the content is cancelled, and may still run
+                async with asyncio.timeout(ENDING_S_MAX):
+                    await idle.wait()
 
     def _decoded(self, answer: bytes, reply_type: type[T], path: str) -> T:
         try:

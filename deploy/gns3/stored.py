@@ -1,39 +1,48 @@
-"""What a store has of GNS3 projects and images: backups by project, images by the MD5 of their content.
+"""What a store has of GNS3 projects and images: backups in the order of the log, images by their MD5.
 
-A backup is a project file whose `version_tag` is a fingerprint. Others, which people have uploaded, are left
-alone by everything here.
+A backup is a project file whose `version_tag` is that of `identity`. Other files are left alone.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ca.errors import Conflict, InvalidRequest, NotFound
-from deploy.base.lookup import is_uuid
-from deploy.base.output import moment
+from ca.errors import Conflict, InvalidRequest
 from deploy.base.printed import printable_name
+from deploy.gns3.archive import Missing, missing_of_tail
 from deploy.gns3.fingerprint import Fingerprint
+from deploy.gns3.identity import BackupTag
 from filestore_client import AsyncClient
 from filestore_client.base.records import Image, Manifest, Project
 
 LABEL_CHARS_MAX: Final = 200  # of a name that becomes a label or a part of one; 255 are the API's
+COMMENT_TAIL_BYTES: Final = 66_000  # enough for the comment of a zip
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBackup:
-    """A backup of a project in the store."""
+    """A backup of a project in the store. `is_damaged`: no node is known to hold it whole."""
 
     file: Project
-    fingerprint: Fingerprint
+    tag: BackupTag
+    is_damaged: bool = False
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What is in it."""
+        return self.tag.fingerprint
 
     @property
     def made_at(self) -> datetime:
-        """When it was begun."""
+        """When it was begun, by the clock of the cluster then. It does not order backups: the log does."""
         return datetime.fromisoformat(self.file.created_at)
+
+    def holds(self, fingerprint: Fingerprint) -> bool:
+        """Whether it can stand for an export with this fingerprint. A damaged one cannot."""
+        return not self.is_damaged and self.fingerprint == fingerprint
 
 
 def label_of(name: str) -> str:
@@ -41,65 +50,14 @@ def label_of(name: str) -> str:
     return _UNFIT.sub("_", name)[:LABEL_CHARS_MAX] or "project"
 
 
-async def backups_of(client: AsyncClient, project_id: str, *, owner_id: str = "") -> list[StoredBackup]:
-    """The backups of one project, the oldest first; those of one owner, or all that are to be seen."""
-    listed = client.projects.list(project_id=project_id, status="available")
-    return _backups([file async for file in listed], owner_id)
+async def stored_backups(client: AsyncClient, *, project_id: str = "") -> list[StoredBackup]:
+    """Return the backups that the caller may see, of one project or all, in the order of the log.
 
-
-async def all_backups(client: AsyncClient, *, owner_id: str = "") -> dict[str, list[StoredBackup]]:
-    """The backups of every project by its id, the oldest first."""
-    found = _backups([file async for file in client.projects.list(status="available")], owner_id)
-    by_project: dict[str, list[StoredBackup]] = defaultdict(list)
-    for backup in found:
-        by_project[backup.file.project_id].append(backup)
-    return dict(by_project)
-
-
-def _backups(files: Iterable[Project], owner_id: str) -> list[StoredBackup]:
-    tagged = [(file, Fingerprint.of_tag(file.version_tag)) for file in files]
-    return sorted(
-        (
-            StoredBackup(file, fingerprint)
-            for file, fingerprint in tagged
-            if fingerprint is not None and owner_id in ("", file.owner_id)
-        ),
-        key=lambda backup: (backup.made_at, backup.file.file_uuid),
-    )
-
-
-async def find_backup(client: AsyncClient, named: str) -> StoredBackup:
-    """The backup that somebody means: a file_uuid, or a project's name or id, and perhaps `@DATE`.
-
-    Without a date it is the newest. A date is a day or a moment, and means the newest that was made until its
-    end. Raises NotFound; Conflict when several projects have the name.
+    Those of other owners are among them: anybody can store a file with somebody else's project id.
     """
-    if is_uuid(named):
-        by_id = await backups_of(client, named)
-        if by_id:
-            return by_id[-1]
-        file = await client.projects.get(named)
-        fingerprint = Fingerprint.of_tag(file.version_tag) or Fingerprint(0, "")
-        return StoredBackup(file, fingerprint)
-    found = await all_backups(client)
-    name, until = named, None
-    candidates = _of_name(found, named)
-    if not candidates and "@" in named:
-        name, _, date = named.rpartition("@")
-        until = end_of(date)
-        candidates = _of_name(found, name)
-    if not candidates:
-        raise NotFound(f"There is no backup of a project named {printable_name(name)!r} that you may see.")
-    if len(candidates) > 1:
-        told = "; ".join(
-            f"{each[-1].file.project_id} (last {moment(each[-1].file.created_at)})" for each in candidates
-        )
-        raise Conflict(f"{len(candidates)} projects have this name; give the id of one: {told}")
-    fitting = [each for each in candidates[0] if until is None or each.made_at <= until]
-    if not fitting:
-        first = moment(candidates[0][0].file.created_at)
-        raise NotFound(f"The first backup of {printable_name(name)!r} is of {first}.")
-    return fitting[-1]
+    listed = client.projects.list(project_id=project_id, status="available")
+    tagged = [(file, BackupTag.parse(file.version_tag)) async for file in listed]
+    return [StoredBackup(file, tag) for file, tag in tagged if tag is not None]
 
 
 def end_of(date: str) -> datetime:
@@ -112,23 +70,22 @@ def end_of(date: str) -> datetime:
     return (found + timedelta(days=1) if is_day else found).astimezone(UTC)
 
 
-def _of_name(found: dict[str, list[StoredBackup]], name: str) -> list[list[StoredBackup]]:
-    """The backups of each project that is called so now, or has this id."""
-    wanted = label_of(name)
-    return [
-        backups
-        for project_id, backups in found.items()
-        if name == project_id or backups[-1].file.project_name == wanted
-    ]
+@dataclass(frozen=True, slots=True)
+class StoredImages:
+    """Available images by their MD5: those of one owner, and those that the caller may see.
+
+    Content is known by its MD5 whoever stored it. A name says something only if the owner has given it.
+    """
+
+    own: Mapping[str, Image]
+    visible: Mapping[str, Image]
 
 
-async def stored_images(client: AsyncClient) -> dict[str, Image]:
-    """Every available image by its MD5; of several with one content the oldest."""
-    found: dict[str, Image] = {}
-    async for image in client.images.list(status="available"):
-        if image.md5:
-            found.setdefault(image.md5, image)
-    return found
+async def stored_images(client: AsyncClient, owner_id: str) -> StoredImages:
+    """Return the images of an owner, and all; of several with one content the owner's, then the oldest."""
+    listed = [image async for image in client.images.list(status="available") if image.md5]
+    own = {image.md5: image for image in reversed(listed) if image.owner_id == owner_id}
+    return StoredImages(own, {image.md5: image for image in reversed(listed)} | own)
 
 
 async def manifest_of(client: AsyncClient, backup: StoredBackup) -> Manifest:
@@ -140,3 +97,9 @@ async def manifest_of(client: AsyncClient, backup: StoredBackup) -> Manifest:
             f" project: {manifest.archive}."
         )
     return manifest
+
+
+async def recorded_missing(client: AsyncClient, file: Project) -> Missing:
+    """Return the files of the project that a backup lacks, as its archive says itself."""
+    start = max(0, file.size_bytes - COMMENT_TAIL_BYTES)
+    return missing_of_tail(b"".join([part async for part in client.files.read(file.file_uuid, start)]))

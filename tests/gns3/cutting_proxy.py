@@ -14,10 +14,16 @@ HOP: Final = {"transfer-encoding", "connection", "content-length", "keep-alive"}
 
 
 class CuttingProxy:
-    """So many bytes of an export pass. `politely`: the rest is left out as if there were none."""
+    """So many bytes of an export pass. `politely`: the rest is left out as if there were none.
 
-    def __init__(self, server: LabServer, *, cut_after: int, politely: bool, cuts: int = 1000) -> None:
+    `silent`: exports of this project are not cut, but silent from then on; all others pass.
+    """
+
+    def __init__(
+        self, server: LabServer, *, cut_after: int, politely: bool, cuts: int = 1000, silent: str = ""
+    ) -> None:
         self.server, self.cut_after, self.politely, self.cuts_left = server, cut_after, politely, cuts
+        self.silent, self._ended = silent, threading.Event()
 
     @contextmanager
     def listening(self) -> Iterator[str]:
@@ -41,6 +47,7 @@ class CuttingProxy:
         try:
             yield f"http://127.0.0.1:{listening.server_address[1]}"
         finally:
+            self._ended.set()
             listening.shutdown()
             thread.join()
             listening.server_close()
@@ -54,7 +61,7 @@ class CuttingProxy:
             onward.request(handler.command, handler.path, body=body, headers=headers)
             response = onward.getresponse()
             left = -1
-            if "/export" in handler.path and self.cuts_left > 0:
+            if f"{self.silent}/export" in handler.path and self.cuts_left > 0:
                 self.cuts_left -= 1
                 left = self.cut_after
             handler.protocol_version = "HTTP/1.1" if left >= 0 and not self.politely else "HTTP/1.0"
@@ -66,10 +73,13 @@ class CuttingProxy:
                 handler.send_header("Content-Length", str(1 << 40))
             handler.send_header("Connection", "close")
             handler.end_headers()
-            while left and (part := response.read(READ_BYTES)):
+            while left and (part := response.read1(READ_BYTES)):
                 sent = part if left < 0 else part[:left]
                 handler.wfile.write(sent)
                 left = left if left < 0 else left - len(sent)
+            if left == 0 and self.silent:
+                handler.wfile.flush()
+                self._ended.wait()
         except (OSError, http.client.HTTPException):
             pass
         finally:

@@ -1,6 +1,7 @@
 """Projects are backed up once, and again when they have changed; restored ones are equal, file by file."""
 
 import json
+import os
 import secrets
 import signal
 import time
@@ -143,7 +144,7 @@ def test_thirty_projects_come_back_equal_on_an_empty_server(
     assert operator.stored_bytes() == before
 
     changed = odd_name(7)
-    old.write(ids[changed], "project-files/qemu/1/hda_disk.qcow2", b"another disk")
+    old.write(ids[changed], "project-files/qemu/1/hda_disk.qcow2", os.urandom(4096))
     night = operator.backup("--all", "--server", "old")
     assert [name for name, status in night.items() if status == "stored"] == [changed]
 

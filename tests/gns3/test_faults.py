@@ -19,6 +19,7 @@ from tests.gns3.cutting_proxy import CuttingProxy
 from tests.gns3.installed import gns3server
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
+from tests.gns3.test_losses import make_socket
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -136,7 +137,7 @@ def test_token_that_ends_in_the_middle_of_an_export_is_renewed(operator: Operato
         name, project_id = large(brief)
         other = "other " + name
         brief.make_project(other)
-        running = operator.start("backup", name, other, "--server", "brief", "--json")
+        running = operator.start("backup", name, other, "--server", "brief", "--json", "--deadline", "120")
         wait_until(in_the_middle(operator, project_id), what="half a backup", timeout_s=60)
         brief.send(signal.SIGSTOP)
         time.sleep(61)  # a minute is the shortest life that a token can have
@@ -220,6 +221,90 @@ def test_server_that_is_killed_during_a_restore_has_nothing_of_it(
     mortal.start()
     assert mortal.projects() == {}
     assert operator.json("restore", name, "--to", "mortal")[0]["name"] == name
+
+
+def test_store_that_fails_during_a_restore_is_told(
+    operator: Operator, old: LabServer, mortal: LabServer
+) -> None:
+    name, _ = large(old)
+    operator.do("backup", name, "--server", "old")
+    running = operator.start("restore", name, "--to", "mortal", "--deadline", "3")
+    arriving = lambda: any(mortal.projects_path.glob("tmp*/project.zip"))  # noqa: E731
+    wait_until(arriving, what="an upload", timeout_s=60)
+    for node in operator.store.nodes:
+        operator.store.kill(node)
+    try:
+        code, _, err = ended(running)
+    finally:
+        for node in operator.store.nodes:
+            operator.store.restart(node)
+        operator.store.wait_healthy()
+    assert code == 6, err
+    assert "Traceback" not in err
+    assert "aclose" not in err
+    assert mortal.projects() == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
+def test_restore_that_is_ended_in_the_middle_leaves_nothing(
+    operator: Operator, old: LabServer, mortal: LabServer, number: signal.Signals
+) -> None:
+    name, _ = large(old)
+    operator.do("backup", name, "--server", "old")
+    running = operator.start("restore", name, "--to", "mortal")
+    arriving = lambda: any(mortal.projects_path.glob("tmp*/project.zip"))  # noqa: E731
+    wait_until(arriving, what="an upload", timeout_s=60)
+    running.send_signal(number)
+    code, _, err = ended(running)
+    assert (code, err.strip()) == (130, "interrupted")
+    assert mortal.projects() == {}
+
+
+@pytest.mark.parametrize("silent_after", [0, 12 * MIB], ids=["at once", "in the middle"])
+def test_project_whose_export_is_silent_fails_in_bounded_time_and_the_others_are_tried(
+    operator: Operator, old: LabServer, silent_after: int
+) -> None:
+    name, project_id = large(old, 60 * MIB)
+    other = "other " + name
+    old.make_project(other)
+    proxy = CuttingProxy(old, cut_after=silent_after, politely=False, silent=project_id)
+    with proxy.listening() as url:
+        operator.do("login", url, "--name", "silent", "--password-file", str(old.password_file))
+        began_at = time.monotonic()
+        statuses_by_name = operator.backup(name, other, "--server", "silent", "--deadline", "3", codes=[6])
+        took_s = time.monotonic() - began_at
+        operator.do("logout", "silent")
+    assert statuses_by_name == {name: "failed", other: "stored"}
+    assert took_s < 60
+    assert statuses(operator, project_id) == []
+
+
+def test_server_that_is_silent_altogether_is_told_in_bounded_time(
+    operator: Operator, mortal: LabServer
+) -> None:
+    name, project_id = large(mortal)
+    running = operator.start("backup", name, "--server", "mortal", "--deadline", "3")
+    wait_until(in_the_middle(operator, project_id), what="half a backup", timeout_s=60)
+    mortal.send(signal.SIGSTOP)
+    began_at = time.monotonic()
+    code, _, err = ended(running)
+    took_s = time.monotonic() - began_at
+    mortal.send(signal.SIGCONT)
+    assert (code, "GNS3 server mortal" in err) == (6, True)
+    assert took_s < 60
+    assert statuses(operator, project_id) == []
+
+
+def test_export_that_fails_says_what_is_at_fault(operator: Operator, old: LabServer) -> None:
+    name, skipped = f"fault {secrets.token_hex(3)}", "project-files/x.sock"
+    project_id = old.make_project(name, {TMP: os.urandom(20 * MIB)})
+    make_socket(old, project_id, skipped)
+    proxy = CuttingProxy(old, cut_after=12 * MIB, politely=False)
+    with proxy.listening() as url:
+        operator.do("login", url, "--name", "cut", "--password-file", str(old.password_file))
+        code, _, err = operator.run("backup", name, "--server", "cut", "--deadline", "5")
+        operator.do("logout", "cut")
+    assert (code, f"The last file that came was {TMP}" in err, skipped in err) == (6, True, True), err
 
 
 def test_full_store_is_told_and_keeps_nothing(old: LabServer, tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ def test_image_that_is_nowhere_is_told_before_anything_is_done(
     assert image in err
     assert "images push" in err
     assert new.projects() == before
+    code, _, err = operator.run("restore", name, "--to", "new", "--without-images")
+    assert (code, image in err, new.projects()[name]["status"]) == (10, True, "closed")
     code, _, err = operator.run("verify", name)
     assert (code, image in err) == (4, True)
 

@@ -58,3 +58,15 @@ def test_running_lab_of_2_2_is_told(operator: Operator, two: LabServer2, tmp_pat
     two.start_nodes(project_id)
     assert operator.backup(name, "--server", "two", codes=[5]) == {name: "running"}
     two.close(project_id)
+
+
+def test_lab_of_3_0_is_refused_by_2_2_in_a_sentence(
+    operator: Operator, two: LabServer2, old: LabServer
+) -> None:
+    name = f"three {secrets.token_hex(3)}"
+    old.make_project(name)
+    operator.do("backup", name, "--server", "old")
+    before, seen = two.projects(), len(two.log)
+    code, _, err = operator.run("restore", name, "--to", "two")
+    assert (code, "is of GNS3 3.0" in err, "Restore it to a server of GNS3 3." in err) == (5, True, True), err
+    assert (two.projects(), "Traceback" in two.log[seen:]) == (before, False)

@@ -4,7 +4,9 @@ from tests.mutants.beliefs import BELIEFS
 from tests.mutants.commands import COMMANDS
 from tests.mutants.consensus import CONSENSUS
 from tests.mutants.content import CONTENT
+from tests.mutants.exports import EXPORTS
 from tests.mutants.grants import GRANTS
+from tests.mutants.labs import LABS
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
 from tests.mutants.restores import RESTORES
@@ -26,6 +28,8 @@ MUTANTS = (
     *RESTORES,
     *RESUMING,
     *SMALL_FILES,
+    *EXPORTS,
+    *LABS,
 )
 
 __all__ = ["MUTANTS"]

@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from ca.errors import Conflict
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILURES, Failure, exit_code_of, line_of, reason_of
+from deploy.base.failures import FAILURES, NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
 from deploy.base.options import Duration
 from deploy.base.output import json_option, print_json, size
 from deploy.base.printed import printable_name
@@ -55,6 +56,11 @@ images_option = click.option(
     metavar="DURATION",
     help="Wait so long for projects that run, and back up each when it has stopped.",
 )
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Back up projects too that shrank by more than half, or lie in the folder of another project.",
+)
 @server_option
 @bucket_option
 @metrics_option
@@ -67,6 +73,7 @@ def backup(
     with_images: bool,
     on_close: bool,
     wait_s: int,
+    accept_loss: bool,
     server: str,
     bucket: str,
     metrics: Path | None,
@@ -76,15 +83,19 @@ def backup(
 
     PROJECT is a name or an id. A project that has not changed since its last backup is not stored again.
 
-    A project that runs cannot be exported: it is told, and the others go on; the exit code is 5 then. After
-    an interruption the same command goes on with the projects that are not backed up yet.
+    A project that runs cannot be exported: it is told, and the others go on; the exit code is 5 then. It is
+    10 if GNS3 left out files of a project. After an interruption the same command goes on with the projects
+    that are not backed up yet.
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
 
     async def work(reached: Gns3Server, client: AsyncClient) -> int:
         wishes = BackupWishes(
-            bucket_id=await bucket_id_of(client, bucket), with_images=with_images, wait_s=float(wait_s)
+            bucket_id=await bucket_id_of(client, bucket),
+            with_images=with_images,
+            wait_s=float(wait_s),
+            accept_loss=accept_loss,
         )
         present = await reached.projects()
         chosen = present if is_all else chosen_projects(present, projects)
@@ -189,6 +200,7 @@ def _tell(result: BackupResult, *, as_json: bool) -> None:
                 "file_uuid": result.file_uuid,
                 "size_bytes": result.size_bytes,
                 "images": result.images,
+                "missing": to_builtins(result.missing),
                 "errors": [line_of(error) for error in result.errors],
             }
         )
@@ -200,6 +212,8 @@ def _tell(result: BackupResult, *, as_json: bool) -> None:
         click.echo(f"{result.file_uuid}  {name}  unchanged")
     if result.images:
         click.echo(f"{name}: {result.images} images stored")
+    if result.missing.count:
+        click.echo(f"filestore: warning: {name}: GNS3 did not export {result.missing.told}", err=True)
     for error in result.errors:
         said = "is running, and was left out" if result.status == "running" else line_of(error)
         click.echo(f"filestore: {name}: {said}", err=True)
@@ -224,8 +238,10 @@ def _summary(results: Sequence[BackupResult]) -> str:
 
 
 def _exit_code(results: Sequence[BackupResult]) -> int:
-    """That of the first failure; a project that runs counts only when nothing else failed."""
+    """The code of the first failure; then that of a project that runs, then that of files left out."""
     failed = [error for each in results if each.status != "running" for error in each.errors]
     if failed:
         return exit_code_of(failed[0])
-    return exit_code_of(Conflict("")) if any(each.status == "running" for each in results) else 0
+    if any(each.status == "running" for each in results):
+        return exit_code_of(Conflict(""))
+    return NEEDS_ATTENTION if any(each.missing.count for each in results) else 0

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import click
 
-from ca.errors import NotFound
+from ca.errors import Conflict, InvalidRequest, NotFound
 from deploy.base.connection import Connection, read_text
 from deploy.base.lookup import find_bucket
 from deploy.base.printed import printable_name
-from deploy.gns3.logins import read_logins
+from deploy.gns3.logins import network_cards, read_logins
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server, ServerAddress
 from filestore_client import AsyncClient
@@ -34,9 +34,21 @@ bucket_option = click.option(
 def address_of(name: str) -> ServerAddress:
     """A server with its secrets; "" is the only one. Raises NotFound, InvalidRequest."""
     found, login = read_logins().find(name)
+    if not login.server_id:
+        raise InvalidRequest(
+            f"The login of {found} is of an older release, which gave servers no identity. Sign in once more:"
+            f" filestore gns3 login {login.url} --name {found}"
+        )
+    if login.is_cloned(network_cards()):
+        raise Conflict(
+            f"The login of {found} was made on another machine, of which this one may be a clone. Sign in"
+            f" here as well, which begins backups of its own: filestore gns3 login {login.url} --name"
+            f" {found}. If it is the same server, continue its backups with --server-id {login.server_id}"
+        )
     return ServerAddress(
         name=found,
         url=login.url,
+        server_id=login.server_id,
         user=login.user,
         password=_read(login.password_file, "the password"),
         compute_user=login.compute_user,

@@ -17,6 +17,7 @@ from deploy.commands.gns3.images import images
 from deploy.commands.gns3.listing import ls
 from deploy.commands.gns3.prune import prune
 from deploy.commands.gns3.restore import restore, verify
+from deploy.gns3.identity import SERVER_ID, draw_server_id
 from deploy.gns3.logins import ServerLogin, forget_login, read_logins, save_login
 from deploy.gns3.server import Gns3Server, ServerAddress
 
@@ -49,6 +50,13 @@ def gns3() -> None:
     type=click.Path(path_type=Path),
     help="Whom to trust for https.  [default: the system's authorities]",
 )
+@click.option(
+    "--server-id",
+    default="",
+    metavar="ID",
+    help="Continue the backups of this server, or `new` for a server that replaced another one at its URL."
+    "  [default: by URL]",
+)
 @names_options
 def login(
     url: str,
@@ -58,17 +66,26 @@ def login(
     compute_user: str,
     compute_password_file: Path | None,
     ca: Path | None,
+    server_id: str,
 ) -> None:
     """Sign in to a GNS3 server, once.
 
-    URL is such as http://10.0.0.9:3080. Passwords are kept in files that only you can read, since GNS3's
-    tokens end after a day; `filestore gns3 logout` removes them.
+    URL is such as http://10.0.0.9:3080. The first login at a URL draws an identity for the server, which
+    `filestore gns3 servers` shows: each server's backups are its own. If the server moves, or is backed up
+    from another machine too, give its identity with --server-id.
+
+    Passwords are kept in files that only you can read, since GNS3's tokens end after a day; `filestore gns3
+    logout` removes them.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
         raise InvalidRequest(f"url: {url!r} is no URL of a GNS3 server: http://HOST:3080 is wanted.")
     if bool(compute_user) != (compute_password_file is not None):
         raise click.UsageError("--compute-user and --compute-password-file go together.")
+    if server_id == "new":
+        server_id = draw_server_id()
+    if server_id and not SERVER_ID.fullmatch(server_id):
+        raise InvalidRequest("--server-id: 16 hexadecimal digits are wanted, see `filestore gns3 servers`.")
     password = _password(password_file)
     compute_password = read_text(compute_password_file, "the password") if compute_password_file else ""
     ca_pem = read_text(ca, "the CA certificate") if ca is not None else ""
@@ -88,8 +105,15 @@ def login(
             return reached.version, len(await reached.projects())
 
     version, count = uvloop.run(work())
-    kept = ServerLogin(url=address.url, user=user, compute_user=compute_user)
-    save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
+    before = read_logins().servers.get(server)
+    kept = ServerLogin(url=address.url, user=user, compute_user=compute_user, server_id=server_id)
+    saved = save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
+    if before is not None and before.server_id not in ("", saved.server_id):
+        click.echo(
+            f"filestore: {server} is another server than before, with backups of its own. If it is the one"
+            f" that was at {before.url}, sign in again with --server-id {before.server_id}",
+            err=True,
+        )
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
         click.echo(f"filestore: warning: the password goes to {parts.hostname} in clear text", err=True)
     told = printable_name(version)
@@ -110,12 +134,14 @@ def servers(as_json: bool) -> None:
     """List the GNS3 servers that are known here."""
     rows = [
         {"name": name, "url": each.url, "user": each.user, "compute_user": each.compute_user}
+        | {"server_id": each.server_id}
         for name, each in sorted(read_logins().servers.items())
     ]
     columns = {
         "name": lambda row: row["name"],
         "url": lambda row: row["url"],
         "user": lambda row: row["user"],
+        "id": lambda row: row["server_id"],
         "images": lambda row: "can be read" if row["compute_user"] else "",
     }
     print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` makes one known.")

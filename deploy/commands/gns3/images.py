@@ -9,7 +9,9 @@ from deploy.base.failures import FAILURES, Failure, exit_code_of, line_of
 from deploy.base.output import json_option, print_json, size
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
+from deploy.commands.gns3.choosing import owner_id_of, owner_option
 from deploy.commands.gns3.connecting import address_of, bucket_id_of, bucket_option, ended_by_sigterm
+from deploy.gns3.damage import Damages
 from deploy.gns3.images import PlannedImage, plan_pull, plan_push, pull_image, push_image
 from deploy.gns3.logins import read_logins
 from deploy.gns3.server import Gns3Server
@@ -68,17 +70,23 @@ def push(
 @images.command()
 @click.argument("named", metavar="IMAGE...", nargs=-1)
 @_shared_options
+@owner_option
 @json_option
 @connection_options
 def pull(
-    connection: Connection, named: tuple[str, ...], servers: tuple[str, ...], dry_run: bool, as_json: bool
+    connection: Connection,
+    named: tuple[str, ...],
+    servers: tuple[str, ...],
+    dry_run: bool,
+    owner: str,
+    as_json: bool,
 ) -> int:
-    """Give GNS3 servers the stored images that they lack.
+    """Give GNS3 servers the images that you have stored and they lack.
 
     IMAGE is a name or an MD5; without one all images are meant. An image of the same name with other content
     is left as it is, and told; the exit code is 5 then.
     """
-    job = _Job(servers, named, dry_run=dry_run, as_json=as_json)
+    job = _Job(servers, named, dry_run=dry_run, as_json=as_json, owner=owner)
     return job.run(connection, [job.pull])
 
 
@@ -115,11 +123,13 @@ class _Job:
         dry_run: bool,
         as_json: bool,
         bucket: str = "",
+        owner: str = "",
     ) -> None:
         known = read_logins()
         names = servers or tuple(sorted(known.servers)) or ("",)
         self._addresses = [address_of(name) for name in names]
         self._named, self._dry_run, self._as_json, self._bucket = named, dry_run, as_json, bucket
+        self._owner = owner
         self._code = 0
         self._pushed: dict[str, Image] = {}
 
@@ -142,7 +152,8 @@ class _Job:
     async def push(self, server: Gns3Server, client: AsyncClient, bars: ProgressBars) -> None:
         """From one server into the store."""
         bucket_id = await bucket_id_of(client, self._bucket)
-        in_store = await stored_images(client)
+        own = (await stored_images(client, await owner_id_of(client, ""))).own
+        in_store = await Damages(client).whole_images(own)
         for planned in plan_push(await server.images(), in_store):
             if not self._is_meant(planned):
                 continue
@@ -159,7 +170,8 @@ class _Job:
 
     async def pull(self, server: Gns3Server, client: AsyncClient, bars: ProgressBars) -> None:
         """From the store to one server."""
-        stored = list((await stored_images(client)).values())
+        owner_id = await owner_id_of(client, self._owner)
+        stored = list((await stored_images(client, owner_id)).own.values())
         for planned in plan_pull(stored, await server.images()):
             if not self._is_meant(planned):
                 continue

@@ -4,6 +4,7 @@ import click
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.output import json_option, moment, print_records, size
+from deploy.commands.gns3.choosing import owner_id_of, owner_option
 from deploy.commands.gns3.connecting import run_with_server, server_option
 from deploy.gns3.listing import ListedImage, ListedProject, list_project
 from deploy.gns3.server import Gns3Server
@@ -17,9 +18,10 @@ from filestore_client import AsyncClient
     "--exact", is_flag=True, help="Read every export to its end, so that a changed disk is noticed too."
 )
 @server_option
+@owner_option
 @json_option
 @connection_options
-def ls(connection: Connection, what: str, exact: bool, server: str, as_json: bool) -> None:
+def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, as_json: bool) -> None:
     """List projects or images, and what the store has of them.
 
     WHAT is projects or images. Whether a project has changed since its last backup is told by its topology;
@@ -27,7 +29,8 @@ def ls(connection: Connection, what: str, exact: bool, server: str, as_json: boo
     """
 
     async def work(reached: Gns3Server, client: AsyncClient) -> tuple[list[ListedProject], list[ListedImage]]:
-        stored = await stored_images(client)
+        owner_id = await owner_id_of(client, owner)
+        stored = (await stored_images(client, owner_id)).visible
         if what == "images":
             return [], [
                 ListedImage(
@@ -40,7 +43,11 @@ def ls(connection: Connection, what: str, exact: bool, server: str, as_json: boo
                 for image in await reached.images()
             ]
         projects = await reached.projects()
-        return [await list_project(reached, client, each, set(stored), exact=exact) for each in projects], []
+        md5s = set(stored)
+        return [
+            await list_project(reached, client, each, md5s, owner_id=owner_id, exact=exact)
+            for each in projects
+        ], []
 
     projects, images = run_with_server(connection, server, work)
     if what == "images":
@@ -65,11 +72,18 @@ def ls(connection: Connection, what: str, exact: bool, server: str, as_json: boo
             "backups": lambda project: project.backups,
             "last": lambda project: moment(project.last_backup),
             "changed": lambda project: project.changed,
+            "of": _server_told,
             "images": _images_told,
+            "missing": lambda project: f"{project.files_missing} files" if project.files_missing else "",
         },
         as_json=as_json,
         empty="No projects that you may see.",
     )
+
+
+def _server_told(project: ListedProject) -> str:
+    """Nothing where the backups are of this server, as they should be."""
+    return "unknown server" if project.backups and not project.server_id else ""
 
 
 def _images_told(project: ListedProject) -> str:

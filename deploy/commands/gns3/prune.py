@@ -1,13 +1,19 @@
 """`filestore gns3 prune`: which backups stay, project by project."""
 
+import asyncio
+from collections.abc import Sequence
+
 import click
 
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILURES, exit_code_of, line_of
+from deploy.base.failures import FAILURES, NEEDS_ATTENTION, exit_code_of, line_of
 from deploy.base.output import json_option, moment, print_json
 from deploy.base.printed import printable_name
-from deploy.gns3.prune import KeepRules, reasons_to_keep
-from deploy.gns3.stored import StoredBackup, all_backups, label_of
+from deploy.commands.gns3.choosing import from_option
+from deploy.gns3.chains import chains_of
+from deploy.gns3.damage import Damages
+from deploy.gns3.prune import DAMAGED, OUT_OF_ORDER, KeepRules, reasons_to_keep
+from deploy.gns3.stored import StoredBackup, stored_backups
 from filestore_client import AsyncClient
 
 
@@ -34,6 +40,7 @@ from filestore_client import AsyncClient
     "--keep-monthly", "monthly", type=click.IntRange(0), default=0, metavar="N", help="The same of months."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would go and what would stay, and delete nothing.")
+@from_option
 @json_option
 @connection_options
 def prune(
@@ -44,12 +51,16 @@ def prune(
     weekly: int,
     monthly: int,
     dry_run: bool,
+    source: str,
     as_json: bool,
 ) -> int:
     """Delete old backups of projects, and keep some.
 
-    What any rule keeps stays, as with restic. The rules are for each project on its own; PROJECT is a name
-    or an id, and without one all are meant. Only your own backups are looked at, and no other files.
+    What any rule keeps stays, as with restic. The rules are for each project of each server on its own;
+    PROJECT is a name or an id, and without one all are meant. Only your own backups are looked at.
+
+    A backup that is damaged, or whose date does not fit the order in which backups were stored, counts for no
+    rule of days. It stays and is reported; the exit code is 10 then.
     """
     rules = KeepRules(last=last, daily=daily, weekly=weekly, monthly=monthly)
     if rules.keep_nothing:
@@ -58,15 +69,15 @@ def prune(
         )
 
     async def work(client: AsyncClient) -> int:
-        owner_id = (await client.whoami()).user_id
-        code = 0
-        for backups in (await all_backups(client, owner_id=owner_id)).values():
-            file = backups[-1].file
-            wanted = {file.project_id, file.project_name}
-            if projects and not wanted & {*projects, *map(label_of, projects)}:
+        damages, code = Damages(client), 0
+        chains = chains_of(await stored_backups(client), (await client.whoami()).user_id)
+        for chain in chains:
+            if projects and not any(chain.is_named(each) for each in projects):
                 continue
-            times = [each.made_at.astimezone() for each in backups]
-            for backup, reasons in zip(backups, reasons_to_keep(times, rules), strict=True):
+            if source and not chain.server.is_named(source):
+                continue
+            decided = await reasons_for(chain.backups, rules, damages)
+            for backup, reasons in zip(chain.backups, decided, strict=True):
                 try:
                     if not reasons and not dry_run:
                         await client.files.delete(backup.file.file_uuid)
@@ -75,18 +86,39 @@ def prune(
                     code = code or exit_code_of(error)
                 else:
                     _tell(backup, reasons, dry_run=dry_run, as_json=as_json)
+                    if needs_a_person := {DAMAGED, OUT_OF_ORDER} & {*reasons}:
+                        told = f"{backup.file.file_uuid} is {needs_a_person.pop()}, and stays"
+                        click.echo(f"filestore: warning: {told}: see docs/gns3.md", err=True)
+                        code = code or NEEDS_ATTENTION
         return code
 
     return connection.run(work)
 
 
+async def reasons_for(backups: Sequence[StoredBackup], rules: KeepRules, damages: Damages) -> list[list[str]]:
+    """As `reasons_to_keep`. If a backup would go, those that would stay in its place are checked first."""
+    times = [backup.made_at.astimezone() for backup in backups]
+    damaged: set[int] = set()
+    checked: set[int] = set()
+    while True:
+        reasons = reasons_to_keep(times, rules, damaged=damaged)
+        unchecked = [number for number, kept in enumerate(reasons) if kept and number not in checked]
+        if all(reasons) or not unchecked:
+            return reasons
+        broken = await asyncio.gather(*(damages.is_broken(backups[number]) for number in unchecked))
+        damaged |= {number for number, is_broken in zip(unchecked, broken, strict=True) if is_broken}
+        checked |= {*unchecked}
+
+
 def _tell(backup: StoredBackup, reasons: list[str], *, dry_run: bool, as_json: bool) -> None:
-    file = backup.file
+    file, of = backup.file, backup.tag.server
     if as_json:
         row = {"file_uuid": file.file_uuid, "project_id": file.project_id, "name": file.project_name}
+        row |= {"server": of.name, "server_id": of.id}
         print_json(
             row | {"created_at": file.created_at, "kept_by": reasons, "deleted": not reasons and not dry_run}
         )
         return
     done = f"kept: {', '.join(reasons)}" if reasons else ("would go" if dry_run else "deleted")
-    click.echo(f"{file.file_uuid}  {printable_name(file.project_name)}  {moment(file.created_at)}  {done}")
+    named = f"{file.file_uuid}  {printable_name(file.project_name)}  {moment(file.created_at)}"
+    click.echo(f"{named}  {of.shown}  {done}")

@@ -1,18 +1,22 @@
 """`filestore gns3 restore` and `verify`: backups back on a server, for good or to see that they work."""
 
 import click
+from msgspec import to_builtins
 
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import exit_code_of, line_of
+from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of
 from deploy.base.output import json_option, moment, print_json
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
+from deploy.commands.gns3.choosing import from_option, owner_id_of, owner_option
 from deploy.commands.gns3.connecting import run_with_server
+from deploy.gns3.chains import BackupChain, chosen_chains, find_backup
+from deploy.gns3.damage import Damages, require_restorable
 from deploy.gns3.restore import RestoredProject
 from deploy.gns3.restore import restore as restore_backup
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import StoredBackup, all_backups, find_backup, stored_images
-from deploy.gns3.verify import Verdict, verify_restored, verify_stored
+from deploy.gns3.stored import StoredBackup, stored_images
+from deploy.gns3.verify import StoredCheck, Verdict, verify_restored, verify_stored
 from filestore_client import AsyncClient
 
 
@@ -27,41 +31,102 @@ from filestore_client import AsyncClient
 )
 @click.option("--name", default="", help="What the project is called there.  [default: as it was]")
 @click.option("--start", is_flag=True, help="Start its nodes, and leave it open.")
+@click.option(
+    "--without-images",
+    is_flag=True,
+    help="Restore it even if images are missing on the server and in the store; then leave it closed.",
+)
+@from_option
+@owner_option
 @json_option
 @connection_options
-def restore(connection: Connection, named: str, server: str, name: str, start: bool, as_json: bool) -> None:
+def restore(
+    connection: Connection,
+    named: str,
+    server: str,
+    name: str,
+    start: bool,
+    without_images: bool,
+    source: str,
+    owner: str,
+    as_json: bool,
+) -> int:
     """Make a project of a backup, on any GNS3 server.
 
-    The newest backup is taken, or the newest until the end of a day (@2026-11-20) or a moment. Images that
-    the server lacks are given to it first. The new project has an id of its own, and where the name is taken
-    there GNS3 appends a number. It is opened, so that every node has found its image, and closed again.
+    The newest of your backups is restored, or the newest until the end of a day (@2026-11-20) or a moment.
+    If several servers have the project, say which one with --from. A damaged backup is refused.
+
+    Images that the server lacks are given to it first. The new project has an id of its own, and where the
+    name is taken there GNS3 appends a number. It is opened, so that every node has found its image, and
+    closed again. The exit code is 10 if something of the project is missing: files that GNS3 did not export,
+    images, settings.
     """
 
     async def work(reached: Gns3Server, client: AsyncClient) -> tuple[StoredBackup, RestoredProject]:
-        backup = await find_backup(client, named)
+        owner_id = await owner_id_of(client, owner)
+        backup = await find_backup(client, named, owner_id=owner_id, server=source)
+        if backup.file.owner_id != owner_id:
+            click.echo(f"filestore: this backup belongs to {backup.file.owner_id}", err=True)
+        await require_restorable(client, backup)
         with ProgressBars() as bars:
-            return backup, await restore_backup(reached, client, backup, bar=bars.bar, name=name, start=start)
+            return backup, await restore_backup(
+                reached,
+                client,
+                backup,
+                bar=bars.bar,
+                name=name,
+                start=start,
+                without_images=without_images,
+            )
 
     backup, restored = run_with_server(connection, server, work)
-    for image in restored.unknown_images:
-        told = f"{printable_name(image)} has no checksum in the project: the server must find it itself"
-        click.echo(f"filestore: warning: {told}", err=True)
+    return _show(backup, restored, as_json=as_json)
+
+
+def _show(backup: StoredBackup, restored: RestoredProject, *, as_json: bool) -> int:
+    """Print what was restored and what of it is missing; return the exit code."""
+    _warn(restored)
+    code = 0 if restored.is_whole else NEEDS_ATTENTION
     if as_json:
         print_json(
             {
                 "project_id": restored.project.project_id,
                 "name": restored.project.name,
                 "file_uuid": backup.file.file_uuid,
+                "from_server": backup.tag.server.name,
+                "from_server_id": backup.tag.server.id,
                 "nodes": restored.nodes,
                 "images": restored.images,
+                "missing_images": list(restored.missing_images),
+                "lost_settings": list(restored.lost_settings),
+                "missing": to_builtins(restored.missing),
             }
         )
-        return
+        return code
     told = printable_name(restored.project.name)
+    nodes = "left closed" if restored.nodes is None else f"{restored.nodes} nodes"
     click.echo(
-        f"{restored.project.project_id}  {told}  {restored.nodes} nodes, {restored.images} images given;"
-        f" from the backup of {moment(backup.file.created_at)}"
+        f"{restored.project.project_id}  {told}  {nodes}, {restored.images} images given;"
+        f" from the backup of {moment(backup.file.created_at)} of server {backup.tag.server.shown}"
     )
+    return code
+
+
+def _warn(restored: RestoredProject) -> None:
+    """Print what of the project is missing, and which images the server must find itself."""
+    for image in restored.unknown_images:
+        told = f"{printable_name(image)} has no checksum in the project: the server must find it itself"
+        click.echo(f"filestore: warning: {told}", err=True)
+    warnings: list[str] = []
+    if restored.missing_images:
+        images = printable_name(", ".join(restored.missing_images))
+        warnings.append(f"images are missing, and it opens only once the server has them: {images}")
+    if restored.lost_settings:
+        warnings.append(f"settings were not restored: {', '.join(restored.lost_settings)}")
+    if restored.missing.count:
+        warnings.append(f"the backup lacks {restored.missing.told}")
+    for warning in warnings:
+        click.echo(f"filestore: warning: {printable_name(restored.project.name)}: {warning}", err=True)
 
 
 @click.command()
@@ -73,32 +138,49 @@ def restore(connection: Connection, named: str, server: str, name: str, start: b
     metavar="SERVER",
     help="Restore each to this GNS3 server, open it, and delete it there again.",
 )
+@click.option(
+    "--read-data",
+    is_flag=True,
+    help="Read every byte of the newest backups and of their images, and compare the checksums.",
+)
+@from_option
+@owner_option
 @json_option
 @connection_options
-def verify(connection: Connection, projects: tuple[str, ...], server: str, as_json: bool) -> int:
+def verify(
+    connection: Connection,
+    projects: tuple[str, ...],
+    server: str,
+    read_data: bool,
+    source: str,
+    owner: str,
+    as_json: bool,
+) -> int:
     """See that the newest backup of each project works.
 
-    Without --to, archives and images are looked at where they lie: whether each archive is as it was made,
-    and all images that it names are stored. PROJECT is a name or an id; without one all are meant.
+    Without --to, each archive is checked in the store: it is as it was made, the cluster knows of no damage,
+    and every image that it names is stored. Only --read-data finds damage that the cluster has not noticed.
+    PROJECT is a name, an id or a file_uuid; without one all are checked.
     """
 
-    async def newest(client: AsyncClient) -> list[StoredBackup]:
-        if projects:
-            return [await find_backup(client, each) for each in projects]
-        found = [backups[-1] for backups in (await all_backups(client)).values()]
-        return sorted(found, key=lambda backup: backup.file.project_name)
+    async def chains(client: AsyncClient) -> tuple[str, list[BackupChain]]:
+        owner_id = await owner_id_of(client, owner)
+        return owner_id, await chosen_chains(client, projects, owner_id=owner_id, server=source)
 
     async def look(client: AsyncClient) -> int:
-        in_store, code = await stored_images(client), 0
-        for backup in await newest(client):
-            code = _tell(await verify_stored(client, backup, in_store), as_json=as_json) or code
+        owner_id, chosen = await chains(client)
+        in_store, code = (await stored_images(client, owner_id)).visible, 0
+        check = StoredCheck(client=client, damages=Damages(client), in_store=in_store, read_data=read_data)
+        with ProgressBars() as bars:
+            for chain in chosen:
+                code = _tell(await verify_stored(check, chain, bar=bars.bar), as_json=as_json) or code
         return code
 
     async def try_out(reached: Gns3Server, client: AsyncClient) -> int:
         code = 0
         with ProgressBars() as bars:
-            for backup in await newest(client):
-                verdict = await verify_restored(reached, client, backup, bar=bars.bar)
+            for chain in (await chains(client))[1]:
+                verdict = await verify_restored(reached, client, chain, bar=bars.bar)
                 code = _tell(verdict, as_json=as_json) or code
         return code
 
@@ -107,22 +189,33 @@ def verify(connection: Connection, projects: tuple[str, ...], server: str, as_js
 
 def _tell(verdict: Verdict, *, as_json: bool) -> int:
     """A line for one backup; the exit code that it asks for."""
-    file, error = verdict.backup.file, verdict.error
+    file, error, of = verdict.backup.file, verdict.error, verdict.backup.tag.server
     if as_json:
         print_json(
             {
                 "project_id": file.project_id,
                 "name": file.project_name,
                 "file_uuid": file.file_uuid,
+                "server": of.name,
+                "server_id": of.id,
                 "works": error is None,
                 "error": "" if error is None else line_of(error),
+                "missing": to_builtins(verdict.missing),
             }
         )
     elif error is not None:
-        click.echo(f"filestore: {printable_name(file.project_name)}: {line_of(error)}", err=True)
+        named = f"{printable_name(file.project_name)} of server {of.shown}"
+        click.echo(f"filestore: {named}: {line_of(error)}", err=True)
     else:
         seen = "whole" if verdict.nodes is None else f"restored and opened, {verdict.nodes} nodes"
         click.echo(
-            f"{file.file_uuid}  {printable_name(file.project_name)}  {moment(file.created_at)}  {seen}"
+            f"{file.file_uuid}  {printable_name(file.project_name)}  {moment(file.created_at)}  {of.shown}"
+            f"  {seen}"
         )
-    return 0 if error is None else exit_code_of(error)
+    if error is not None:
+        return exit_code_of(error)
+    if verdict.missing.count:
+        name = printable_name(file.project_name)
+        click.echo(f"filestore: warning: {name}: the backup lacks {verdict.missing.told}", err=True)
+        return NEEDS_ATTENTION
+    return 0

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from deploy.gns3.images import plan_pull, plan_push
 from deploy.gns3.records import ServerImage, is_built_in
 from deploy.gns3.restore import plan_images
+from deploy.gns3.stored import StoredImages
 from filestore_client.base.records import Image, ManifestImage
 
 
@@ -36,6 +37,10 @@ def stored(filename: str, md5: str, virt_type: str = "qemu") -> Image:
 
 def in_store(*images: Image) -> Mapping[str, Image]:
     return {image.md5: image for image in images}
+
+
+def all_own(*images: Image) -> StoredImages:
+    return StoredImages(own=in_store(*images), visible=in_store(*images))
 
 
 def test_push_copies_each_content_once() -> None:
@@ -74,7 +79,7 @@ def test_restore_knows_what_it_lacks() -> None:
             ManifestImage(filename="empty8G.qcow2", md5="6"),
         ],
         [on_server("there", "1"), on_server("other", "9")],
-        in_store(stored("renamed", "3"), stored("by-name", "7")),
+        all_own(stored("renamed", "3"), stored("by-name", "7")),
     )
     assert [(each.image.filename, each.file_uuid) for each in plan.needed] == [
         ("given", "uuid of renamed"),
@@ -85,11 +90,20 @@ def test_restore_knows_what_it_lacks() -> None:
     assert [told.split(" ")[0] for told in plan.conflicts] == ["other"]
 
 
+def test_image_of_another_owner_is_given_by_its_content_and_never_by_its_name() -> None:
+    theirs, mine = stored("router.bin", "7"), stored("mine", "8")
+    images = StoredImages(own=in_store(mine), visible=in_store(theirs, mine))
+    wanted = [ManifestImage(filename="a.bin", md5="7"), ManifestImage(filename="router.bin", md5="")]
+    plan = plan_images(wanted, [], images)
+    assert [each.file_uuid for each in plan.needed] == ["uuid of router.bin"]
+    assert list(plan.unknown) == ["router.bin"]
+
+
 def test_two_images_of_one_name_cannot_both_be_there() -> None:
     plan = plan_images(
         [ManifestImage(filename="a", md5="1"), ManifestImage(filename="a", md5="2")],
         [],
-        in_store(stored("a", "1"), stored("b", "2")),
+        all_own(stored("a", "1"), stored("b", "2")),
     )
     assert len(plan.conflicts) == 1
 

@@ -8,7 +8,7 @@ import pytest
 from ca.errors import Conflict, InvalidRequest, NotFound
 from deploy.gns3 import journal
 from deploy.gns3.backup import BackupResult
-from deploy.gns3.logins import ServerLogin, forget_login, read_logins, save_login
+from deploy.gns3.logins import ServerLogin, forget_login, network_cards, read_logins, save_login
 from deploy.gns3.metrics import metrics_text, write_metrics
 from deploy.gns3.records import LabProject
 from deploy.gns3.stored import end_of, label_of
@@ -46,6 +46,42 @@ def test_passwords_lie_in_files_of_their_own_that_only_the_user_reads(tmp_path: 
     assert read_logins().servers == {}
 
 
+def test_each_url_has_an_identity_of_its_own_that_a_new_password_does_not_change() -> None:
+    first = login("lab")
+    assert login("lab").server_id == login("other").server_id == first.server_id
+    forget_login("lab")
+    forget_login("other")
+    again = login("lab")
+    assert again.server_id != first.server_id
+    elsewhere = save_login(
+        "lab", ServerLogin(url="http://10.0.0.10:3080"), password="x", compute_password="", ca_pem=""
+    )
+    assert elsewhere.server_id != again.server_id
+    moved = save_login(
+        "lab",
+        ServerLogin(url="http://10.0.0.11:3080", server_id=first.server_id),
+        password="x",
+        compute_password="",
+        ca_pem="",
+    )
+    assert read_logins().find("lab")[1].server_id == moved.server_id == first.server_id
+
+
+def test_login_of_a_cloned_machine_is_known_and_begins_anew(tmp_path: Path) -> None:
+    net = tmp_path / "net"
+    for name, address in (("eth0/device", "02:aa"), ("eth1/device", "02:bb"), ("veth1/other", "02:cc")):
+        (net / name).mkdir(parents=True)
+        (net / name).with_name("address").write_text(f"{address}\n")
+    cards = network_cards(net)
+    assert cards == {"02:aa", "02:bb"}
+    made = ServerLogin(url="http://127.0.0.1:3080", machine="02:aa,02:bb")
+    assert not made.is_cloned(cards)
+    assert not made.is_cloned(frozenset({"02:bb", "02:ee"}))  # a card was replaced
+    assert made.is_cloned(frozenset({"02:cc"}))
+    assert not made.is_cloned(network_cards(tmp_path / "none"))
+    assert not ServerLogin(url="").is_cloned(cards)
+
+
 def test_server_is_named_where_several_are_known() -> None:
     with pytest.raises(NotFound, match="gns3 login"):
         read_logins().find("")
@@ -75,6 +111,9 @@ def test_journal_is_of_one_run_at_a_time_and_remembers() -> None:
         assert second.oldest_good_at() == 150.0
         second.seen(["p2"], at=170.0)
         assert second.oldest_good_at() == 160.0
+        second.not_good("p2")
+        second.not_good("unknown")
+        assert second.oldest_good_at() == 100.0  # since it was seen first
         second.seen([], at=180.0)
         assert second.oldest_good_at() is None
 

@@ -1,0 +1,162 @@
+"""Chains: the backups of one project of one server, by one owner, in the order of the cluster's log.
+
+A project id alone does not name a project: the machines of a classroom are clones and have the same ids.
+Backups of older releases name no server; those of a project are a chain of their own, until a server whose
+project has the same content adopts the newest.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ca.errors import Conflict, NotFound
+from deploy.base.lookup import is_uuid
+from deploy.base.output import moment
+from deploy.base.printed import printable_name
+from deploy.gns3.fingerprint import Fingerprint
+from deploy.gns3.identity import BackupTag, ServerIdentity
+from deploy.gns3.stored import StoredBackup, end_of, label_of, stored_backups
+from filestore_client import AsyncClient
+from filestore_client.base.errors import NotFound as NoSuchFile
+
+
+@dataclass(frozen=True, slots=True)
+class BackupChain:
+    """At least one backup, in the order of the log: their dates are of clocks that may have been wrong."""
+
+    backups: Sequence[StoredBackup]
+
+    @property
+    def newest(self) -> StoredBackup:
+        """The last one in the log."""
+        return self.backups[-1]
+
+    @property
+    def server(self) -> ServerIdentity:
+        """Which server it is of, with its latest name."""
+        return self.newest.tag.server
+
+    @property
+    def project_id(self) -> str:
+        """GNS3's id of the project."""
+        return self.newest.file.project_id
+
+    @property
+    def project_name(self) -> str:
+        """What the project was called last."""
+        return self.newest.file.project_name
+
+    def is_named(self, named: str) -> bool:
+        """Whether this is the project's id or its latest name."""
+        return named == self.project_id or self.project_name == label_of(named)
+
+
+def chains_of(backups: Iterable[StoredBackup], owner_id: str) -> list[BackupChain]:
+    """Return the chains of one owner. `backups` are in the order of the log. Pure."""
+    found: dict[tuple[str, str], list[StoredBackup]] = defaultdict(list)
+    for backup in backups:
+        if backup.file.owner_id == owner_id:
+            found[backup.tag.server.id, backup.file.project_id].append(backup)
+    return [BackupChain(each) for each in found.values()]
+
+
+def to_continue(chains: Sequence[BackupChain], server: ServerIdentity) -> BackupChain | None:
+    """Return the chain that a server's next backup of a project is compared with. Pure.
+
+    `chains` are those of the project. The server's own chain comes first, then the one of an unknown server.
+    """
+    by_server = {chain.server.id: chain for chain in chains}
+    return by_server.get(server.id) or by_server.get("")
+
+
+def choose(chains: Sequence[BackupChain], named: str) -> StoredBackup:
+    """Return the backup that a project's name or id means, or one of these followed by `@DATE`. Pure.
+
+    Without a date it is the newest. A date is a day or a moment, and means the newest that was made until its
+    end. The chain of an unknown server counts only if no other one has the name.
+
+    Raises NotFound; Conflict if several projects have the name.
+    """
+    name, until = named, None
+    found = [chain for chain in chains if chain.is_named(named)]
+    if not found and "@" in named:
+        name, _, date = named.rpartition("@")
+        until = end_of(date)
+        found = [chain for chain in chains if chain.is_named(name)]
+    if not found:
+        raise NotFound(f"There is no backup of a project named {printable_name(name)!r}.")
+    known = [chain for chain in found if chain.server.id] or found
+    if len(known) > 1:
+        told = "; ".join(
+            f"{each.project_id} of server {each.server.shown} (last {moment(each.newest.file.created_at)})"
+            for each in known
+        )
+        raise Conflict(
+            f"{len(known)} projects have this name; give the id of one, and its server with --from: {told}"
+        )
+    backups = known[0].backups
+    fitting = [each for each in backups if until is None or each.made_at <= until]
+    if not fitting:
+        first = moment(min(backups, key=lambda each: each.made_at).file.created_at)
+        raise NotFound(f"The first backup of {printable_name(name)!r} is of {first}.")
+    return fitting[-1]
+
+
+async def chosen_chains(
+    client: AsyncClient, named: Sequence[str], *, owner_id: str, server: str = ""
+) -> list[BackupChain]:
+    """Return the chains of an owner by the names of their projects: all, or those that are named.
+
+    `named` are names and ids of projects; a file_uuid means a chain of this backup alone. `server` is a name
+    or an id. Raises NotFound if there is none; the error names other owners who have some.
+    """
+    backups = await stored_backups(client)
+    chains = _of_server(backups, owner_id, server)
+    if not named:
+        if not chains:
+            raise NotFound(f"There is no backup of {_whose(owner_id, server)}.{_others(backups, owner_id)}")
+        return sorted(chains, key=lambda chain: (chain.project_name, chain.server.name))
+    chosen: list[BackupChain] = []
+    for each in named:
+        found = [chain for chain in chains if chain.is_named(each)]
+        chosen += found or [BackupChain([await find_backup(client, each, owner_id=owner_id, server=server)])]
+    return chosen
+
+
+async def find_backup(client: AsyncClient, named: str, *, owner_id: str, server: str = "") -> StoredBackup:
+    """Return the backup that a person means: a file_uuid, or what `choose` finds in an owner's chains.
+
+    Raises NotFound, Conflict.
+    """
+    backups = await stored_backups(client)
+    chains = _of_server(backups, owner_id, server)
+    if is_uuid(named) and not any(chain.project_id == named for chain in chains):
+        with suppress(NoSuchFile):
+            file = await client.projects.get(named)
+            return StoredBackup(file, BackupTag.parse(file.version_tag) or BackupTag(Fingerprint(0, "")))
+    try:
+        return choose(chains, named)
+    except NotFound as error:
+        name = named.rpartition("@")[0]
+        meant = [chain for chain in _all_chains(backups) if chain.is_named(named) or chain.is_named(name)]
+        raise NotFound(error.details + _others([each.newest for each in meant], owner_id)) from error
+
+
+def _of_server(backups: Sequence[StoredBackup], owner_id: str, server: str) -> list[BackupChain]:
+    return [each for each in chains_of(backups, owner_id) if not server or each.server.is_named(server)]
+
+
+def _all_chains(backups: Sequence[StoredBackup]) -> list[BackupChain]:
+    owners = {each.file.owner_id for each in backups}
+    return [chain for owner_id in sorted(owners) for chain in chains_of(backups, owner_id)]
+
+
+def _whose(owner_id: str, server: str) -> str:
+    return f"{owner_id} for the GNS3 server {server!r}" if server else owner_id
+
+
+def _others(backups: Iterable[StoredBackup], owner_id: str) -> str:
+    """Tell who else has backups."""
+    owners = sorted({each.file.owner_id for each in backups} - {owner_id})
+    return f" Other owners have some, see --owner: {', '.join(owners)}." if owners else ""

@@ -1,0 +1,103 @@
+"""Whether the store still has what was backed up, as the cluster knows and as reading it shows.
+
+A file that no node holds whole is damaged: its bytes are lost, or repair has yet to put them together. The
+cluster notices when it reads a replica, scrubbing included; until then only reading the content tells.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ca.errors import Conflict
+from deploy.base.failures import FAILURES
+from deploy.base.output import moment
+from deploy.base.printed import printable_name
+from deploy.gns3.images import Progress
+from deploy.gns3.stored import StoredBackup, manifest_of, stored_backups
+from filestore_client import AsyncClient
+from filestore_client.base.records import FileRecord, Image
+
+LOOK_UPS_MAX: Final = 8  # requests at once
+
+
+class Damages:
+    """What the cluster knows of files, asked once for each content."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self.read: set[str] = set()  # contents that were read to their end and are whole
+        self._known: dict[str, bool] = {}
+        self._limit = asyncio.Semaphore(LOOK_UPS_MAX)
+
+    async def is_damaged(self, file: FileRecord) -> bool:
+        """Whether no node holds the content whole."""
+        if file.blob_sha256 not in self._known:
+            async with self._limit:
+                path = f"/api/v1/files/{file.file_uuid}/replicas"
+                answer = await self._client.call("GET", path, dict[str, Any])
+            self._known[file.blob_sha256] = not answer["nodes"]
+        return self._known[file.blob_sha256]
+
+    async def marked(self, backup: StoredBackup) -> StoredBackup:
+        """Return the backup with `is_damaged` as it is."""
+        return replace(backup, is_damaged=await self.is_damaged(backup.file))
+
+    async def whole_images(self, images: Mapping[str, Image]) -> dict[str, Image]:
+        """Return the images that are not damaged, by their MD5."""
+        damaged = await asyncio.gather(*(self.is_damaged(image) for image in images.values()))
+        return {md5: image for (md5, image), lost in zip(images.items(), damaged, strict=True) if not lost}
+
+    async def is_broken(self, backup: StoredBackup) -> bool:
+        """Whether it is damaged, or its archive cannot be read."""
+        if await self.is_damaged(backup.file):
+            return True
+        try:
+            await manifest_of(self._client, backup)
+        except FAILURES:
+            return True
+        return False
+
+    async def require_whole(self, backup: StoredBackup, chain: Sequence[StoredBackup] = ()) -> None:
+        """Raise Conflict for a damaged backup; the error names the newest whole one of its chain."""
+        if not await self.is_damaged(backup.file):
+            return
+        told = (
+            f"The backup {backup.file.file_uuid} of {printable_name(backup.file.project_name)} is damaged:"
+            " no node holds it whole (see `filestore damaged`)."
+        )
+        for other in reversed(chain):
+            if other.file.file_uuid != backup.file.file_uuid and not await self.is_broken(other):
+                made = moment(other.file.created_at)
+                raise Conflict(f"{told} The newest whole one is {other.file.file_uuid}, of {made}.")
+        raise Conflict(f"{told} There is no whole one of this project.")
+
+
+async def require_restorable(client: AsyncClient, backup: StoredBackup) -> None:
+    """Raise Conflict for a damaged backup; the error names the newest whole one of its chain."""
+    file = backup.file
+    others = await stored_backups(client, project_id=file.project_id)
+    of_chain = [
+        each
+        for each in others
+        if each.file.owner_id == file.owner_id and each.tag.server.id == backup.tag.server.id
+    ]
+    await Damages(client).require_whole(backup, of_chain)
+
+
+async def read_through(client: AsyncClient, file: FileRecord, progress: Progress) -> None:
+    """Read a file to its end and compare its checksum. Raises Conflict if it is damaged, FilestoreError."""
+    found, done_bytes = hashlib.sha256(), 0
+    try:
+        async for part in client.files.read(file.file_uuid):
+            found.update(part)
+            done_bytes += len(part)
+            progress(done_bytes, file.size_bytes)
+    except FAILURES as error:
+        if not await Damages(client).is_damaged(file):  # the cluster has noticed it by then
+            raise
+        named = printable_name(file.filename)
+        raise Conflict(f"{named} is damaged: it cannot be read beyond byte {done_bytes}.") from error
+    if found.hexdigest() != file.blob_sha256:
+        raise Conflict(f"{file.file_uuid} has other content than was stored.")

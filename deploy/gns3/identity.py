@@ -1,0 +1,63 @@
+"""Which server a backup is of, and how the store keeps that: in the `version_tag`. Pure.
+
+    gns3-1:TOPOLOGY:DIGEST@SERVER_ID:NAME      such as ...@9f86d081884c7d65:lab
+
+GNS3 has no identity of its own that a cloned machine would not share, so `filestore gns3 login` draws one.
+NAME is what the owner called the server then; only SERVER_ID decides. Backups of older releases have neither.
+"""
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Final, Self
+
+from deploy.gns3.fingerprint import Fingerprint
+
+UNKNOWN: Final = "-"  # stands for the server of a backup that names none; no login is called so
+SERVER_ID: Final = re.compile(r"[0-9a-f]{16}")
+_SERVER: Final = re.compile(rf"({SERVER_ID.pattern}):([A-Za-z0-9][A-Za-z0-9._-]{{0,62}})")
+
+
+def draw_server_id() -> str:
+    """Return a new random identity for a server."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """A server. Two are the same if their `id` is; `name` is for people. Without an id it is unknown."""
+
+    id: str = ""
+    name: str = ""
+
+    @property
+    def shown(self) -> str:
+        """For people: `lab (9f86d081884c7d65)`, or `-` for an unknown server."""
+        return f"{self.name} ({self.id})" if self.id else UNKNOWN
+
+    def is_named(self, named: str) -> bool:
+        """Whether a person who gives this name or id means this server."""
+        return named in (self.id or UNKNOWN, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class BackupTag:
+    """What the `version_tag` of a backup says: what is in it, and which server it is of."""
+
+    fingerprint: Fingerprint
+    server: ServerIdentity = ServerIdentity()
+
+    @property
+    def text(self) -> str:
+        """The tag as it is stored."""
+        server = self.server
+        return f"{self.fingerprint.tag}@{server.id}:{server.name}" if server.id else self.fingerprint.tag
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return what a `version_tag` says; None if it is not that of a backup."""
+        head, at, tail = text.partition("@")
+        fingerprint, server = Fingerprint.of_tag(head), _SERVER.fullmatch(tail)
+        if fingerprint is None or (at and server is None):
+            return None
+        return cls(fingerprint, ServerIdentity(server[1], server[2]) if server else ServerIdentity())

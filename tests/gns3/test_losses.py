@@ -1,0 +1,233 @@
+"""Neither a restore nor a backup takes the place of a whole project or of a whole backup."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deploy.gns3.backup import BUFFERED_BYTES_MAX
+from tests.gns3.installed import VERSION, VERSION_2, gns3server
+from tests.gns3.lab_server import LabServer, LabServer2
+from tests.gns3.operator import Operator
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+MIB: Final = 1 << 20
+DISK: Final = "project-files/qemu/1/hda_disk.qcow2"
+DISK_BYTES: Final = 200 * MIB
+
+
+@pytest.fixture(params=[VERSION, VERSION_2])
+def lab(request: pytest.FixtureRequest, operator: Operator, tmp_path: Path) -> Iterator[LabServer]:
+    """A server of each version for one test, called `lab`."""
+    kind = LabServer2 if request.param == VERSION_2 else LabServer
+    with kind(gns3server(request.param), tmp_path / "lab") as started:
+        if kind is LabServer:
+            operator.login("lab", started)
+        else:
+            operator.do("login", started.url, "--name", "lab", "--password-file", str(started.password_file))
+        yield started
+        operator.do("logout", "lab")
+
+
+def topologies_of(lab: LabServer, project_id: str) -> list[Path]:
+    """The files in GNS3's folder by which it would list this project."""
+    found = []
+    for path in lab.projects_path.glob("*/*.gns3"):
+        try:
+            is_of_it = json.loads(path.read_bytes())["project_id"] == project_id
+        except ValueError:  # half written
+            is_of_it = project_id.encode() in path.read_bytes()
+        if is_of_it:
+            found.append(path)
+    return found
+
+
+def reached(moment: Callable[[], bool], *, timeout_s: float = 120) -> bool:
+    """Whether this moment came; looked for without a pause, as it may last for milliseconds."""
+    give_up_at = time.monotonic() + timeout_s
+    while time.monotonic() < give_up_at:
+        if moment():
+            return True
+    return False
+
+
+def unpacked_bytes(lab: LabServer, known: set[str]) -> int:
+    """How much of a disk lies in a folder that is new; -1 without such a folder."""
+    for folder in os.listdir(lab.projects_path):
+        if folder not in known and not folder.startswith("tmp"):
+            path = lab.projects_path / folder / DISK
+            return path.stat().st_size if path.exists() else 0
+    return -1
+
+
+def test_server_that_is_killed_while_it_imports_keeps_its_project(operator: Operator, lab: LabServer) -> None:
+    name = f"kept {secrets.token_hex(3)}"
+    project_id = lab.make_project(name, {DISK: os.urandom(DISK_BYTES), "project-files/a": b"a"})
+    operator.do("backup", name, "--server", "lab")
+    before = lab.files_of(project_id)
+    for least_bytes in (0, DISK_BYTES // 4, DISK_BYTES):
+        known = set(os.listdir(lab.projects_path))
+        running = operator.start("restore", name, "--to", "lab", "--deadline", "3")
+        assert reached(lambda: unpacked_bytes(lab, known) >= least_bytes)  # noqa: B023
+        lab.kill()
+        _, err = running.communicate(timeout=120)
+        assert running.returncode == 6, err
+        assert [path.parent.name for path in topologies_of(lab, project_id)] == [project_id]
+        lab.start()
+        listed = [each for each in lab.call("GET", "/projects") if each["project_id"] == project_id]
+        assert [Path(each["path"]).name for each in listed] == [project_id]
+        assert lab.files_of(project_id) == before
+    assert operator.backup(name, "--server", "lab") == {name: "unchanged"}
+    restored = operator.json("restore", name, "--to", "lab")[0]
+    assert lab.files_of(restored["project_id"]) == before
+
+
+def test_project_in_the_folder_of_another_is_not_backed_up(operator: Operator, lab: LabServer) -> None:
+    name = f"half {secrets.token_hex(3)}"
+    project_id = lab.make_project(name, {"project-files/a": os.urandom(MIB)})
+    whole = operator.json("backup", name, "--server", "lab")[0]["file_uuid"]
+    lab.kill()
+    half = lab.projects_path / str(uuid.uuid4())
+    half.mkdir()
+    shutil.copy(lab.projects_path / project_id / f"{name}.gns3", half / "project.gns3")
+    (lab.projects_path / project_id).rename(lab.directory / "aside")
+    lab.start()
+    code, _, err = operator.run("backup", name, "--server", "lab")
+    assert (code, half.name in err, "--accept-loss" in err) == (5, True, True), err
+    assert [file["file_uuid"] for file in operator.project_files(project_id=project_id)] == [whole]
+    assert operator.backup(name, "--server", "lab", "--accept-loss") == {name: "stored"}
+
+
+def test_folder_with_two_topologies_is_not_backed_up(operator: Operator, lab: LabServer) -> None:
+    name = f"double {secrets.token_hex(3)}"
+    project_id = lab.make_project(name)
+    folder = lab.projects_path / project_id
+    shutil.copy(folder / f"{name}.gns3", folder / "copy.gns3")
+    code, _, err = operator.run("backup", name, "--server", "lab")
+    assert (code, "2 topologies" in err) == (5, True), err
+    assert operator.project_files(project_id=project_id) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(3 * MIB, MIB), (90 * MIB, 35 * MIB)], ids=["small", "large"])
+def test_project_that_shrank_by_half_is_not_backed_up_until_a_person_says_so(
+    operator: Operator, lab: LabServer, before: int, after: int
+) -> None:
+    name = f"shrunk {secrets.token_hex(3)}"
+    project_id = lab.make_project(name, {DISK: os.urandom(before)})
+    whole = operator.json("backup", name, "--server", "lab")[0]["file_uuid"]
+    lab.write(project_id, DISK, os.urandom(after))
+    code, _, err = operator.run("backup", name, "--server", "lab")
+    assert (code, whole in err, "It has shrunk from" in err, "--accept-loss" in err) == (5, True, True, True)
+    assert [file["file_uuid"] for file in operator.project_files(project_id=project_id)] == [whole]
+    assert operator.backup(name, "--server", "lab", "--accept-loss") == {name: "stored"}
+    assert operator.backup(name, "--server", "lab") == {name: "unchanged"}
+
+
+def make_socket(lab: LabServer, project_id: str, path: str) -> None:
+    """A file that nobody can open, root included."""
+    target = lab.projects_path / project_id / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(f"/proc/self/fd/{directory}/{target.name}")
+    finally:
+        os.close(directory)
+
+
+@pytest.mark.parametrize("size_bytes", [MIB, 40 * MIB], ids=["small", "large"])
+def test_file_that_gns3_cannot_read_is_told_with_the_backup(
+    operator: Operator, lab: LabServer, size_bytes: int
+) -> None:
+    name, skipped = f"skipped {secrets.token_hex(3)}", "project-files/mysql.sock"
+    project_id = lab.make_project(name, {"project-files/a": os.urandom(size_bytes)})
+    make_socket(lab, project_id, skipped)
+    row = operator.json("backup", name, "--server", "lab", codes=[10])[0]
+    assert (row["status"], row["missing"]) == ("stored", {"count": 1, "names": [skipped]})
+    code, out, err = operator.run("backup", name, "--server", "lab")
+    assert (code, "unchanged" in out, skipped in err) == (10, True, True)
+    listed = {each["name"]: each for each in operator.json("ls", "--server", "lab", "--exact")}
+    assert (listed[name]["changed"], listed[name]["files_missing"]) == ("no", 1)
+    for command in (["verify", project_id], ["restore", project_id, "--to", "lab"]):
+        code, _, err = operator.run(*command)
+        assert (code, f"the backup lacks 1 file: {skipped}" in err) == (10, True), err
+    (lab.projects_path / project_id / skipped).unlink()
+    assert operator.backup(project_id, "--server", "lab") == {name: "unchanged"}
+
+
+def test_files_of_an_opened_project_that_gns3_never_exports_are_told(
+    operator: Operator, lab: LabServer
+) -> None:
+    name = f"logs {secrets.token_hex(3)}"
+    left_out = ["project-files/captures/a.pcap", "project-files/notes.log", "project-files/x/inner.gns3"]
+    project_id = lab.make_project(name, dict.fromkeys([*left_out, "project-files/b"], b"x"))
+    assert operator.backup(name, "--server", "lab") == {
+        name: "stored"
+    }  # of a closed project nobody lists them
+    lab.call("POST", f"/projects/{project_id}/open", {})
+    row = operator.json("backup", name, "--server", "lab", codes=[10])[0]
+    assert (row["status"], row["missing"]) == ("stored", {"count": 3, "names": left_out})
+    code, _, err = operator.run("verify", project_id)
+    assert (code, left_out[0] in err) == (10, True)
+    assert lab.projects()[name]["status"] == "opened"
+    lab.close(project_id)
+    assert operator.backup(name, "--server", "lab") == {name: "unchanged"}
+
+
+def test_opened_project_is_not_closed_by_a_backup(operator: Operator, lab: LabServer) -> None:
+    name = f"stays open {secrets.token_hex(3)}"
+    project_id = lab.make_project(name)
+    lab.call("POST", f"/projects/{project_id}/open", {})
+    operator.run("backup", name, "--server", "lab")
+    assert not reached(lambda: lab.projects()[name]["status"] == "closed", timeout_s=8)  # GNS3 waits for 5 s
+    lab.close(project_id)
+
+
+@pytest.mark.parametrize("size_bytes", [MIB, 40 * MIB], ids=["small", "large"])
+def test_changed_project_is_exported_once(operator: Operator, lab: LabServer, size_bytes: int) -> None:
+    name = f"once {secrets.token_hex(3)}"
+    project_id = lab.make_project(name, {DISK: os.urandom(size_bytes)})
+    operator.do("backup", name, "--server", "lab")
+    if size_bytes > BUFFERED_BYTES_MAX:  # after a rest it is read before it is sent
+        lab.write(project_id, DISK, os.urandom(size_bytes))
+        operator.do("backup", name, "--server", "lab")
+    for _ in range(2):
+        lab.write(project_id, DISK, os.urandom(size_bytes))
+        before = lab.log.count(f"Project '{name}' exported in")
+        assert operator.backup(name, "--server", "lab") == {name: "stored"}
+        assert lab.log.count(f"Project '{name}' exported in") == before + 1
+    for _ in range(2):
+        assert operator.backup(name, "--server", "lab") == {name: "unchanged"}
+    backups = operator.project_files(project_id=project_id)
+    assert {file["status"] for file in backups} == {"available"}
+    assert len(backups) == 3 + (size_bytes > BUFFERED_BYTES_MAX)
+
+
+def test_settings_of_a_project_come_back(operator: Operator, lab: LabServer) -> None:
+    name = f"settings {secrets.token_hex(3)}"
+    project_id = lab.make_project(name, nodes=0)
+    wanted = {"auto_open": True, "auto_start": True, "auto_close": False}
+    lab.call("PUT", f"/projects/{project_id}", wanted)
+    operator.do("backup", name, "--server", "lab")
+    restored = operator.json("restore", name, "--to", "lab")[0]
+    project = lab.call("GET", f"/projects/{restored['project_id']}")
+    assert {setting: project[setting] for setting in wanted} == wanted
+    assert (project["status"], restored["lost_settings"]) == ("closed", [])
+
+
+def test_project_whose_name_has_a_slash_comes_back(operator: Operator, lab: LabServer) -> None:
+    name = f"plain {secrets.token_hex(3)}"
+    project_id = lab.make_project(name)
+    lab.call("PUT", f"/projects/{project_id}", {"name": f"a/{name}"})
+    operator.do("backup", project_id, "--server", "lab")
+    restored = operator.json("restore", project_id, "--to", "lab")[0]
+    assert restored["name"] == f"a_{name}"

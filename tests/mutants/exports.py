@@ -1,0 +1,58 @@
+"""Deliberate bugs in backups of GNS3 labs.
+
+Each names the quick test that has to catch it.
+"""
+
+from tests.mutants.mutant import Mutant
+
+_ARCHIVE = "tests/unit/deploy/gns3/test_archive.py::test_"
+_LOSSES = "tests/unit/deploy/gns3/test_losses.py::test_"
+
+EXPORTS = (
+    Mutant(
+        "import unpacks its topology first",
+        (
+            (
+                "deploy/gns3/archive.py",
+                """        made.filelist.extend(others)
+        made.writestr(zipfile.ZipInfo(TOPOLOGY, (1980, 1, 1, 0, 0, 0)), topology)
+""",
+                """        made.writestr(zipfile.ZipInfo(TOPOLOGY, (1980, 1, 1, 0, 0, 0)), topology)
+        made.filelist.extend(others)
+""",
+            ),
+        ),
+        (f"{_ARCHIVE}import_gets_another_topology_and_unpacks_it_last",),
+    ),
+    Mutant(
+        "import keeps a topology with the original id",
+        (
+            (
+                "deploy/gns3/archive.py",
+                "[entry for entry in archive.entries if entry.filename != TOPOLOGY]",
+                "[entry for entry in archive.entries if entry is not archive.topologies[0]]",
+            ),
+        ),
+        (f"{_ARCHIVE}all_topologies_of_an_archive_are_replaced",),
+    ),
+    Mutant(
+        "project in the folder of another is backed up",
+        (("deploy/gns3/losses.py", "if is_uuid(folder) and folder", "if not folder and folder"),),
+        (f"{_LOSSES}project_in_the_folder_of_another_is_refused",),
+    ),
+    Mutant(
+        "export that shrank by half is backed up",
+        (("deploy/gns3/losses.py", "newest.file.size_bytes * SHRUNK_TO", "newest.file.size_bytes * 0"),),
+        (f"{_LOSSES}export_that_is_a_loss_is_refused",),
+    ),
+    Mutant(
+        "export of another project is backed up",
+        (("deploy/gns3/losses.py", "each.lower() != project.project_id.lower()", "not each"),),
+        (f"{_LOSSES}export_that_is_a_loss_is_refused",),
+    ),
+    Mutant(
+        "missing files are not recorded",
+        (("deploy/gns3/archive.py", "if not missing.count or", "if missing.count or"),),
+        (f"{_ARCHIVE}missing_files_are_recorded_in_the_comment_and_change_nothing_else",),
+    ),
+)

@@ -1,0 +1,78 @@
+"""Deliberate bugs in the backups of labs: whose they are, their order, and what damage means."""
+
+from tests.mutants.mutant import Mutant
+
+_CHAINS = "tests/unit/deploy/gns3/test_chains.py::test_"
+_PRUNE = "tests/unit/deploy/gns3/test_prune.py::test_"
+_STATE = "tests/unit/deploy/gns3/test_state.py::test_"
+
+
+def _of(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, ((f"deploy/gns3/{file}.py", old, new),), tests)
+
+
+LABS = (
+    _of(
+        "chain shared by two servers",
+        "chains",
+        "found[backup.tag.server.id, backup.file.project_id]",
+        'found["", backup.file.project_id]',
+        f"{_CHAINS}chain_is_of_one_owner_one_server_and_one_project",
+    ),
+    _of(
+        "backup of a stranger in a chain",
+        "chains",
+        "        if backup.file.owner_id == owner_id:\n",
+        "        if owner_id:\n",
+        f"{_CHAINS}chain_is_of_one_owner_one_server_and_one_project",
+    ),
+    _of(
+        "server goes on with the chain of another one",
+        "chains",
+        'return by_server.get(server.id) or by_server.get("")',
+        "return by_server.get(server.id) or next(iter(chains), None)",
+        f"{_CHAINS}server_goes_on_with_its_own_chain_or_one_of_an_unknown_server",
+    ),
+    _of(
+        "one of two servers with the project is restored",
+        "chains",
+        "    if len(known) > 1:\n",
+        "    if len(known) > 2:\n",
+        f"{_CHAINS}name_of_projects_of_two_servers_is_a_conflict",
+    ),
+    _of(
+        "newest by its date",
+        "chains",
+        "    return fitting[-1]\n",
+        "    return max(fitting, key=lambda each: each.made_at)\n",
+        f"{_CHAINS}order_is_that_of_the_log_and_not_of_the_dates",
+    ),
+    _of(
+        "backup of the future takes the place of the newest",
+        "prune",
+        "for number in whole[::-1][: rules.last]:",
+        "for number in sorted(whole, key=lambda n: made_at[n])[::-1][: rules.last]:",
+        f"{_PRUNE}backup_of_the_future_takes_no_place_and_stays",
+    ),
+    _of(
+        "damaged backup counts",
+        "prune",
+        "if number not in damaged]",
+        "if number >= 0]",
+        f"{_PRUNE}damaged_backup_counts_for_no_rule_and_stays",
+    ),
+    _of(
+        "damaged backup stands for an export",
+        "stored",
+        "return not self.is_damaged and self.fingerprint == fingerprint",
+        "return self.fingerprint == fingerprint",
+        f"{_CHAINS}damaged_backup_stands_for_nothing",
+    ),
+    _of(
+        "another server at the same name has its identity",
+        "logins",
+        "if each.url == login.url and",
+        "if each and",
+        f"{_STATE}each_url_has_an_identity_of_its_own_that_a_new_password_does_not_change",
+    ),
+)

@@ -1,0 +1,117 @@
+"""Which backups belong together, and which one a name means."""
+
+from dataclasses import replace
+
+import pytest
+
+from ca.errors import Conflict, NotFound
+from deploy.gns3.chains import BackupChain, chains_of, choose, to_continue
+from deploy.gns3.fingerprint import Fingerprint
+from deploy.gns3.identity import BackupTag, ServerIdentity, draw_server_id
+from deploy.gns3.stored import StoredBackup
+from filestore_client.base.records import Project
+
+CONTENT = Fingerprint(7, "a" * 40)
+A, B = ServerIdentity("a" * 16, "lab"), ServerIdentity("b" * 16, "lab")
+UNKNOWN = ServerIdentity()
+
+
+def backup(
+    number: int, server: ServerIdentity = A, *, name: str = "ospf", project: str = "p", owner: str = "me"
+) -> StoredBackup:
+    tag = BackupTag(CONTENT, server)
+    file = Project(
+        file_uuid=f"f{number}",
+        bucket_id="b",
+        owner_id=owner,
+        filename="",
+        content_type="",
+        size_bytes=10,
+        blob_sha256="",
+        status="available",
+        expires_at="",
+        created_at=f"2026-11-{number:02}T12:00:00Z",
+        updated_at="",
+        project_id=project,
+        project_name=name,
+        version_tag=tag.text,
+        compression="",
+        include_images=False,
+        include_snapshots=False,
+        is_read_only=False,
+        keep_compute_ids=False,
+        reset_mac_addresses=False,
+    )
+    return StoredBackup(file, tag)
+
+
+def uuids(chains: list[BackupChain]) -> list[list[str]]:
+    return [[each.file.file_uuid for each in chain.backups] for chain in chains]
+
+
+def test_tag_says_content_and_server() -> None:
+    for server in (A, ServerIdentity(draw_server_id(), "a.b-c_D"), UNKNOWN):
+        tag = BackupTag(CONTENT, server)
+        assert BackupTag.parse(tag.text) == tag
+    assert BackupTag.parse(CONTENT.tag) == BackupTag(CONTENT)
+    for text in ("", "v2", f"{CONTENT.tag}@", f"{CONTENT.tag}@lab", f"{CONTENT.tag}@{'A' * 16}:lab"):
+        assert BackupTag.parse(text) is None
+    assert len(BackupTag(CONTENT, ServerIdentity(draw_server_id(), "x" * 63)).text) <= 255
+
+
+def test_chain_is_of_one_owner_one_server_and_one_project() -> None:
+    mine = [backup(1), backup(2, B), backup(3, UNKNOWN), backup(4, project="q"), backup(5)]
+    theirs = backup(6, owner="stranger")
+    assert uuids(chains_of([*mine, theirs], "me")) == [["f1", "f5"], ["f2"], ["f3"], ["f4"]]
+    assert uuids(chains_of([*mine, theirs], "stranger")) == [["f6"]]
+
+
+def test_order_is_that_of_the_log_and_not_of_the_dates() -> None:
+    ahead, newest = backup(20), backup(4)
+    [chain] = chains_of([backup(3), ahead, newest], "me")
+    assert chain.newest is newest
+    assert choose([chain], "ospf") is newest
+    assert choose([chain], "ospf@2026-11-21") is newest
+    assert choose([chain], "ospf@2026-11-03").file.file_uuid == "f3"
+
+
+def test_server_goes_on_with_its_own_chain_or_one_of_an_unknown_server() -> None:
+    of_a, of_b, unknown = (BackupChain([each]) for each in (backup(1), backup(2, B), backup(3, UNKNOWN)))
+    assert to_continue([of_b, unknown, of_a], A) is of_a
+    assert to_continue([of_b, unknown], A) is unknown
+    assert to_continue([of_b], A) is None
+    assert to_continue([], A) is None
+
+
+def test_name_of_projects_of_two_servers_is_a_conflict() -> None:
+    chains = chains_of([backup(1), backup(2, B), backup(3, UNKNOWN)], "me")
+    for named in ("ospf", "p", "ospf@2026-11-30"):
+        with pytest.raises(Conflict, match=f"(?s){A.id}.*{B.id}"):
+            choose(chains, named)
+    assert choose(chains[1:], "ospf").file.file_uuid == "f2"
+    assert choose(chains[2:], "ospf").file.file_uuid == "f3"
+
+
+def test_project_is_found_by_its_latest_name() -> None:
+    chains = chains_of([backup(1, name="old"), backup(2, name="a@b")], "me")
+    assert choose(chains, "a@b").file.file_uuid == "f2"
+    assert choose(chains, "a@b@2026-11-01").file.file_uuid == "f1"
+    with pytest.raises(NotFound, match="'old'"):
+        choose(chains, "old")
+    with pytest.raises(NotFound, match="first backup"):
+        choose(chains, "a@b@2020-01-01")
+
+
+def test_damaged_backup_stands_for_nothing() -> None:
+    whole = backup(1)
+    assert whole.holds(CONTENT)
+    assert not whole.holds(Fingerprint(7, "b" * 40))
+    assert not replace(whole, is_damaged=True).holds(CONTENT)
+
+
+def test_server_is_named_by_name_or_id() -> None:
+    assert A.is_named("lab")
+    assert A.is_named(A.id)
+    assert not A.is_named(B.id)
+    assert UNKNOWN.is_named("-")
+    assert not A.is_named("-")

@@ -1,0 +1,102 @@
+"""Which projects are not backed up without a word, and which files a warning names."""
+
+import msgspec
+import pytest
+
+from ca.errors import Conflict
+from deploy.gns3.archive import NOTHING_MISSING
+from deploy.gns3.export import ExportEnd, skipped_files
+from deploy.gns3.fingerprint import ExportScan, Fingerprint
+from deploy.gns3.identity import BackupTag
+from deploy.gns3.losses import refuse_foreign, refuse_loss
+from deploy.gns3.records import LabProject
+from deploy.gns3.stored import StoredBackup
+from filestore_client.base.records import Project
+from tests.unit.deploy.gns3.test_fingerprint import export
+
+OWN, OTHER = "1b4e28ba-2fa1-41d2-883f-0016d3cca427", "6fa459ea-ee8a-4ca4-894e-db77e160355e"
+
+
+def project(path: str) -> LabProject:
+    return LabProject(project_id=OWN, name="lab", path=path)
+
+
+def newest(size_bytes: int, compression: str = "zstd") -> StoredBackup:
+    text = ("bucket_id", "owner_id", "filename", "content_type", "blob_sha256", "status", "expires_at")
+    flags = ("include_images", "include_snapshots", "is_read_only", "keep_compute_ids", "reset_mac_addresses")
+    fields = {
+        **dict.fromkeys((*text, "created_at", "updated_at", "version_tag", "project_name"), ""),
+        **dict.fromkeys(flags, False),
+        "file_uuid": "f1",
+        "project_id": OWN,
+        "compression": compression,
+        "size_bytes": size_bytes,
+    }
+    return StoredBackup(msgspec.convert(fields, Project), BackupTag(Fingerprint(1, "d")))
+
+
+def end(size_bytes: int, *project_ids: str) -> ExportEnd:
+    return ExportEnd(Fingerprint(1, "e"), size_bytes, "zstd", NOTHING_MISSING, project_ids)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"/opt/projects/{OWN}", f"/opt/projects/{OWN.upper()}/", f"C:\\GNS3\\{OWN}", "/srv/GNS3/lab", ""],
+)
+def test_project_in_a_folder_of_its_own_is_backed_up(path: str) -> None:
+    refuse_foreign(project(path))
+
+
+@pytest.mark.parametrize("path", [f"/opt/projects/{OTHER}", f"/opt/projects/{OTHER}/", f"C:\\GNS3\\{OTHER}"])
+def test_project_in_the_folder_of_another_is_refused(path: str) -> None:
+    with pytest.raises(Conflict, match=OTHER):
+        refuse_foreign(project(path))
+
+
+@pytest.mark.parametrize(
+    ("found", "is_refused"),
+    [
+        (end(500, OWN), False),
+        (end(499, OWN), True),
+        (end(1000, OWN.upper()), False),
+        (end(1000, OTHER), True),
+        (end(1000, OWN, OWN), True),
+        (end(1000), False),  # its topology is too large to be kept
+    ],
+)
+def test_export_that_is_a_loss_is_refused(found: ExportEnd, is_refused: bool) -> None:
+    if is_refused:
+        with pytest.raises(Conflict, match="--accept-loss"):
+            refuse_loss(project(""), newest(1000), found)
+    else:
+        refuse_loss(project(""), newest(1000), found)
+
+
+def test_sizes_of_other_compressions_and_of_nothing_are_not_compared() -> None:
+    refuse_loss(project(""), newest(1000, "deflate"), end(10, OWN))
+    refuse_loss(project(""), None, end(10, OWN))
+
+
+def test_warnings_of_gns3_name_the_files_that_it_left_out() -> None:
+    folder = f"/opt/projects/{OWN}"
+    denied, no_device = "[Errno 13] Permission denied: '/x'", "[Errno 6] No such device or address: '/x'"
+    messages = [
+        f"Could not export file {folder}/project-files/a: b: {denied}",
+        f"Could not export file {folder}/s.sock: {no_device}",
+        "Compute is overloaded",
+    ]
+    assert skipped_files(messages, folder) == ["project-files/a: b", "s.sock"]
+    assert skipped_files(messages[1:], "") == ["s.sock"]
+
+
+def test_export_tells_which_projects_it_holds_and_which_file_came_last() -> None:
+    content = export({"project.gns3": f'{{"project_id": "{OWN}"}}'.encode(), "a/ü": b"x" * 100, "b": b"y"})
+    scan = ExportScan()
+    scan.feed(content)
+    assert scan.project_ids(scan.archive()) == [OWN]
+    broken = ExportScan()
+    broken.feed(content[: content.index(b"b") + 1])
+    assert ExportScan().last_name == ""
+    broken = ExportScan()
+    broken.feed(content[: content.index("a/ü".encode()) + 20])
+    assert broken.last_name == "a/ü"
