@@ -32,7 +32,7 @@ from filestore_client.base.errors import Gone, NotFound, Unauthorized, Unavailab
 from filestore_client.base.records import Project
 from filestore_client.transfer.creating import SMALL_BYTES_MAX
 
-Status = Literal["stored", "unchanged", "running", "failed"]
+Status = Literal["stored", "unchanged", "running", "failed", "gone"]
 Progress = Callable[[int, int | None], None]
 Bar = Callable[[str], AbstractContextManager[Progress]]
 
@@ -147,13 +147,14 @@ class BackupRun:
         is_stored = outcome.stored is not None
         if not is_stored and newest is not None:
             await self._adopt(newest)
-        has_changed = is_stored and newest is not None
-        self._journal.good(project.project_id, at=began_at, changed=has_changed)
         current = outcome.stored
         if current is None:
             assert newest is not None
             current = newest.file
         images, errors = await self._store_images(current) if self._wishes.with_images else (0, [])
+        if not errors:
+            has_changed = is_stored and newest is not None
+            self._journal.good(project.project_id, at=began_at, changed=has_changed)
         return BackupResult(
             project,
             "stored" if is_stored else "unchanged",

@@ -1,14 +1,17 @@
 """What this machine remembers of backups of one server into one cluster, and that only one runs at a time.
 
-    {"unfinished": ["<file_uuid>"], "projects": {"<project_id>": {"seen_at": ..., "good_at": ...}}}
+    {"unfinished": ["<file_uuid>"], "shown_at": ...,
+     "projects": {"<project_id>": {"name": ..., "seen_at": ..., "good_at": ..., "gone_at": ...}}}
+
+A project that the server does not show any more is remembered until a person says that it is gone for good.
 
 It lies in ${XDG_STATE_HOME:-~/.local/state}/filestore/gns3. Lost, it costs nothing but that an upload which a
-killed run began stays for a day, and that the age of backups counts anew.
+killed run began stays for a day, that the age of backups counts anew, and that nobody misses what has gone.
 """
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,22 +19,27 @@ import msgspec
 
 from ca.errors import Conflict
 from ca.secretfiles import make_directory, write_durable
+from deploy.gns3.records import LabProject
 
 
 class ProjectMemory(msgspec.Struct):
     """Since when a project is known, and when its newest backup was last known to be as it is. Seconds.
 
-    `changed`: whether the project had changed since the backup before.
+    `changed`: whether the project had changed since the backup before. `gone_at`: the first run that did not
+    find it; 0 for one that is there.
     """
 
     seen_at: float
     good_at: float = 0.0
     changed: bool = False
+    name: str = ""
+    gone_at: float = 0.0
 
 
 class _Content(msgspec.Struct):
     unfinished: list[str] = []
     projects: dict[str, ProjectMemory] = {}
+    shown_at: float = 0.0  # when the server last showed any project; before, when it was first looked at
 
 
 class Journal:
@@ -59,10 +67,26 @@ class Journal:
         self._content.unfinished = [each for each in self._content.unfinished if each != file_uuid]
         self._save()
 
-    def seen(self, project_ids: list[str], *, at: float) -> None:
-        """These are the projects that there are; the others are forgotten."""
+    def seen(self, projects: Sequence[LabProject], *, at: float) -> None:
+        """These are the projects that the server shows; the others that are known have gone."""
         known = self._content.projects
-        self._content.projects = {each: known.get(each) or ProjectMemory(seen_at=at) for each in project_ids}
+        for project in projects:
+            memory = known.setdefault(project.project_id, ProjectMemory(seen_at=at))
+            memory.name, memory.gone_at = project.name, 0.0
+        for project_id in known.keys() - {project.project_id for project in projects}:
+            known[project_id].gone_at = known[project_id].gone_at or at
+        if projects or not self._content.shown_at:
+            self._content.shown_at = at
+        self._save()
+
+    @property
+    def gone(self) -> dict[str, ProjectMemory]:
+        """The projects that the server does not show any more, by their ids."""
+        return {project_id: memory for project_id, memory in self._content.projects.items() if memory.gone_at}
+
+    def forget(self, project_id: str) -> None:
+        """A project is gone for good."""
+        del self._content.projects[project_id]
         self._save()
 
     def good(self, project_id: str, *, at: float, changed: bool = False) -> None:
@@ -82,12 +106,19 @@ class Journal:
             memory.good_at = 0.0
             self._save()
 
-    def oldest_good_at(self) -> float | None:
-        """Since when the backup of some project may be out of date, at the worst; None without projects.
+    def good_at(self) -> dict[str, float]:
+        """Since when the backup of each project may be out of date, by its id.
 
         A project that was never backed up counts from when it was seen first.
         """
-        return min((each.good_at or each.seen_at for each in self._content.projects.values()), default=None)
+        return {
+            project_id: memory.good_at or memory.seen_at
+            for project_id, memory in self._content.projects.items()
+        }
+
+    def oldest_good_at(self) -> float:
+        """The same of the whole server, at the worst; without projects, since when there are none."""
+        return min(self.good_at().values(), default=self._content.shown_at)
 
     def _save(self) -> None:
         write_durable(self._path, msgspec.json.encode(self._content), mode=0o600)

@@ -1,11 +1,11 @@
 """What a run has done, for the text file collector of Prometheus' node_exporter.
 
 The server's name, which an operator has given it, is the only label that names something: several servers may
-be backed up by one machine. Projects are counted, not named.
+be backed up by one machine. Projects have their ids there, and not their names.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -14,11 +14,16 @@ from prometheus_client.exposition import generate_latest
 from ca.secretfiles import write_durable
 from deploy.gns3.backup import BackupResult
 
-STATUSES = ("stored", "unchanged", "running", "failed")
+STATUSES = ("stored", "unchanged", "running", "failed", "gone")
 
 
 def metrics_text(
-    server: str, results: Sequence[BackupResult], *, ended_at: float, oldest_good_at: float | None
+    server: str,
+    results: Sequence[BackupResult],
+    *,
+    ended_at: float,
+    good_at: Mapping[str, float],
+    oldest_good_at: float,
 ) -> bytes:
     """The exposition of one run. Times are seconds since 1970."""
     registry = CollectorRegistry()
@@ -27,11 +32,17 @@ def metrics_text(
         return Gauge(f"filestore_gns3_{name}", text, ["server", *labels], registry=registry)
 
     gauge("last_run_timestamp_seconds", "When the last run of backups ended.").labels(server).set(ended_at)
-    if oldest_good_at is not None:
-        gauge(
-            "oldest_good_backup_timestamp_seconds",
-            "When each project's backup was known to be as the project is, the longest ago of all projects.",
-        ).labels(server).set(oldest_good_at)
+    good = gauge(
+        "good_backup_timestamp_seconds",
+        "When a project's backup was last known to be as the project is.",
+        "project_id",
+    )
+    for project_id, at in good_at.items():
+        good.labels(server, project_id).set(at)
+    gauge(
+        "oldest_good_backup_timestamp_seconds",
+        "The same of the project for which that is the longest ago; without any, when the last one was seen.",
+    ).labels(server).set(oldest_good_at)
     counts: Counter[str] = Counter(result.status for result in results)
     projects = gauge("projects", "Projects of the last run, by what became of them.", "status")
     for status in STATUSES:

@@ -265,6 +265,17 @@ class Gns3Server:
         own = [each for each in known if not is_built_in(each.filename)]
         return sorted(own, key=lambda each: each.filename)
 
+    async def look_at_compute(self) -> None:
+        """Raises SignInRefused when the compute does not take its credentials, with which images are read."""
+        try:
+            async with self._exchange("GET", "/compute/version", is_compute=True) as response:
+                await response.read()
+        except SignInRefused as error:
+            raise SignInRefused(
+                f"The compute of GNS3 server {self.name} does not take this password of"
+                f" {self._address.compute_user!r}."
+            ) from error
+
     async def read_image(self, image: ServerImage, start: int = 0) -> AsyncGenerator[bytes, None]:
         """The content of an image from a byte on. It needs the credentials of the compute.
 

@@ -1,4 +1,7 @@
-"""Backups as time goes by: of all projects every so often, and of each project when it is closed."""
+"""Backups as time goes by: of all projects every so often, and of each project when it is closed.
+
+What time may mend is told, and tried again. What only a person mends ends the watch, so that it is seen.
+"""
 
 import asyncio
 import time
@@ -6,11 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ca.errors import FilestoreError
-from deploy.gns3.server import Gns3Server
+from deploy.gns3.server import Gns3Server, SignInRefused
+from filestore_client.base.errors import Unauthorized, UntrustedServer
 
 RECONNECT_PAUSE_S: Final = 5.0
 SETTLE_S: Final = 1.0  # what is closed one after another is backed up together
 CLOSED: Final = "project.closed"
+LASTING: Final = (SignInRefused, Unauthorized, UntrustedServer)  # nothing can be done until a person acts
 
 BackUp = Callable[[frozenset[str] | None], Awaitable[None]]
 
@@ -33,10 +38,13 @@ class Watch:
         self._something = asyncio.Event()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._listen())
-            group.create_task(self._work())
+        """Until it is cancelled. Raises what `back_up` does, and SignInRefused."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._listen())
+                group.create_task(self._work())
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
     async def _work(self) -> None:
         due_at = time.monotonic() if self._every_s is not None else None
@@ -68,6 +76,8 @@ class Watch:
                     if notification.action == CLOSED and (self._only is None or project_id in self._only):
                         self._closed.add(project_id)
                         self._something.set()
+            except LASTING:
+                raise
             except FilestoreError as error:
                 if not told:
                     self._tell(error)

@@ -41,7 +41,7 @@ def offered(cluster: Cluster) -> set[str]:
     members = (cluster.coordinators[0], cluster.nodes[0])
     texts = [cluster.get("/metrics", node=member, token=None).body.decode() for member in members]
     names = set()
-    for text in [*texts, metrics_text("lab", [], ended_at=0, oldest_good_at=0).decode()]:
+    for text in [*texts, metrics_text("lab", [], ended_at=0, good_at={}, oldest_good_at=0).decode()]:
         for family in text_string_to_metric_families(text):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
             names |= {family.name + suffix for suffix in suffixes.get(family.type, ("",))}

@@ -22,7 +22,7 @@ UNITS = ROOT / "deploy" / "gns3" / "units"
 
 def test_guide_works_as_it_stands(store: Cluster, tmp_path: Path) -> None:
     blocks = [(match["group"], match["text"]) for match in BLOCK.finditer(GUIDE)]
-    assert {group for group, _ in blocks} == {"guide"}
+    assert {group for group, _ in blocks} == {"guide", "night", "gone"}  # night: tests/machines/test_labs.py
     with (
         LabServer(gns3server(), tmp_path / "old") as old,
         LabServer(gns3server(), tmp_path / "new") as new,
@@ -37,13 +37,14 @@ def test_guide_works_as_it_stands(store: Cluster, tmp_path: Path) -> None:
         for name, server in (("lab", old), ("new", new)):
             (work / f"{name}.password").write_text(server.password_file.read_text())
             (work / f"{name}.compute-password").write_text(server.compute_password_file.read_text())
-        script = "\n".join(text for _, text in blocks)
+        script = "\n".join(text for group, text in blocks if group == "guide")
         script = script.replace("http://10.0.0.9:3080", old.url).replace("http://10.0.0.10:3080", new.url)
         assert "10.0.0." not in script
         found = environment() | store.command_environment(
             XDG_CONFIG_HOME=str(work / "config"), XDG_STATE_HOME=str(work / "state")
         )
-        output = run_shell(script, work, found | {"PATH": environment()["PATH"]})
+        found["PATH"] = environment()["PATH"]
+        output = run_shell(script, work, found)
         assert "2 projects: 2 stored" in output
         assert "2 projects: 0 stored (0 bytes), 2 unchanged" in output
         assert 'filestore_gns3_projects{server="lab",status="unchanged"} 2.0' in output
@@ -52,6 +53,11 @@ def test_guide_works_as_it_stands(store: Cluster, tmp_path: Path) -> None:
         assert set(restored) == {"ospf lab", "ospf lab, again"}
         assert restored["ospf lab, again"]["status"] == "opened"
         assert new.files_of(restored["ospf lab"]["project_id"])["project-files/qemu/1/disk"]
+        old.call("DELETE", f"/projects/{other_id}")
+        missed = "filestore gns3 backup --all --server lab || echo code $?"
+        assert "1 gone.\ncode 4\n" in run_shell(missed, work, found)
+        (gone,) = [text for group, text in blocks if group == "gone"]
+        assert "code" not in run_shell(f"{gone}\n{missed}", work, found)
 
 
 def test_units_run_commands_that_there_are(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from tests.mutants.content import CONTENT
 from tests.mutants.exports import EXPORTS
 from tests.mutants.grants import GRANTS
 from tests.mutants.labs import LABS
+from tests.mutants.lab_nights import LAB_NIGHTS
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
 from tests.mutants.restores import RESTORES
@@ -30,6 +31,7 @@ MUTANTS = (
     *SMALL_FILES,
     *EXPORTS,
     *LABS,
+    *LAB_NIGHTS,
 )
 
 __all__ = ["MUTANTS"]

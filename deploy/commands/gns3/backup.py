@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
-from ca.errors import Conflict
+from ca.errors import Conflict, NotFound
+from coordinator.model.timestamps import rfc3339
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
 from deploy.base.options import Duration
-from deploy.base.output import json_option, print_json, size
+from deploy.base.output import json_option, moment, print_json, size
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
 from deploy.commands.gns3.connecting import (
@@ -24,13 +25,13 @@ from deploy.commands.gns3.connecting import (
 )
 from deploy.gns3 import journal
 from deploy.gns3.backup import BackupResult, BackupRun, BackupWishes
-from deploy.gns3.metrics import metrics_text, write_metrics
+from deploy.gns3.metrics import STATUSES, metrics_text, write_metrics
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.watch import Watch
+from deploy.gns3.watch import LASTING, Watch
 from filestore_client import AsyncClient
 
-Runs = Callable[[Sequence[LabProject], Sequence[LabProject]], Awaitable[object]]
+Runs = Callable[[Sequence[LabProject], Sequence[LabProject]], Awaitable[list[BackupResult]]]
 
 metrics_option = click.option(
     "--metrics",
@@ -86,6 +87,9 @@ def backup(
     A project that runs cannot be exported: it is told, and the others go on; the exit code is 5 then. It is
     10 if GNS3 left out files of a project. After an interruption the same command goes on with the projects
     that are not backed up yet.
+
+    With --all, a project is told that was there at an earlier run and is not there now, and so is a server
+    that shows no project; the exit code is 4. `filestore gns3 forget` says that a project is gone for good.
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
@@ -136,7 +140,8 @@ def watch(
 ) -> None:
     """Back up all projects daily, and each when it is closed.
 
-    It runs until SIGTERM or SIGINT. What fails is told, and tried again the next time.
+    It runs until SIGTERM or SIGINT. What fails is told, and tried again the next time. It ends when the
+    token of the cluster or the password of the server is not taken any more.
     """
 
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
@@ -150,13 +155,21 @@ def watch(
 async def _watch(
     reached: Gns3Server, runs: Runs, *, every_s: float | None, only: frozenset[str] | None
 ) -> None:
-    """Back up as time goes by, until it is cancelled. A run that cannot begin is told only."""
+    """Back up as time goes by, until it is cancelled. A run that cannot begin is told only.
+
+    Raises what only a person mends.
+    """
 
     async def back_up(project_ids: frozenset[str] | None) -> None:
         try:
             present = await reached.projects()
             chosen = [each for each in present if project_ids is None or each.project_id in project_ids]
-            await runs(chosen, present)
+            results = await runs(chosen, present)
+            for each in results:
+                if each.status == "failed" and isinstance(each.errors[0], LASTING):
+                    raise each.errors[0]
+        except LASTING:
+            raise
         except (*FAILURES, OSError) as error:
             _tell_failure(error)
 
@@ -176,18 +189,44 @@ async def _run(
 ) -> list[BackupResult]:
     """One run: every project is told when it is through, and all together at the end."""
     with journal.opened(reached.name, client.transport.cluster) as remembered, ProgressBars() as bars:
-        remembered.seen([each.project_id for each in present], at=time.time())
+        remembered.seen(present, at=time.time())
         run = BackupRun(
             reached, client, remembered, wishes, bar=bars.bar, tell=partial(_tell, as_json=as_json)
         )
         results = await run.run(chosen)
-        oldest_good_at = remembered.oldest_good_at()
+        if len(chosen) == len(present):  # a run of all
+            gone = _gone(remembered)
+            for each in gone:
+                _tell(each, as_json=as_json)
+            results += gone
+        good_at, oldest_good_at = remembered.good_at(), remembered.oldest_good_at()
+    if not present:
+        _tell_failure(NotFound(f"GNS3 server {reached.name} shows no project: has its user lost a role?"))
     if metrics is not None:
-        text = metrics_text(reached.name, results, ended_at=time.time(), oldest_good_at=oldest_good_at)
+        text = metrics_text(
+            reached.name, results, ended_at=time.time(), good_at=good_at, oldest_good_at=oldest_good_at
+        )
         write_metrics(metrics, reached.name, text)
     if not as_json:
         click.echo(_summary(results))
     return results
+
+
+def _gone(remembered: journal.Journal) -> list[BackupResult]:
+    """A result for each project that the server does not show any more."""
+    return [
+        BackupResult(
+            LabProject(project_id=project_id, name=memory.name or project_id),
+            "gone",
+            errors=(
+                NotFound(
+                    f"The GNS3 server has not shown it since {moment(rfc3339(int(memory.gone_at * 1000)))}."
+                    " If it is gone for good: `filestore gns3 forget`; its backups stay."
+                ),
+            ),
+        )
+        for project_id, memory in remembered.gone.items()
+    ]
 
 
 def _tell(result: BackupResult, *, as_json: bool) -> None:
@@ -227,18 +266,20 @@ def _tell_failure(error: Failure | OSError) -> None:
 
 
 def _summary(results: Sequence[BackupResult]) -> str:
-    counts = {
-        status: sum(each.status == status for each in results)
-        for status in ("stored", "unchanged", "running", "failed")
-    }
+    counts = {status: sum(each.status == status for each in results) for status in STATUSES}
     stored_bytes = sum(each.size_bytes for each in results)
     told = [f"{counts['stored']} stored ({size(stored_bytes)})", f"{counts['unchanged']} unchanged"]
-    told += [f"{counts[status]} {status}" for status in ("running", "failed") if counts[status]]
+    told += [f"{counts[status]} {status}" for status in STATUSES[2:] if counts[status]]
     return f"{len(results)} projects: {', '.join(told)}."
 
 
 def _exit_code(results: Sequence[BackupResult]) -> int:
-    """The code of the first failure; then that of a project that runs, then that of files left out."""
+    """The code of the first failure; then that of a project that runs, then that of files left out.
+
+    A project that is gone is a failure, and so is a server that shows none.
+    """
+    if not results:
+        return exit_code_of(NotFound(""))
     failed = [error for each in results if each.status != "running" for error in each.errors]
     if failed:
         return exit_code_of(failed[0])

@@ -13,6 +13,7 @@ from deploy.base.option_names import names_options
 from deploy.base.output import json_option, print_records
 from deploy.base.printed import printable_name
 from deploy.commands.gns3.backup import backup, watch
+from deploy.commands.gns3.forget import forget
 from deploy.commands.gns3.images import images
 from deploy.commands.gns3.listing import ls
 from deploy.commands.gns3.prune import prune
@@ -42,9 +43,7 @@ def gns3() -> None:
     metavar="NAME",
     help="Who may read its images: compute_username in [Server] of the server's configuration.",
 )
-@click.option(
-    "--compute-password-file", type=click.Path(path_type=Path), help="A file that holds its compute_password."
-)
+@click.option("--compute-password-file", help="A file that holds its compute_password.  [default: asked for]")
 @click.option(
     "--ca",
     type=click.Path(path_type=Path),
@@ -64,7 +63,7 @@ def login(
     user: str,
     password_file: str | None,
     compute_user: str,
-    compute_password_file: Path | None,
+    compute_password_file: str | None,
     ca: Path | None,
     server_id: str,
 ) -> None:
@@ -80,14 +79,16 @@ def login(
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
         raise InvalidRequest(f"url: {url!r} is no URL of a GNS3 server: http://HOST:3080 is wanted.")
-    if bool(compute_user) != (compute_password_file is not None):
-        raise click.UsageError("--compute-user and --compute-password-file go together.")
+    if compute_password_file is not None and not compute_user:
+        raise click.UsageError("--compute-password-file: --compute-user is wanted with it.")
     if server_id == "new":
         server_id = draw_server_id()
     if server_id and not SERVER_ID.fullmatch(server_id):
         raise InvalidRequest("--server-id: 16 hexadecimal digits are wanted, see `filestore gns3 servers`.")
-    password = _password(password_file)
-    compute_password = read_text(compute_password_file, "the password") if compute_password_file else ""
+    password = _password("--password-file", password_file)
+    compute_password = ""
+    if compute_user:
+        compute_password = _password("--compute-password-file", compute_password_file)
     ca_pem = read_text(ca, "the CA certificate") if ca is not None else ""
     server = name or (parts.hostname or "").replace(":", "-").strip("-")
     address = ServerAddress(
@@ -100,11 +101,14 @@ def login(
         root_pem=ca_pem,
     )
 
-    async def work() -> tuple[str, int]:
+    async def work() -> tuple[str, int, bool]:
         async with Gns3Server(address, deadline_s=0) as reached:
-            return reached.version, len(await reached.projects())
+            count = len(await reached.projects())
+            if compute_user:
+                await reached.look_at_compute()
+            return reached.version, count, bool(compute_user) or not reached.is_v3
 
-    version, count = uvloop.run(work())
+    version, count, reads_images = uvloop.run(work())
     before = read_logins().servers.get(server)
     kept = ServerLogin(url=address.url, user=user, compute_user=compute_user, server_id=server_id)
     saved = save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
@@ -118,6 +122,8 @@ def login(
         click.echo(f"filestore: warning: the password goes to {parts.hostname} in clear text", err=True)
     told = printable_name(version)
     click.echo(f"Signed in as {user} to {server}, GNS3 {told} with {count} projects that you may see.")
+    if not reads_images:
+        click.echo("Its images cannot be read: that takes --compute-user.")
 
 
 @gns3.command()
@@ -147,16 +153,17 @@ def servers(as_json: bool) -> None:
     print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` makes one known.")
 
 
-for _command in (ls, backup, images, restore, verify, prune, watch):
+for _command in (ls, backup, images, restore, verify, prune, watch, forget):
     gns3.add_command(_command)
 
 
-def _password(password_file: str | None) -> str:
+def _password(option: str, path: str | None) -> str:
     """From a file, standard input, or who sits at the terminal. Raises InvalidRequest, click.UsageError."""
-    if password_file not in (None, "-"):
-        return read_text(Path(str(password_file)), "the password")
-    if password_file == "-":  # noqa: S105
+    if path == "-":
         return sys.stdin.readline().rstrip("\n")
+    if path is not None:
+        return read_text(Path(path), "the password")
     if sys.stdin.isatty():
-        return str(click.prompt("Password", hide_input=True, err=True))
-    raise click.UsageError("--password-file: is wanted where nobody can be asked.")
+        asked = "Password of the compute" if option == "--compute-password-file" else "Password"
+        return str(click.prompt(asked, hide_input=True, err=True))
+    raise click.UsageError(f"{option}: is wanted where nobody can be asked.")

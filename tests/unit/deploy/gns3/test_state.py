@@ -14,6 +14,7 @@ from deploy.gns3.records import LabProject
 from deploy.gns3.stored import end_of, label_of
 
 CLUSTER = "0123456789abcdef"
+P1, P2 = LabProject(project_id="p1", name="one"), LabProject(project_id="p2", name="two")
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +98,7 @@ def test_server_is_named_where_several_are_known() -> None:
 
 def test_journal_is_of_one_run_at_a_time_and_remembers() -> None:
     with journal.opened("lab", CLUSTER) as first:
-        first.seen(["p1", "p2"], at=100.0)
+        first.seen([P1, P2], at=100.0)
         first.good("p1", at=150.0)
         first.begun("f1")
         first.begun("f2")
@@ -109,13 +110,40 @@ def test_journal_is_of_one_run_at_a_time_and_remembers() -> None:
         assert second.oldest_good_at() == 100.0  # p2 was never backed up
         second.good("p2", at=160.0)
         assert second.oldest_good_at() == 150.0
-        second.seen(["p2"], at=170.0)
-        assert second.oldest_good_at() == 160.0
         second.not_good("p2")
         second.not_good("unknown")
         assert second.oldest_good_at() == 100.0  # since it was seen first
-        second.seen([], at=180.0)
-        assert second.oldest_good_at() is None
+
+
+def test_project_that_is_gone_counts_until_it_is_forgotten() -> None:
+    with journal.opened("lab", CLUSTER) as first:
+        first.seen([P1, P2], at=100.0)
+        first.good("p1", at=150.0)
+        first.good("p2", at=160.0)
+    with journal.opened("lab", CLUSTER) as second:
+        second.seen([P2], at=170.0)
+        second.good("p2", at=180.0)
+        second.seen([], at=190.0)
+        assert {each: (memory.name, memory.gone_at) for each, memory in second.gone.items()} == {
+            "p1": ("one", 170.0),
+            "p2": ("two", 190.0),
+        }
+        assert second.good_at() == {"p1": 150.0, "p2": 180.0}
+        second.seen([P2], at=200.0)
+        assert list(second.gone) == ["p1"]
+        second.forget("p1")
+        assert (second.gone, second.oldest_good_at()) == ({}, 180.0)
+
+
+def test_server_without_projects_counts_from_when_it_last_showed_one() -> None:
+    with journal.opened("lab", CLUSTER) as first:
+        first.seen([], at=100.0)
+        first.seen([], at=200.0)
+        assert first.oldest_good_at() == 100.0
+        first.seen([P1], at=300.0)
+        first.seen([], at=400.0)
+        first.forget("p1")
+        assert first.oldest_good_at() == 300.0
 
 
 def test_journal_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
@@ -135,7 +163,7 @@ def test_metrics_count_projects_and_name_none(tmp_path: Path) -> None:
         BackupResult(project, "running", errors=(Conflict("runs"),)),
         BackupResult(project, "stored", "f", 30, errors=(NotFound("image"),)),
     ]
-    text = metrics_text('la"b', results, ended_at=1000.5, oldest_good_at=900.0)
+    text = metrics_text('la"b', results, ended_at=1000.5, good_at={"p": 950.0}, oldest_good_at=900.0)
     write_metrics(tmp_path, "lab", text)
     lines = (tmp_path / "filestore_gns3_lab.prom").read_text().splitlines()
     for line in (
@@ -143,6 +171,8 @@ def test_metrics_count_projects_and_name_none(tmp_path: Path) -> None:
         'filestore_gns3_projects{server="la\\"b",status="failed"} 0.0',
         'filestore_gns3_stored_bytes{server="la\\"b"} 730.0',
         'filestore_gns3_failed_images{server="la\\"b"} 1.0',
+        'filestore_gns3_good_backup_timestamp_seconds{project_id="p",server="la\\"b"} 950.0',
+        'filestore_gns3_projects{server="la\\"b",status="gone"} 0.0',
         'filestore_gns3_oldest_good_backup_timestamp_seconds{server="la\\"b"} 900.0',
         'filestore_gns3_last_run_timestamp_seconds{server="la\\"b"} 1000.5',
     ):

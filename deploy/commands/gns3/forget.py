@@ -1,0 +1,51 @@
+"""`filestore gns3 forget`: a project that a server does not show any more is gone for good."""
+
+import click
+
+from ca.errors import Conflict, NotFound
+from deploy.base.connection import Connection, connection_options
+from deploy.base.printed import printable_name
+from deploy.commands.gns3.connecting import server_option
+from deploy.gns3 import journal
+from deploy.gns3.logins import read_logins
+from filestore_client import AsyncClient
+
+
+@click.command()
+@click.argument("projects", metavar="PROJECT...", nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="Every project that the server does not show any more.")
+@server_option
+@connection_options
+def forget(connection: Connection, projects: tuple[str, ...], is_all: bool, server: str) -> None:
+    """Say that projects are gone for good: backup --all and its alert miss them no more.
+
+    PROJECT is the name or the id of a project that the last run of backups did not find. Its backups stay,
+    and `filestore gns3 restore` finds them.
+    """
+    if is_all == bool(projects):
+        raise click.UsageError("Name the projects, or give --all.")
+    name, _ = read_logins().find(server)
+
+    async def work(client: AsyncClient) -> None:
+        with journal.opened(name, client.transport.cluster) as remembered:
+            for project_id, project_name in _chosen(remembered, projects).items():
+                remembered.forget(project_id)
+                click.echo(f"{project_id}  {printable_name(project_name)}  forgotten")
+
+    connection.run(work)
+
+
+def _chosen(remembered: journal.Journal, named: tuple[str, ...]) -> dict[str, str]:
+    """Names by the ids of those that are meant; all for (). Raises NotFound, and Conflict for several."""
+    gone = {project_id: memory.name or project_id for project_id, memory in remembered.gone.items()}
+    if not named:
+        return gone
+    chosen: dict[str, str] = {}
+    for wanted in named:
+        found = [each for each, name in gone.items() if wanted in (each, name)]
+        if not found:
+            raise NotFound(f"No project {printable_name(wanted)!r} was missed by the last run of backups.")
+        if len(found) > 1:
+            raise Conflict(f"{len(found)} projects have this name; give the id of one: {', '.join(found)}")
+        chosen[found[0]] = gone[found[0]]
+    return chosen
