@@ -31,6 +31,7 @@ DOCUMENTS: Final = (
     "docs/settings.md",
     "docs/runbook.md",
     "docs/client.md",
+    "docs/gns3.md",
 )
 HISTORY: Final = """filestore ({version}) unstable; urgency=medium
 
@@ -153,6 +154,8 @@ def copy_settings(root: Path) -> None:
         ("node.toml", "etc/filestore/node.toml"),
     ):
         write(root / place, (systemd / source).read_text(encoding="utf-8"))
+    for unit in sorted((ROOT / "deploy/gns3/units").iterdir()):
+        write(root / "lib/systemd/system" / unit.name, unit.read_text(encoding="utf-8"))
     overrides = (ROOT / "deploy/debian/lintian-overrides").read_text(encoding="utf-8")
     write(root / "usr/share/lintian/overrides/filestore", overrides)
 

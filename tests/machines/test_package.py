@@ -15,6 +15,7 @@ from deploy.dev.processes import wait_until
 from tests.debian_packages import require
 from tests.machines.products import made
 from tests.test_release import DEVELOPMENT_ONLY
+from tests.test_tidy import ROOT
 
 INSTALL_TIMEOUT_S = 600.0
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -53,6 +54,9 @@ def test_package_has_what_users_need_and_nothing_for_development(package: Path) 
         assert f"site-packages/{name.replace('-', '_')}" not in files, name
     for place in COMPLETIONS:
         assert f" ./{place}\n" in files, place
+    for unit in (ROOT / "deploy/gns3/units").iterdir():
+        assert f" ./lib/systemd/system/{unit.name}\n" in files, unit.name
+    assert " ./usr/share/doc/filestore/gns3.md\n" in files
     edited = output("dpkg-deb", "-I", str(package), "conffiles").split()
     assert edited == ["/etc/filestore/coordinator.toml", "/etc/filestore/node.toml"]
 
