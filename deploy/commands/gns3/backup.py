@@ -62,6 +62,7 @@ images_option = click.option(
     is_flag=True,
     help="Back up projects too that shrank by more than half, or lie in the folder of another project.",
 )
+@click.option("--leave-running", is_flag=True, help="Projects that run are told, and change no exit code.")
 @server_option
 @bucket_option
 @metrics_option
@@ -75,6 +76,7 @@ def backup(
     on_close: bool,
     wait_s: int,
     accept_loss: bool,
+    leave_running: bool,
     server: str,
     bucket: str,
     metrics: Path | None,
@@ -108,7 +110,7 @@ def backup(
         if on_close:
             only = None if is_all else frozenset(each.project_id for each in chosen)
             await _watch(reached, runs, every_s=None, only=only)
-        return _exit_code(results)
+        return _exit_code(results, leave_running=leave_running)
 
     return run_with_server(connection, server, work)
 
@@ -273,7 +275,7 @@ def _summary(results: Sequence[BackupResult]) -> str:
     return f"{len(results)} projects: {', '.join(told)}."
 
 
-def _exit_code(results: Sequence[BackupResult]) -> int:
+def _exit_code(results: Sequence[BackupResult], *, leave_running: bool) -> int:
     """The code of the first failure; then that of a project that runs, then that of files left out.
 
     A project that is gone is a failure, and so is a server that shows none.
@@ -283,6 +285,6 @@ def _exit_code(results: Sequence[BackupResult]) -> int:
     failed = [error for each in results if each.status != "running" for error in each.errors]
     if failed:
         return exit_code_of(failed[0])
-    if any(each.status == "running" for each in results):
+    if not leave_running and any(each.status == "running" for each in results):
         return exit_code_of(Conflict(""))
     return NEEDS_ATTENTION if any(each.missing.count for each in results) else 0
