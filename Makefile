@@ -14,7 +14,8 @@
 #   make contract   requests made from the OpenAPI document, and its answers held against it
 #   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads
 #   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c, restic; nginx
-#   make gns3    labs of real GNS3 servers are backed up and come back; gns3-server is installed into .gns3-server
+#   make gns3    labs of real GNS3 servers are backed up and come back; gns3-server is installed into .gns3-server;
+#                then random operations on labs and their store (GNS3_OPERATIONS=40)
 #   make machines  three Debian machines with systemd, the package on them, power cuts; package, pyz and image
 #   make prometheus   a real Prometheus of Debian scrapes every process; promtool checks metrics and rules
 #   make vendor  fetch the console's libraries anew, at the versions and digests of vendoring/parts.json (needs npm)
@@ -115,6 +116,7 @@ clients: $(INSTALLED)
 
 gns3: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/gns3
+	$(BIN)/python -m tests.gns3.search
 
 browser: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/browser

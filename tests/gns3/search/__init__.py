@@ -1,0 +1,1 @@
+"""A random search for labs that a backup loses, replaces, or calls whole when they are not."""

@@ -1,0 +1,261 @@
+"""What is done: labs change, are backed up, restored and pruned, and what they lie on is damaged.
+
+Each operation takes the dice of its number alone, so that some of a run can be repeated without the others.
+It returns what was done, or "" if that cannot be done now.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.dev.processes import wait_until
+from tests.blobs_on_disk import change_byte_on
+from tests.gns3.search import strikes, verdict
+from tests.gns3.search.model import Backup, Lab
+from tests.gns3.search.stage import FRESH, Fault, Said, Stage, Strike
+
+DAY_S: Final = 86_400
+FILES: Final = (
+    "project-files/vpcs/{}/startup.vpc",
+    "project-files/qemu/new {}/disk.qcow2",
+    "project-files/docker/etc/hosts {}",
+    "project-files/vpcs/{}.log",
+    "project-files/captures/{}.pcap",
+)
+FILE_WEIGHTS: Final = (4, 4, 3, 1, 1)
+ATTENTION: Final = 10
+LEFT_BYTES: Final = (1 << 20, 12 << 20)
+
+
+def edit(stage: Stage) -> str:
+    """Files of a lab are others, or new; none shrinks, which would have to be confirmed."""
+    lab = stage.dice.choice(stage.model.labs)
+    names = stage.dice.choices(FILES, FILE_WEIGHTS, k=stage.dice.randint(1, 3))
+    for name in names:
+        place = name.format(stage.dice.randrange(4))
+        file = stage.servers[lab.server].projects_path / lab.project_id / place
+        size_bytes = max(stage.dice.choice((10, 3000, 1 << 20)), file.stat().st_size if file.exists() else 0)
+        stage.servers[lab.server].write(lab.project_id, place, stage.dice.randbytes(size_bytes))
+    lab.state = stage.state_of(lab.server, lab.project_id)
+    return f"{lab}: {len(names)} files"
+
+
+def rewire(stage: Stage) -> str:
+    """A lab has one node more."""
+    lab = stage.dice.choice(stage.model.labs)
+    server, path = stage.servers[lab.server], f"/projects/{lab.project_id}"
+    server.call("POST", f"{path}/open", {})
+    name = f"PC{stage.dice.randrange(1 << 30)}"
+    server.call("POST", f"{path}/nodes", {"name": name, "node_type": "vpcs", "compute_id": "local"})
+    server.close(lab.project_id)
+    lab.state = stage.state_of(lab.server, lab.project_id)
+    return f"{lab}: {name}"
+
+
+def backup(stage: Stage) -> str:
+    """A night of one server."""
+    server = stage.dice.choice(stage.model.labs).server
+    name, strike = strikes.draw(stage, server, imports=False)
+    said = back_up(stage, server, strike)
+    return f"{server} {name}: {said.code}"
+
+
+def back_up(stage: Stage, server: str, strike: Strike | None = None) -> Said:
+    """The same, held against the model."""
+    stage.model.begin_run(server)
+    said = stage.command("backup", "--all", "--server", server, strike=strike)
+    stage.look()
+    for row in said.rows:
+        lab = next((each for each in stage.model.of(server) if each.project_id == row["project_id"]), None)
+        if lab is not None and row["status"] in ("stored", "unchanged"):
+            _check_row(lab, row, said.code)
+    if strike is None and said.code not in (0, ATTENTION):
+        raise Fault(f"(a) a backup of {server} that nothing came over ends with {said.code}: {said.err}")
+    done = {row["project_id"] for row in said.rows if row["status"] in ("stored", "unchanged")}
+    if said.code in (0, ATTENTION) and (missed := {lab.project_id for lab in stage.model.of(server)} - done):
+        raise Fault(f"(b) a backup of {server} ends with {said.code} and has not told of {missed}")
+    return said
+
+
+def _check_row(lab: Lab, row: Mapping[str, Any], code: int) -> None:
+    """What is called stored or unchanged is a whole backup of this lab as it is now."""
+    told = f"{row['status']} {row['file_uuid']} of {lab}"
+    found = next((each for each in lab.chain if each.file_uuid == row["file_uuid"]), None)
+    if found is None:
+        raise Fault(f"(a) {told} is no backup of this server's project")
+    if difference := found.state.difference(lab.state.exported):
+        raise Fault(f"(a) {told} has other content than the project: {difference}")
+    if found.is_damaged:
+        raise Fault(f"(b) {told} is damaged")
+    if not lab.state.is_exported_whole and code == 0:
+        raise Fault(f"(b) {told} lacks files, and the exit code is 0")
+
+
+def restore(stage: Stage) -> str:
+    """The newest backup of a lab comes back on any server."""
+    labs = [lab for lab in stage.model.labs if lab.whole and lab.whole[-1] is lab.chain[-1]]
+    if not labs:
+        return ""
+    lab, target = stage.dice.choice(labs), stage.dice.choice(list(stage.servers))
+    name, strike = strikes.draw(stage, target, imports=True)
+    is_full = target != FRESH and stage.dice.random() < 0.15
+    ballast = fill(stage, target, stage.dice.randint(*LEFT_BYTES)) if is_full else None
+    before = {each["project_id"] for each in stage.servers[target].projects().values()}
+    try:
+        said = stage.command(
+            "restore", lab.project_id, *stage.source(lab.server), "--to", target, strike=strike
+        )
+    finally:
+        if ballast is not None:
+            ballast.unlink()
+    verdict.check_projects(stage)
+    if said.code in (0, ATTENTION):
+        verdict.check_restored(stage, lab, lab.whole[-1], target, said.rows[0])
+    elif strike is None and not is_full:
+        raise Fault(f"(a) {lab.whole[-1].file_uuid} of {lab} cannot be restored to {target}: {said.err}")
+    after = {each["project_id"] for each in stage.servers[target].projects().values()}
+    if said.code > 0 and said.code != ATTENTION and not strike and after - before:
+        raise Fault(f"(c) a restore to {target} that failed left {after - before}")
+    for project_id in after - before:
+        stage.servers[target].call("DELETE", f"/projects/{project_id}")
+    _remove_remains(stage, target)
+    return f"{lab} to {target} {'full ' if is_full else ''}{name}: {said.code}"
+
+
+def _remove_remains(stage: Stage, target: str) -> None:
+    """Folders that no project lies in."""
+    kept = {each["project_id"] for each in stage.servers[target].projects().values()}
+    for path in stage.servers[target].projects_path.iterdir():
+        if path.is_dir() and path.name not in kept:
+            shutil.rmtree(path)
+
+
+def fill(stage: Stage, target: str, left_bytes: int) -> Path:
+    """So much room is left on the disk of a lab server; the file that takes the rest."""
+    path = stage.servers[target].projects_path
+    ballast = path / "ballast"
+    room_bytes = shutil.disk_usage(path).free - left_bytes
+    with ballast.open("wb") as file:
+        if room_bytes > 0:
+            os.posix_fallocate(file.fileno(), 0, room_bytes)
+    return ballast
+
+
+def prune(stage: Stage) -> str:
+    """Old backups go; the newest whole ones of each server's project stay."""
+    keep = stage.dice.choice((1, 1, 2))
+    rules = ["--keep-last", str(keep)] if stage.dice.random() < 0.7 else ["--keep-daily", "1"]
+    said = stage.command("prune", *rules)
+    left = stage.stored()
+    for lab in stage.model.labs:
+        must_stay = lab.whole[-keep:] if "--keep-last" in rules else lab.whole[-1:]
+        if gone := [each.file_uuid for each in must_stay if each.file_uuid not in left]:
+            raise Fault(f"(a) prune {rules} deleted {gone} of {lab}, which were to stay")
+        lab.chain = [each for each in lab.chain if each.file_uuid in left]
+    if stage.model.strange - left:
+        raise Fault("(c) prune deleted files of a stranger")
+    return f"{rules}: {said.code}, {len(left)} left"
+
+
+def move_clocks(stage: Stage) -> str:
+    """The clocks of the cluster are days ahead or behind, or right again."""
+    shift_s = 0 if stage.shift_s else stage.dice.choice((3, -3)) * DAY_S
+    stage.move_clocks(shift_s)
+    return f"{shift_s // DAY_S} days"
+
+
+def damage(stage: Stage) -> str:
+    """The same byte of every replica of the newest backup of a lab is wrong, and the cluster knows it."""
+    labs = [lab for lab in stage.model.labs if len(lab.whole) > 1 and lab.whole[-1] is lab.chain[-1]]
+    if not labs:
+        return ""
+    lab = stage.dice.choice(labs)
+    lost = lab.chain[-1]
+    record = stage.cluster.get(f"/project-files/{lost.file_uuid}").json
+    sha256 = record["blob_sha256"]
+    stage.cluster.wait_everywhere(sha256)
+    offset = stage.dice.randrange(record["size_bytes"])
+    for node in stage.cluster.nodes:
+        change_byte_on(stage.cluster.data(node), sha256, offset)
+    lost.is_damaged = True
+    wait_until(lambda: _is_noticed(stage, lost, sha256), what="the damage", timeout_s=90)
+    return f"{lab}: {lost.file_uuid} at {offset}"
+
+
+def _is_noticed(stage: Stage, lost: Backup, sha256: str) -> bool:
+    """A node notices what it reads."""
+    for node in stage.cluster.nodes:
+        try:
+            stage.cluster.get(f"/files/{lost.file_uuid}", node=node)
+        except OSError:
+            pass
+        except Exception as error:  # noqa: BLE001 - http.client: the content ends before it was to
+            stage.note(f"reading {lost.file_uuid}: {error!r}")
+    contents = stage.cluster.get("/cluster/damaged").json["contents"]
+    return sha256 in [each["sha256"] for each in contents if each["lost_bytes"]]
+
+
+def spoil(stage: Stage) -> str:
+    """A project is emptied, cut or lost on its server's disk; then comes a night, and it is made good."""
+    labs = [lab for lab in stage.model.labs if lab.whole]
+    if not labs:
+        return ""
+    lab = stage.dice.choice(labs)
+    server, kind = stage.servers[lab.server], stage.dice.choice(("empty", "topology", "gone"))
+    folder, aside = server.projects_path / lab.project_id, stage.directory / "aside"
+    server.kill()
+    shutil.copytree(folder, aside)
+    if kind == "empty":
+        shutil.rmtree(folder / "project-files")
+    elif kind == "topology":
+        (folder / f"{lab.name}.gns3").write_bytes(b"")
+    else:
+        shutil.rmtree(folder)
+    server.start()
+    is_large = lab.name.startswith("large")
+    try:
+        stage.model.begin_run(lab.server)
+        said = stage.command("backup", "--all", "--server", lab.server)
+        if said.code in (0, ATTENTION) and (is_large or kind != "empty"):
+            raise Fault(f"(b) a backup of {lab.server} ends with {said.code} while {lab} is spoilt: {kind}")
+        stage.model.last_run = {
+            project_id: (each, replace(state, files={}) if each is lab else state)
+            for project_id, (each, state) in stage.model.last_run.items()
+        }
+        stage.look()
+    finally:
+        server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.move(aside, folder)
+        server.start()
+    return f"{lab} {kind}: {said.code}"
+
+
+def forge(stage: Stage) -> str:
+    """A stranger stores a file that says it is the newest backup of a lab."""
+    labs = [lab for lab in stage.model.labs if lab.chain]
+    if not labs:
+        return ""
+    lab = stage.dice.choice(labs)
+    record = stage.cluster.get(f"/project-files/{lab.chain[-1].file_uuid}").json
+    token = stage.cluster.user_token(f"stranger{len(stage.model.strange)}")
+    fields = {name: record[name] for name in ("project_id", "project_name", "version_tag")}
+    stage.model.strange.add(stage.cluster.store(b"not a lab", record["filename"], token=token, **fields))
+    return f"{lab}"
+
+
+# How often each comes, in any unit.
+ACTS: Final[Mapping[str, tuple[int, Callable[[Stage], str]]]] = {
+    "edit": (8, edit),
+    "rewire": (2, rewire),
+    "backup": (9, backup),
+    "restore": (8, restore),
+    "prune": (3, prune),
+    "clocks": (2, move_clocks),
+    "damage": (2, damage),
+    "spoil": (1, spoil),
+    "forge": (1, forge),
+}

@@ -1,0 +1,107 @@
+"""What is known of each project of each lab server: its state, and the states that were stored. No I/O.
+
+A state is known by the names of the nodes and by the checksum of every file. Files that GNS3 never exports
+are a part of the state of a project, and of no backup.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+# What GNS3 leaves out of an export, as far as the search makes such files.
+_NOT_EXPORTED: Final = re.compile(r"project-files/captures/.*|.*\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A project at one moment: SHA-256 by path, and the names of its nodes."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    nodes: frozenset[str] = frozenset()
+
+    @property
+    def exported(self) -> "State":
+        """What an export can carry."""
+        kept = {name: digest for name, digest in self.files.items() if not _NOT_EXPORTED.fullmatch(name)}
+        return State(kept, self.nodes)
+
+    @property
+    def is_exported_whole(self) -> bool:
+        """Whether an export carries all of it."""
+        return len(self.exported.files) == len(self.files)
+
+    def difference(self, other: "State") -> str:
+        """What tells them apart, for people; "" for nothing."""
+        names = sorted(
+            name for name in {*self.files, *other.files} if self.files.get(name) != other.files.get(name)
+        )
+        told = [f"{len(names)} files ({', '.join(names[:3])})"] if names else []
+        if self.nodes != other.nodes:
+            told.append(f"nodes {sorted(self.nodes ^ other.nodes)}")
+        return ", ".join(told)
+
+
+@dataclass(slots=True)
+class Backup:
+    """One that is in the store. `is_damaged`: no replica of it is sound any more.
+
+    `is_exported_whole`: no file of the project was left out.
+    """
+
+    file_uuid: str
+    state: State
+    is_exported_whole: bool
+    is_damaged: bool = False
+
+
+@dataclass(slots=True)
+class Lab:
+    """A project of one server. `chain` is in the order in which its backups were stored."""
+
+    server: str
+    project_id: str
+    name: str
+    state: State
+    chain: list[Backup] = field(default_factory=list)
+
+    @property
+    def whole(self) -> list[Backup]:
+        """Backups that can be restored."""
+        return [backup for backup in self.chain if not backup.is_damaged]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.server}"
+
+
+@dataclass(slots=True)
+class Model:
+    """All labs. Backups that the model does not know yet are of the last run, which may have been killed."""
+
+    labs: list[Lab] = field(default_factory=list)
+    strange: set[str] = field(default_factory=set)  # files of others, which have the look of backups
+    last_run: dict[str, tuple[Lab, State]] = field(default_factory=dict)  # by the id of the project
+
+    def of(self, server: str) -> list[Lab]:
+        """Those of a server."""
+        return [lab for lab in self.labs if lab.server == server]
+
+    def begin_run(self, server: str) -> None:
+        """A backup of this server begins."""
+        self.last_run = {lab.project_id: (lab, lab.state) for lab in self.of(server)}
+
+    def found(self, listed: Mapping[str, str]) -> None:
+        """Add the backups that are in the store and not known, by file_uuid and id of the project."""
+        known = {backup.file_uuid for lab in self.labs for backup in lab.chain} | self.strange
+        for file_uuid, project_id in listed.items():
+            if file_uuid not in known and project_id in self.last_run:
+                lab, state = self.last_run[project_id]
+                lab.chain.append(Backup(file_uuid, state.exported, state.is_exported_whole))
+
+    def backup(self, file_uuid: str) -> tuple[Lab, Backup] | None:
+        """A backup, and whose it is."""
+        for lab in self.labs:
+            for backup in lab.chain:
+                if backup.file_uuid == file_uuid:
+                    return lab, backup
+        return None

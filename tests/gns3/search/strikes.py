@@ -1,0 +1,71 @@
+"""What comes over a command in the middle: a process is killed or hangs, at a moment that the dice choose."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tests.gns3.search.stage import Stage, Strike
+
+LATEST_S: Final = 3.0
+NODES_KILLED: Final = (1, 1, 3)
+POLL_S: Final = 0.002
+
+
+def draw(stage: Stage, server: str, *, imports: bool) -> tuple[str, Strike | None]:
+    """A strike and its name; half of all commands come through."""
+    kinds: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
+        "kill command": lambda process: process.send_signal(signal.SIGKILL),
+        "interrupt command": lambda process: process.send_signal(signal.SIGTERM),
+        "kill gns3-server": lambda _: _kill_server(stage, server),
+        "hang gns3-server": lambda _: _hang_server(stage, server),
+        "kill nodes": lambda _: _kill_nodes(stage, stage.dice.choice(NODES_KILLED)),
+        "kill coordinator": lambda _: _kill_coordinator(stage),
+    }
+    if stage.dice.random() < 0.4:
+        return "", None
+    (kind,) = stage.dice.choices(list(kinds), (3, 1, 4, 1, 2, 1))
+    delay_s = stage.dice.uniform(0.0, LATEST_S)
+    at_unpacking = imports and stage.dice.random() < 0.6
+    projects = stage.servers[server].projects_path
+    before = {path.name for path in projects.iterdir()}
+
+    def strike(process: subprocess.Popen[bytes]) -> None:
+        until_s = time.monotonic() + (30.0 if at_unpacking else delay_s)
+        while time.monotonic() < until_s and process.poll() is None:
+            if at_unpacking and _is_unpacked(projects, before):
+                break
+            time.sleep(POLL_S)
+        if process.poll() is None:
+            kinds[kind](process)
+
+    when = "while it unpacks" if at_unpacking else f"after {delay_s:.2f} s"
+    return f"{kind} {when}", strike
+
+
+def _is_unpacked(projects: Path, before: set[str]) -> bool:
+    """Whether files of a new project lie there."""
+    new = [path for path in projects.iterdir() if path.name not in before and not path.name.startswith("tmp")]
+    return any((path / "project-files").exists() or any(path.glob("*.gns3")) for path in new)
+
+
+def _kill_server(stage: Stage, server: str) -> None:
+    stage.servers[server].kill()
+    stage.dead.append(server)
+
+
+def _hang_server(stage: Stage, server: str) -> None:
+    stage.servers[server].send(signal.SIGSTOP)
+    stage.stopped.append(server)
+
+
+def _kill_nodes(stage: Stage, count: int) -> None:
+    stage.down += stage.dice.sample(stage.cluster.nodes, count)
+    stage.cluster.kill(*stage.down)
+
+
+def _kill_coordinator(stage: Stage) -> None:
+    stage.down.append(stage.dice.choice(stage.cluster.coordinators))
+    stage.cluster.kill(*stage.down)

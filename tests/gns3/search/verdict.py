@@ -1,0 +1,70 @@
+"""What must hold after an operation, and at the end: every lab comes back as it was."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.gns3.search.model import Backup, Lab
+from tests.gns3.search.stage import FRESH, Fault, Stage
+
+
+def check_projects(stage: Stage) -> None:
+    """Every server shows its own projects, from their folders, as they were left. Raises Fault."""
+    for lab in stage.model.labs:
+        status, _ = stage.servers[lab.server].request("GET", f"/projects/{lab.project_id}")
+        if status != 200:
+            raise Fault(f"(c) {lab} is not shown any more: {status}")
+        shown = stage.servers[lab.server].call("GET", f"/projects/{lab.project_id}")
+        folder = stage.servers[lab.server].projects_path / lab.project_id
+        if (shown["name"], shown["path"]) != (lab.name, str(folder)):
+            raise Fault(f"(c) {lab} is shown as {shown['name']} in {shown['path']}")
+        if difference := stage.state_of(lab.server, lab.project_id).difference(lab.state):
+            raise Fault(f"(c) {lab} has changed by itself: {difference}")
+
+
+def check_restored(stage: Stage, lab: Lab, backup: Backup, target: str, row: Mapping[str, Any]) -> None:
+    """A restored project is what its backup was made of. Raises Fault."""
+    if row["file_uuid"] != backup.file_uuid:
+        whose = stage.model.backup(row["file_uuid"])
+        raise Fault(
+            f"(a) restored {row['file_uuid']} ({whose and whose[0]}), not {backup.file_uuid} of {lab}"
+        )
+    found = stage.state_of(target, row["project_id"])
+    if difference := found.difference(backup.state):
+        raise Fault(f"(a) {backup.file_uuid} of {lab} came back on {target} with other content: {difference}")
+
+
+def check_verified(stage: Stage) -> None:
+    """What `verify` calls whole is, and it names the newest of every lab. Raises Fault."""
+    said = stage.command("verify")
+    works = {row["file_uuid"]: row["works"] for row in said.rows}
+    for lab in stage.model.labs:
+        if not lab.chain:
+            continue
+        newest = lab.chain[-1]
+        if newest.file_uuid not in works:
+            raise Fault(f"(b) verify does not tell of {newest.file_uuid} of {lab}: {said.out}")
+        if works[newest.file_uuid] and newest.is_damaged:
+            raise Fault(f"(b) verify calls the damaged {newest.file_uuid} of {lab} whole")
+        if not works[newest.file_uuid] and not newest.is_damaged:
+            raise Fault(f"(a) verify does not call {newest.file_uuid} of {lab} whole: {said.out}")
+    if said.code == 0 and not all(lab.chain[-1].is_exported_whole for lab in stage.model.labs if lab.chain):
+        raise Fault("(b) verify ends with 0 while a backup lacks files of its project")
+    if said.code == 0 and not all(works.values()):
+        raise Fault("(b) verify ends with 0 while a backup does not work")
+
+
+def check_all(stage: Stage) -> None:
+    """The newest whole backup of every lab comes back on the fresh server. Raises Fault."""
+    check_projects(stage)
+    check_verified(stage)
+    for lab in stage.model.labs:
+        if not lab.whole:
+            continue
+        newest = lab.whole[-1]
+        is_newest = newest is lab.chain[-1]
+        named = (lab.project_id, *stage.source(lab.server)) if is_newest else (newest.file_uuid,)
+        said = stage.command("restore", *named, "--to", FRESH)
+        if said.code not in (0, 10):
+            raise Fault(f"(a) {newest.file_uuid} of {lab} cannot be restored: {said.err}")
+        check_restored(stage, lab, newest, FRESH, said.rows[0])
+        stage.servers[FRESH].call("DELETE", f"/projects/{said.rows[0]['project_id']}")
