@@ -24,6 +24,7 @@ from tests.chaos.isolation import isolate
 from tests.gns3.search import verdict
 from tests.gns3.search.acts import ACTS
 from tests.gns3.search.stage import LABS, Fault, Stage, opened
+from tests.gns3.search.strikes import KINDS
 
 OPERATIONS = 40
 
@@ -35,6 +36,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument(
         "--only", nargs="+", choices=list(ACTS), default=list(ACTS), help="kinds of operations"
+    )
+    parser.add_argument(
+        "--strikes", nargs="*", choices=list(KINDS), default=list(KINDS), help="what may come over commands"
     )
     parser.add_argument("--numbers", type=int, nargs="+", default=(), help="only these operations of a run")
     parser.add_argument("--labs", type=int, choices=range(1, len(LABS) + 1), default=len(LABS))
@@ -52,6 +56,7 @@ def main() -> int:
     print(f"seed {seed}: {len(numbers)} operations in {directory}", flush=True)
     began_s = time.monotonic()
     with opened(directory, asked.labs) as stage:
+        stage.strikes = asked.strikes
         fault = run(stage, seed, numbers, asked.only)
     for name, count in sorted(stage.outcomes.items()):
         print(f"  {name:<20} {count:>5}")

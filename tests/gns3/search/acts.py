@@ -6,7 +6,7 @@ It returns what was done, or "" if that cannot be done now.
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,25 +22,33 @@ FILES: Final = (
     "project-files/vpcs/{}/startup.vpc",
     "project-files/qemu/new {}/disk.qcow2",
     "project-files/docker/etc/hosts {}",
-    "project-files/vpcs/{}.log",
-    "project-files/captures/{}.pcap",
 )
-FILE_WEIGHTS: Final = (4, 4, 3, 1, 1)
+LEFT_OUT: Final = ("project-files/vpcs/{}.log", "project-files/captures/{}.pcap")
 ATTENTION: Final = 10
+OPEN_SHARE: Final = 0.4
 LEFT_BYTES: Final = (1 << 20, 12 << 20)
 
 
 def edit(stage: Stage) -> str:
-    """Files of a lab are others, or new; none shrinks, which would have to be confirmed."""
+    """Files of a lab are others, or new."""
+    return _write(stage, FILES)
+
+
+def scribble(stage: Stage) -> str:
+    """A lab has files that GNS3 leaves out of exports."""
+    return _write(stage, LEFT_OUT)
+
+
+def _write(stage: Stage, places: Sequence[str]) -> str:
+    """No file shrinks, since a backup of a project that shrank has to be confirmed."""
     lab = stage.dice.choice(stage.model.labs)
-    names = stage.dice.choices(FILES, FILE_WEIGHTS, k=stage.dice.randint(1, 3))
+    names = [each.format(stage.dice.randrange(4)) for each in stage.dice.choices(places, k=3)]
     for name in names:
-        place = name.format(stage.dice.randrange(4))
-        file = stage.servers[lab.server].projects_path / lab.project_id / place
+        file = stage.servers[lab.server].projects_path / lab.project_id / name
         size_bytes = max(stage.dice.choice((10, 3000, 1 << 20)), file.stat().st_size if file.exists() else 0)
-        stage.servers[lab.server].write(lab.project_id, place, stage.dice.randbytes(size_bytes))
+        stage.servers[lab.server].write(lab.project_id, name, stage.dice.randbytes(size_bytes))
     lab.state = stage.state_of(lab.server, lab.project_id)
-    return f"{lab}: {len(names)} files"
+    return f"{lab}: {', '.join(names)}"
 
 
 def rewire(stage: Stage) -> str:
@@ -56,22 +64,28 @@ def rewire(stage: Stage) -> str:
 
 
 def backup(stage: Stage) -> str:
-    """A night of one server."""
-    server = stage.dice.choice(stage.model.labs).server
+    """A night of one server, whose labs are open or closed. GNS3 lists the files of open ones only."""
+    server, is_open = stage.dice.choice(stage.model.labs).server, stage.dice.random() < OPEN_SHARE
+    labs = stage.model.of(server) if is_open else []
+    for lab in labs:
+        stage.servers[server].call("POST", f"/projects/{lab.project_id}/open", {})
+        lab.state = stage.state_of(server, lab.project_id)
     name, strike = strikes.draw(stage, server, imports=False)
-    said = back_up(stage, server, strike)
-    return f"{server} {name}: {said.code}"
+    said = back_up(stage, server, strike, is_open=is_open)
+    for lab in labs:
+        stage.servers[server].close(lab.project_id)
+    return f"{server} {'open ' if is_open else ''}{name}: {said.code}"
 
 
-def back_up(stage: Stage, server: str, strike: Strike | None = None) -> Said:
+def back_up(stage: Stage, server: str, strike: Strike | None, *, is_open: bool) -> Said:
     """The same, held against the model."""
-    stage.model.begin_run(server)
+    stage.model.begin_run(server, is_open=is_open)
     said = stage.command("backup", "--all", "--server", server, strike=strike)
     stage.look()
     for row in said.rows:
         lab = next((each for each in stage.model.of(server) if each.project_id == row["project_id"]), None)
         if lab is not None and row["status"] in ("stored", "unchanged"):
-            _check_row(lab, row, said.code)
+            _check_row(lab, row, said.code, is_open=is_open)
     if strike is None and said.code not in (0, ATTENTION):
         raise Fault(f"(a) a backup of {server} that nothing came over ends with {said.code}: {said.err}")
     done = {row["project_id"] for row in said.rows if row["status"] in ("stored", "unchanged")}
@@ -80,7 +94,7 @@ def back_up(stage: Stage, server: str, strike: Strike | None = None) -> Said:
     return said
 
 
-def _check_row(lab: Lab, row: Mapping[str, Any], code: int) -> None:
+def _check_row(lab: Lab, row: Mapping[str, Any], code: int, *, is_open: bool) -> None:
     """What is called stored or unchanged is a whole backup of this lab as it is now."""
     told = f"{row['status']} {row['file_uuid']} of {lab}"
     found = next((each for each in lab.chain if each.file_uuid == row["file_uuid"]), None)
@@ -90,7 +104,7 @@ def _check_row(lab: Lab, row: Mapping[str, Any], code: int) -> None:
         raise Fault(f"(a) {told} has other content than the project: {difference}")
     if found.is_damaged:
         raise Fault(f"(b) {told} is damaged")
-    if not lab.state.is_exported_whole and code == 0:
+    if is_open and not lab.state.is_exported_whole and code == 0:
         raise Fault(f"(b) {told} lacks files, and the exit code is 0")
 
 
@@ -217,7 +231,7 @@ def spoil(stage: Stage) -> str:
     server.start()
     is_large = lab.name.startswith("large")
     try:
-        stage.model.begin_run(lab.server)
+        stage.model.begin_run(lab.server, is_open=False)
         said = stage.command("backup", "--all", "--server", lab.server)
         if said.code in (0, ATTENTION) and (is_large or kind != "empty"):
             raise Fault(f"(b) a backup of {lab.server} ends with {said.code} while {lab} is spoilt: {kind}")
@@ -250,6 +264,7 @@ def forge(stage: Stage) -> str:
 # How often each comes, in any unit.
 ACTS: Final[Mapping[str, tuple[int, Callable[[Stage], str]]]] = {
     "edit": (8, edit),
+    "scribble": (1, scribble),
     "rewire": (2, rewire),
     "backup": (9, backup),
     "restore": (8, restore),

@@ -46,12 +46,12 @@ class State:
 class Backup:
     """One that is in the store. `is_damaged`: no replica of it is sound any more.
 
-    `is_exported_whole`: no file of the project was left out.
+    `is_known_to_lack`: GNS3 left files out, and listed them.
     """
 
     file_uuid: str
     state: State
-    is_exported_whole: bool
+    is_known_to_lack: bool
     is_damaged: bool = False
 
 
@@ -81,13 +81,15 @@ class Model:
     labs: list[Lab] = field(default_factory=list)
     strange: set[str] = field(default_factory=set)  # files of others, which have the look of backups
     last_run: dict[str, tuple[Lab, State]] = field(default_factory=dict)  # by the id of the project
+    is_open: bool = False  # in that run
 
     def of(self, server: str) -> list[Lab]:
         """Those of a server."""
         return [lab for lab in self.labs if lab.server == server]
 
-    def begin_run(self, server: str) -> None:
-        """A backup of this server begins."""
+    def begin_run(self, server: str, *, is_open: bool) -> None:
+        """A backup of this server begins. `is_open`: GNS3 lists the files of its labs."""
+        self.is_open = is_open
         self.last_run = {lab.project_id: (lab, lab.state) for lab in self.of(server)}
 
     def found(self, listed: Mapping[str, str]) -> None:
@@ -96,7 +98,8 @@ class Model:
         for file_uuid, project_id in listed.items():
             if file_uuid not in known and project_id in self.last_run:
                 lab, state = self.last_run[project_id]
-                lab.chain.append(Backup(file_uuid, state.exported, state.is_exported_whole))
+                is_known_to_lack = self.is_open and not state.is_exported_whole
+                lab.chain.append(Backup(file_uuid, state.exported, is_known_to_lack))
 
     def backup(self, file_uuid: str) -> tuple[Lab, Backup] | None:
         """A backup, and whose it is."""

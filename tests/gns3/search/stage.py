@@ -9,13 +9,14 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.clocks import Clocks
 from tests.cluster.harness import Cluster
 from tests.cluster.small_disks import small_disk
@@ -62,6 +63,7 @@ class Stage:
     clocks: Clocks
     servers: Mapping[str, LabServer]
     operator: Operator
+    strikes: Collection[str] = ()  # the kinds that may come
     model: Model = field(default_factory=Model)
     history: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -105,14 +107,16 @@ class Stage:
         if self.down:
             self.cluster.restart(*self.down)
             self.down.clear()
-            self.move_clocks(self.shift_s)
             self.cluster.wait_healthy()
+            self.move_clocks(self.shift_s)
 
     def move_clocks(self, shift_s: int) -> None:
         """Of all members of the cluster."""
         self.shift_s = shift_s
         for member in self.cluster.members:
             self.clocks.move(self.cluster.pid(member), shift_s)
+        listed = lambda: self.cluster.get("/project-files").status == 200  # noqa: E731
+        wait_until(listed, what="the store, whose clocks were moved", timeout_s=90)
 
     def state_of(self, server: str, project_id: str) -> State:
         """What lies on the disk of a server; of a topology that cannot be read there are no nodes."""

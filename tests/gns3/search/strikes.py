@@ -3,33 +3,45 @@
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from tests.gns3.search.stage import Stage, Strike
 
+# How often each comes, in any unit.
+KINDS: Final[Mapping[str, int]] = {
+    "kill-command": 3,
+    "interrupt-command": 1,
+    "kill-server": 4,
+    "hang-server": 1,
+    "kill-nodes": 2,
+    "kill-coordinator": 1,
+}
+QUIET_SHARE: Final = 0.4
 LATEST_S: Final = 3.0
 NODES_KILLED: Final = (1, 1, 3)
 POLL_S: Final = 0.002
 
 
 def draw(stage: Stage, server: str, *, imports: bool) -> tuple[str, Strike | None]:
-    """A strike and its name; half of all commands come through."""
+    """A strike and its name; of some commands there is none."""
     kinds: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
-        "kill command": lambda process: process.send_signal(signal.SIGKILL),
-        "interrupt command": lambda process: process.send_signal(signal.SIGTERM),
-        "kill gns3-server": lambda _: _kill_server(stage, server),
-        "hang gns3-server": lambda _: _hang_server(stage, server),
-        "kill nodes": lambda _: _kill_nodes(stage, stage.dice.choice(NODES_KILLED)),
-        "kill coordinator": lambda _: _kill_coordinator(stage),
+        "kill-command": lambda process: process.send_signal(signal.SIGKILL),
+        "interrupt-command": lambda process: process.send_signal(signal.SIGTERM),
+        "kill-server": lambda _: _kill_server(stage, server),
+        "hang-server": lambda _: _hang_server(stage, server),
+        "kill-nodes": lambda _: _kill_nodes(stage, stage.dice.choice(NODES_KILLED)),
+        "kill-coordinator": lambda _: _kill_coordinator(stage),
     }
-    if stage.dice.random() < 0.4:
+    if stage.dice.random() < QUIET_SHARE:
         return "", None
-    (kind,) = stage.dice.choices(list(kinds), (3, 1, 4, 1, 2, 1))
+    (kind,) = stage.dice.choices(list(KINDS), list(KINDS.values()))
     delay_s = stage.dice.uniform(0.0, LATEST_S)
     at_unpacking = imports and stage.dice.random() < 0.6
     projects = stage.servers[server].projects_path
+    if kind not in stage.strikes:
+        return "", None
     before = {path.name for path in projects.iterdir()}
 
     def strike(process: subprocess.Popen[bytes]) -> None:
