@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 RELAY = Path(__file__).parent / "programs" / "relay.py"
 GUIDE = (ROOT / "docs" / "gns3.md").read_text(encoding="utf-8")
 ADDRESS, PORT = "10.0.0.9", 3080  # as the guide has them
+WATCH_LOG = "journalctl -o cat -u filestore-gns3-watch.service"
 METRICS = "cat /var/lib/prometheus/node-exporter/filestore_gns3_lab.prom"
 
 
@@ -81,8 +82,7 @@ def test_units_of_the_guide_back_up_and_prune_whatever_fails(machines: list[Mach
     assert f'project_id="{bad_id}"' in machine.run(METRICS)
 
     machine.run("systemctl stop filestore-gns3.timer && systemctl start filestore-gns3-watch.service")
-    again = lambda: "is watched" in machine.run("journalctl -o cat -u filestore-gns3-watch.service")  # noqa: E731
-    wait_until(again, what="a watch", timeout_s=WAIT_S)
+    wait_until(lambda: "is watched" in machine.run(WATCH_LOG), what="a watch", timeout_s=WAIT_S)
     assert "filestore-gns3-prune.timer" in machine.run("systemctl list-timers")
     machine.run("systemctl stop filestore-gns3-watch.service filestore-gns3-prune.timer")
     assert shown(machine, "filestore-gns3-watch.service", "Result") == "success"

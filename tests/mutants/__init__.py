@@ -6,8 +6,8 @@ from tests.mutants.consensus import CONSENSUS
 from tests.mutants.content import CONTENT
 from tests.mutants.exports import EXPORTS
 from tests.mutants.grants import GRANTS
-from tests.mutants.labs import LABS
 from tests.mutants.lab_nights import LAB_NIGHTS
+from tests.mutants.labs import LABS
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
 from tests.mutants.restores import RESTORES
