@@ -81,10 +81,7 @@ def login(
         raise InvalidRequest(f"url: {url!r} is no URL of a GNS3 server: http://HOST:3080 is wanted.")
     if compute_password_file is not None and not compute_user:
         raise click.UsageError("--compute-password-file: --compute-user is wanted with it.")
-    if server_id == "new":
-        server_id = draw_server_id()
-    if server_id and not SERVER_ID.fullmatch(server_id):
-        raise InvalidRequest("--server-id: 16 hexadecimal digits are wanted, see `filestore gns3 servers`.")
+    server_id = _id_of(server_id)
     password = _password("--password-file", password_file)
     compute_password = ""
     if compute_user:
@@ -124,6 +121,15 @@ def login(
     click.echo(f"Signed in as {user} to {server}, GNS3 {told} with {count} projects that you may see.")
     if not reads_images:
         click.echo("Its images cannot be read: that takes --compute-user.")
+
+
+def _id_of(given: str) -> str:
+    """The identity of a server that an option gives, "" for the one that is known. Raises InvalidRequest."""
+    if given == "new":
+        return draw_server_id()
+    if given and not SERVER_ID.fullmatch(given):
+        raise InvalidRequest("--server-id: 16 hexadecimal digits are wanted, see `filestore gns3 servers`.")
+    return given
 
 
 @gns3.command()
