@@ -110,17 +110,22 @@ def login(
     kept = ServerLogin(url=address.url, user=user, compute_user=compute_user, server_id=server_id)
     saved = save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
     if before is not None and before.server_id not in ("", saved.server_id):
-        click.echo(
-            f"filestore: {server} is another server than before, with backups of its own. If it is the one"
-            f" that was at {before.url}, sign in again with --server-id {before.server_id}",
-            err=True,
-        )
+        _warn_of_another(server, before)
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
         click.echo(f"filestore: warning: the password goes to {parts.hostname} in clear text", err=True)
     told = printable_name(version)
     click.echo(f"Signed in as {user} to {server}, GNS3 {told} with {count} projects that you may see.")
     if not reads_images:
         click.echo("Its images cannot be read: that takes --compute-user.")
+
+
+def _warn_of_another(name: str, before: ServerLogin) -> None:
+    """Say that a name stands for another server from now on."""
+    click.echo(
+        f"filestore: {name} is another server than before, with backups of its own. If it is the one"
+        f" that was at {before.url}, sign in again with --server-id {before.server_id}",
+        err=True,
+    )
 
 
 def _id_of(given: str) -> str:
