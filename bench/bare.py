@@ -17,7 +17,7 @@ from pathlib import Path
 
 import uvloop
 
-from deploy.dev.processes import LOOPBACK
+from deploy.processes import LOOPBACK
 from node.server import keep_large_buffers
 
 BUFFER_BYTES = 512 << 10

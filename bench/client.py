@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from bench.one_node import remove_blobs
 from bench.rows import Figure, Row, report
 from bench.wheel import build_wheel, clean_environment, installed
-from deploy.dev.cluster import DevelopmentCluster
+from deploy.dev_cluster import DevelopmentCluster
 
 RUNS = 3
 FILE_BYTES = int(os.environ.get("CLIENT_MIB", "1024")) << 20

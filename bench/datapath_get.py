@@ -23,7 +23,7 @@ from bench.one_node import OneNode
 from bench.receiver import Order, request_of
 from bench.rows import CASES, RUNS, Figure, Row, Skipped
 from ca.secretfiles import write_secret
-from deploy.dev.processes import LOOPBACK
+from deploy.processes import LOOPBACK
 
 FILE_BYTES = 1 << 30
 RANGE_BYTES = 1 << 20

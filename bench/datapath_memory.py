@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.loaders import resident_bytes
 from bench.one_node import OneNode
 from bench.rows import Row
-from deploy.dev.processes import LOOPBACK
+from deploy.processes import LOOPBACK
 
 FILE_BYTES = 256 << 20
 SLOW_CLIENTS = 64

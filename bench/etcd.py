@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.loaders import Loader, Loaders
-from deploy.dev.processes import LOOPBACK, Child, free_ports, stop_children, wait_until
+from deploy.processes import LOOPBACK, Child, free_ports, stop_children, wait_until
 
 MEMBERS = 3
 START_TIMEOUT_S = 30.0

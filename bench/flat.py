@@ -24,10 +24,10 @@ from bench.load import Order
 from bench.loaders import CoordinatorGroup, Loaders, resident_bytes
 from ca.tls import client_context
 from coordinator.admin import setup
-from coordinator.model.records import CoordinatorRecord
 from deploy.commands.coordinator_group import add_coordinator
-from deploy.dev.cluster import Member
-from deploy.dev.processes import LOOPBACK, free_ports, is_ready, stop_children, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import LOOPBACK, free_ports, is_ready, stop_children, wait_until
+from metadata.model.records import CoordinatorRecord
 
 COMMANDS = int(os.environ.get("FLAT_COMMANDS", "1000000"))
 MARKS = (COMMANDS // 10, COMMANDS // 2, COMMANDS)

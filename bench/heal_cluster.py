@@ -17,9 +17,9 @@ from typing import Any, Self
 from bench.loaders import cpu_s
 from bench.rows import Figure
 from ca.tls import client_context, peer_client_context
-from coordinator.runtime.config import CoordinatorFiles
-from deploy.dev.cluster import CLUSTER_NAME, DevelopmentCluster, Member
-from deploy.dev.processes import wait_until
+from coordinator.storage.config import CoordinatorFiles
+from deploy.dev_cluster import CLUSTER_NAME, DevelopmentCluster, Member
+from deploy.processes import wait_until
 from node.base.config import NodeFiles
 from tests.blobs_on_disk import age_all_on
 

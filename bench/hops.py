@@ -37,8 +37,8 @@ from bench import yardstick
 from bench.api import Connection
 from ca.tls import client_context
 from coordinator.member.thread import Worker
-from deploy.dev.cluster import DevelopmentCluster
-from deploy.dev.processes import LOOPBACK
+from deploy.dev_cluster import DevelopmentCluster
+from deploy.processes import LOOPBACK
 
 REQUESTS = int(os.environ.get("HOPS_REQUESTS", "300"))
 WARM_UP = 50

@@ -21,10 +21,9 @@ import uuid_utils
 import uvloop
 from msgspec import Struct
 
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.records import DEFAULT_BUCKET_ID, Caller, NodeRecord, ProjectFileRecord, UploadRecord
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.protocol.commands import (
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller, NodeRecord, ProjectFileRecord, UploadRecord
+from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.commands import (
     AnnounceNode,
     AnyCommand,
     CreateProjectFile,
@@ -32,10 +31,11 @@ from coordinator.protocol.commands import (
     RecordProgress,
     encode_envelope,
 )
-from coordinator.protocol.queries import GetProjectFile
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.rpc.view import View
+from metadata.protocol.queries import GetProjectFile
+from metadata.protocol.rules import RULES
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.view import View
 from node.base.config import NodeFiles
 
 FREE_BYTES = 1 << 40  # what the heartbeats say: no file is refused for want of room

@@ -16,8 +16,8 @@ from msgspec import Struct
 from bench.load import Order, Outcome
 from bench.orders import Moved
 from bench.rows import TICKS_PER_S, Figure, busy_s
-from deploy.dev.cluster import DevelopmentCluster, Member
-from deploy.dev.processes import LOOPBACK, free_ports
+from deploy.dev_cluster import DevelopmentCluster, Member
+from deploy.processes import LOOPBACK, free_ports
 from node.membership.join import join
 
 STOP_TIMEOUT_S = 10.0

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from deploy.dev.processes import LOOPBACK, Child, free_ports, wait_until
+from deploy.processes import LOOPBACK, Child, free_ports, wait_until
 
 START_TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 2 << 30

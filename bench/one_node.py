@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from deploy.dev.cluster import DevelopmentCluster
-from deploy.dev.processes import LOOPBACK, free_ports
+from deploy.dev_cluster import DevelopmentCluster
+from deploy.processes import LOOPBACK, free_ports
 from node.packs.store import PackStore
 
 

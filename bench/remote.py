@@ -23,7 +23,7 @@ from bench.loaders import GIB, Mover, cpu_s
 from bench.receiver import Order, request_of
 from bench.rows import Figure, Row, as_json, show
 from ca.tls import client_context
-from deploy.dev.cluster import DevelopmentCluster, Member
+from deploy.dev_cluster import DevelopmentCluster, Member
 
 RUNS = 15
 FILE_BYTES = int(os.environ.get("REMOTE_MIB", "1024")) << 20

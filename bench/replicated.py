@@ -42,7 +42,7 @@ from bench.one_node import OneNode, remove_blobs
 from bench.rows import Figure, Row, as_json, busy_s, show
 from bench.sender import Order
 from bench.uploads import FILE_BYTES, RUNS, put_kept, quickest, written
-from deploy.dev.cluster import DevelopmentCluster
+from deploy.dev_cluster import DevelopmentCluster
 
 REPLICAS = 3
 TARGET = 0.8  # of the bound

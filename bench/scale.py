@@ -36,14 +36,14 @@ from bench.rows import Figure, Row, as_json, show
 from bench.scale_load import ScaleOrder
 from ca.tls import client_context
 from coordinator.admin import restore, setup
-from coordinator.model.records import CoordinatorRecord
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
-from deploy.dev.cluster import Member
-from deploy.dev.processes import LOOPBACK, free_ports, is_ready, start_child, stop_children, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import LOOPBACK, free_ports, is_ready, start_child, stop_children, wait_until
 from filestore_client import AsyncClient
+from metadata.model.records import CoordinatorRecord
 
 FILES: Final = int(os.environ.get("SCALE_FILES", "200000"))
 SMALL: Final = int(os.environ.get("SCALE_SMALL", "10000"))

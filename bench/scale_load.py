@@ -11,9 +11,9 @@ import random
 from bench.load import ORDER_TIMEOUT_S, Load, Order, Outcome, main, measure
 from bench.scale_state import NODES, bucket_of, project_of, uuid_of
 from ca.errors import NotFound
-from coordinator.model.records import PROJECT_FILE, FilePage, ProjectFilePage, ProjectFileRecord
-from coordinator.protocol.commands import DeleteFile
-from coordinator.protocol.queries import GetProjectFile, ListBucketFiles, ListProjectFiles
+from metadata.model.records import PROJECT_FILE, FilePage, ProjectFilePage, ProjectFileRecord
+from metadata.protocol.commands import DeleteFile
+from metadata.protocol.queries import GetProjectFile, ListBucketFiles, ListProjectFiles
 
 PAGE_ROWS = 100
 VICTIMS_ROWS = 20  # that one page gives to be deleted

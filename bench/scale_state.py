@@ -17,7 +17,7 @@ from typing import Final
 
 from coordinator.machine.blobs import FILL_TOTALS
 from coordinator.machine.replicas import FILL_REPLICA_TOTALS
-from coordinator.model.records import BACKUP, PROJECT_FILE, VM
+from metadata.model.records import BACKUP, PROJECT_FILE, VM
 
 OWNERS: Final = 20
 BUCKETS_OF_OWNER_MAX: Final = 15

@@ -45,9 +45,9 @@ from bench import yardstick
 from bench.api import Connection
 from bench.loaders import cpu_s
 from ca.tls import client_context
-from coordinator.runtime.wording import counted
-from deploy.dev.cluster import DevelopmentCluster
-from deploy.dev.processes import LOOPBACK
+from deploy.dev_cluster import DevelopmentCluster
+from deploy.processes import LOOPBACK
+from runtime.wording import counted
 
 FILES = int(os.environ.get("SMALLFILES_FILES", "100000"))
 CLIENTS = int(os.environ.get("SMALLFILES_CLIENTS", "32"))

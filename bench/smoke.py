@@ -25,7 +25,7 @@ from rich.table import Table
 
 from bench import yardstick
 from ca.tls import client_context
-from deploy.dev.cluster import DevelopmentCluster, Member
+from deploy.dev_cluster import DevelopmentCluster, Member
 
 RUNS = 5
 CREATE_SECONDS = 3.0

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from deploy.dev.processes import LOOPBACK
+from deploy.processes import LOOPBACK
 
 LOT_BYTES = 4 << 20
 LOTS = 6

@@ -34,7 +34,7 @@ def _frames(arguments: tuple[Any, ...], result: Any) -> str:
 
 
 def _parcel(arguments: tuple[Any, ...], result: Any) -> str:
-    """What kind of frame goes out: its tag follows the head of its array (see `coordinator.rpc.wire`)."""
+    """What kind of frame goes out: its tag follows the head of its array (see `metadata.rpc.wire`)."""
     del result
     return f"{('', 'call', 'answer', 'Raft message')[arguments[0][0][1]]} handed to TLS"
 
@@ -70,12 +70,12 @@ def _named(text: str) -> Label:
 POINTS: tuple[tuple[str, str, Label | None, Label | None], ...] = (
     ("os", "fdatasync", _named("sync begins"), _named("sync done")),
     ("os", "fsync", _named("sync begins"), _named("sync done")),
-    ("coordinator.http.connection", "_Connection.data_received", _named("bytes out of TLS"), None),
-    ("coordinator.http.connection", "Connections._edge", _named("request parsed"), _named("answer made")),
-    ("coordinator.rpc.view", "View.verify", None, _named("token verified")),
-    ("coordinator.rpc.client", "MetadataClient.propose", _named("command made"), _named("answer decoded")),
-    ("coordinator.rpc.wire", "encode_parcel", _parcel, None),
-    ("coordinator.rpc.wire", "decode", None, _frames),
+    ("web.connection", "_Connection.data_received", _named("bytes out of TLS"), None),
+    ("web.connection", "Connections._edge", _named("request parsed"), _named("answer made")),
+    ("metadata.rpc.view", "View.verify", None, _named("token verified")),
+    ("metadata.rpc.client", "MetadataClient.propose", _named("command made"), _named("answer decoded")),
+    ("metadata.rpc.wire", "encode_parcel", _parcel, None),
+    ("metadata.rpc.wire", "decode", None, _frames),
     ("coordinator.service", "Service.handle", _named("call decoded"), _named("reply decoded")),
     ("coordinator.member.driver", "Driver.propose", _named("permitted"), None),
     ("coordinator.member.member", "RaftMember.begin", None, _turn),

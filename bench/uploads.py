@@ -34,7 +34,7 @@ from bench.one_node import OneNode, remove_blobs
 from bench.rows import Figure, Row, as_json, show
 from bench.sender import Order
 from bench.threads import LOT_BYTES, open_past_cache
-from deploy.dev.processes import free_ports
+from deploy.processes import free_ports
 
 RUNS = int(os.environ.get("UPLOADS_RUNS", "5"))
 CASES = os.environ.get("UPLOADS_CASES", "")  # those whose names begin so

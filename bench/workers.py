@@ -18,7 +18,7 @@ from pathlib import Path
 import uvloop
 
 from bench.one_node import OneNode
-from deploy.dev.processes import LOOPBACK
+from deploy.processes import LOOPBACK
 
 CONTENT_BYTES = 4096
 CONNECTIONS = 32

@@ -3,7 +3,7 @@
 These are members with a live certificate, and of a node the one process that speaks for it.
 
 A certificate lies in a directory, and a directory can be copied. So each start of a node says which directory
-and which start it is (`coordinator.model.instance`), with every connection, and announces itself: that is in
+and which start it is (`metadata.model.instance`), with every connection, and announces itself: that is in
 the log. An earlier start, and another directory, are refused everywhere from then on; a later start of the
 same directory is taken once nobody was heard of the one before for PLACEABLE_S, or when the same directory on
 the same machine says that it has ended. Who is refused is told to the operator. No I/O here but reads of the
@@ -19,15 +19,15 @@ from typing import Final
 from ca.errors import Conflict, Gone, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address
 from ca.tls import Peer
-from coordinator.machine.execution.rules import NODES_TELL_RULES
 from coordinator.machine.nodes import is_forgotten
-from coordinator.model.instance import contradiction, parsed
-from coordinator.model.records import ClusterView, NodeRecord
-from coordinator.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
-from coordinator.protocol.commands import AnnounceNode, AnyCommand, MoveNode, OpenSession
-from coordinator.protocol.queries import GetView
-from coordinator.rpc.node_health import PLACEABLE_S, NodeHealth
 from coordinator.storage.state_store import Store
+from metadata.model.instance import contradiction, parsed
+from metadata.model.records import ClusterView, NodeRecord
+from metadata.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
+from metadata.protocol.commands import AnnounceNode, AnyCommand, MoveNode, OpenSession
+from metadata.protocol.queries import GetView
+from metadata.protocol.rules import NODES_TELL_RULES
+from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
 
 _UNKNOWN: Final = (
     "the cluster does not know its certificate; if it is the right process, revoke the node, and let it join"

@@ -18,15 +18,15 @@ from prometheus_client.registry import Collector
 
 from coordinator.machine.jobs import JobOutcome
 from coordinator.member.open_storage import Ledger
-from coordinator.model.clock import now_ms
-from coordinator.model.jobs import JOBS, SNAPSHOT, Amounts, amounts_of
-from coordinator.model.records import DOWN, HEALTHY, ClusterView, JobRunRecord, UploadPage
-from coordinator.model.replica_records import ReplicaCounts, ReplicaPage
-from coordinator.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
-from coordinator.protocol.queries import GetReplicaCounts, ListNodeUploads, ListReplicas
-from coordinator.rpc.node_health import NODE_STATES
 from coordinator.rpc.server import value_of
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
+from metadata.model.jobs import JOBS, SNAPSHOT, Amounts, amounts_of
+from metadata.model.records import DOWN, HEALTHY, ClusterView, JobRunRecord, UploadPage
+from metadata.model.replica_records import ReplicaCounts, ReplicaPage
+from metadata.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
+from metadata.protocol.queries import GetReplicaCounts, ListNodeUploads, ListReplicas
+from metadata.rpc.node_health import NODE_STATES
+from runtime.clock import now_ms
 
 SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule meets a zero and no gap
 
@@ -191,13 +191,15 @@ class ClusterMetrics(Collector):
             "When a snapshot of the metadata was last sent to another place; 0 if none is on record.",
         )
         if self._sends_snapshots:
-            sent.add_metric([], outcomes.get(SNAPSHOT, JobOutcome()).sent_at_ms / 1000)
+            sent.add_metric([], outcomes.get(SNAPSHOT.name, JobOutcome()).sent_at_ms / 1000)
         yield sent
         yield from self._amounts()
 
     def _amounts(self) -> Iterator[Metric]:
         """Of the newest run of each job, all zero if there is none."""
-        found = {run.job_name: amounts_of(_result(run)) for run in self._ledger.store.newest_runs()}
+        found = {
+            run.job_name: amounts_of(run.job_name, _result(run)) for run in self._ledger.store.newest_runs()
+        }
         readings: dict[str, tuple[str, Callable[[Amounts], int]]] = {
             "looked": ("What the newest run of the job has looked at.", lambda a: a.looked),
             "done": ("What it has done: copied, released, dropped, read.", lambda a: a.done),

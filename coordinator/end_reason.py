@@ -1,18 +1,16 @@
-"""Why a coordinator ended, where an operator can do something about it."""
+"""Why a coordinator ended, if an operator can do something about it. Apart from `server`: no I/O."""
 
 import sqlite3
-from typing import TypeVar
 
-from coordinator.http.listener import CannotListen
 from coordinator.member.state_digests import StateDiverged
 from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
-from coordinator.rpc.instances import Displaced
 from coordinator.storage.raft_log import LogDamaged, LogFailed
 from coordinator.storage.reopening import StateLost
 from coordinator.storage.state_damage import StateDamaged, damage_in, unreadable_in
 from coordinator.storage.state_store import TooOld
-
-_Error = TypeVar("_Error", bound=BaseException)
+from metadata.rpc.instances import Displaced
+from runtime.lifetime import first_in
+from web.listener import CannotListen
 
 
 def reason_of(group: BaseExceptionGroup) -> Exception | None:
@@ -34,14 +32,4 @@ def reason_of(group: BaseExceptionGroup) -> Exception | None:
             " that were acknowledged. They are here: copy this directory before anything else, and see"
             " FilestoreCoordinatorDiverged in the runbook."
         )
-    return None
-
-
-def first_in(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:
-    """One exception of this kind in a group, however deep."""
-    for error in group.exceptions:
-        if isinstance(error, kind):
-            return error
-        if isinstance(error, BaseExceptionGroup) and (found := first_in(error, kind)) is not None:
-            return found
     return None

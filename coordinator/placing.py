@@ -1,4 +1,7 @@
-"""Where new bytes go, and who works on a job: what the leader adds to commands, since it hears the nodes."""
+"""Where new bytes go, and who works on a job: the leader adds it to commands. Apart from calls: no I/O.
+
+The leader knows it, since it hears the nodes.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,13 +10,13 @@ import msgspec
 
 from ca.errors import InsufficientStorage, Unavailable
 from ca.identity import Identity
-from coordinator.model.placement import Candidate, choose, holder_first
-from coordinator.model.records import ClusterView
-from coordinator.protocol.calls import DISK_FAILED
-from coordinator.protocol.commands import AnyCommand, CreateFile, CreatePartial, RestartUpload, TriggerJob
-from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.server import Refused
-from coordinator.runtime.wording import counted
+from metadata.model.placement import Candidate, choose, holder_first
+from metadata.model.records import ClusterView
+from metadata.protocol.calls import DISK_FAILED
+from metadata.protocol.commands import AnyCommand, CreateFile, CreatePartial, RestartUpload, TriggerJob
+from metadata.rpc.node_health import NodeHealth
+from runtime.wording import counted
 
 SHOWN_MAX = 3  # nodes that are named in a refusal
 

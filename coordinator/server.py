@@ -18,15 +18,10 @@ from ca.identity import Identity
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from coordinator.admin.authority import SigningAuthority
-from coordinator.admin.offsite import SCHEDULE_S as OFFSITE_S
 from coordinator.admin.offsite import read_offsite
 from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.end_reason import reason_of
-from coordinator.http.app import new_application, serve, serve_on
-from coordinator.http.listener import Places, bound_socket, start_listening
-from coordinator.http.web_access import WebAccess, understood
-from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
 from coordinator.member.driver import LOG_THREAD, Driver
 from coordinator.member.member import configured
 from coordinator.member.member_clocks import MemberClocks
@@ -37,31 +32,35 @@ from coordinator.member.rules_upgrade import Upgrades
 from coordinator.member.snapshot_fetch import Fetcher
 from coordinator.member.state_checks import check_state
 from coordinator.member.state_digests import Digests, check_not_diverged
-from coordinator.member_metrics import MemberMetrics
-from coordinator.model.jobs import SNAPSHOT, check_schedules
-from coordinator.protocol.calls import HeartbeatCall
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
+from coordinator.raft_metrics import CoordinatorMetrics, timed_sync
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import JobRuns
-from coordinator.reconcile.job_steps import job_works
-from coordinator.reconcile.jobs import Reconcilers
+from coordinator.reconcile.jobs import CoordinatorJobs
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.quotas import QuotaKeeper
 from coordinator.rpc.call_metrics import ServedCalls
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.instances import KnownInstances, count_start
 from coordinator.rpc.node_client import NodeOrders
-from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.raft_transport import Transport
-from coordinator.rpc.roster import read_known
 from coordinator.rpc.server import PeerPort
 from coordinator.rpc.state_view import StateView
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.rpc.view import View
-from coordinator.runtime import logs
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.runtime.lifetime import (
+from coordinator.service import Service
+from coordinator.statuses import Statuses
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.user_tokens import UserTokens
+from metadata.model.jobs import SENDING_SCHEDULES, check_schedules
+from metadata.protocol.calls import HeartbeatCall
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.instances import KnownInstances, count_start
+from metadata.rpc.member_metrics import MemberMetrics
+from metadata.rpc.node_health import NodeHealth
+from metadata.rpc.roster import read_known
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.view import View
+from runtime import logs
+from runtime.lifetime import (
     KNOWN_S,
     on_hangup,
     quieten_collector,
@@ -69,13 +68,13 @@ from coordinator.runtime.lifetime import (
     stop_signal,
     wait_for_first,
 )
-from coordinator.runtime.logs import ReadLevel
-from coordinator.runtime.metrics import CoordinatorMetrics, Metrics, timed_sync
-from coordinator.runtime.service_manager import ServiceManager, keep_informed
-from coordinator.service import Service
-from coordinator.statuses import Statuses
-from coordinator.storage.state_damage import StateDamaged
-from coordinator.user_tokens import UserTokens
+from runtime.logs import ReadLevel
+from runtime.metrics import Metrics
+from runtime.service_manager import ServiceManager, keep_informed
+from web.app import new_application, serve, serve_on
+from web.listener import Places, bound_socket, start_listening
+from web.web_access import WebAccess, understood
+from web.web_options import NO_WEB_OPTIONS, WebOptions
 
 DRAIN_S = 10.0
 PEER_DRAIN_S = 1.0  # members ask another coordinator at once; their connections are long-lived
@@ -127,7 +126,7 @@ async def run_coordinator(
         config = msgspec.structs.replace(config, down_after_s=down_after_s)
     check_schedules(config.schedules)
     if read_offsite(files) is not None:
-        config = msgspec.structs.replace(config, schedules={SNAPSHOT: OFFSITE_S, **config.schedules})
+        config = msgspec.structs.replace(config, schedules=SENDING_SCHEDULES | config.schedules)
     check_not_diverged(files.diverged)
     read_secret(files.credential_path)
     metrics = Metrics("coordinator")
@@ -271,17 +270,13 @@ class _Member:
         )
         self.keeper = NodeKeeper(context, down_after_s=config.down_after_s)
         self.quotas = QuotaKeeper(context)
-        reconcilers = Reconcilers(context)
-        offsite = read_offsite(files)
         self.job_runs = JobRuns(
             config.id,
             self.driver,
             ledger.store,
-            {**job_works(files, offsite), **reconcilers.works()},
-            due=reconcilers.due(),
+            CoordinatorJobs(context, files, read_offsite(files)).all,
             schedules=config.schedules,
             clock_doubt=context.clock_doubt,
-            sent=(SNAPSHOT,) if offsite else (),
         )
         self.statuses = self._new_statuses(config, context)
 

@@ -29,16 +29,22 @@ from ca.tls import Peer
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
 from coordinator.admission import Admission
-from coordinator.machine.execution.rules import MEMBERS_ARE_NAMED, RULES, NotInForce
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
 from coordinator.member.state_digests import Digests
-from coordinator.model.clock import now_ms
-from coordinator.model.jobs import check_parameters, job_kind
-from coordinator.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord, UserRecord
 from coordinator.placing import Placing
-from coordinator.protocol.calls import (
+from coordinator.raft.core import NotLeader
+from coordinator.rpc.caller_proof import Callers
+from coordinator.rpc.server import Refused, value_of
+from coordinator.rpc.state_view import StateView
+from coordinator.statuses import Statuses
+from coordinator.storage.snapshot_store import Chunk, SnapshotStore
+from coordinator.storage.state_store import Store
+from coordinator.user_tokens import UserTokens
+from metadata.model.jobs import check_parameters, job_kind
+from metadata.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord, UserRecord
+from metadata.protocol.calls import (
     AddCoordinatorCall,
     AnyCall,
     FollowCall,
@@ -67,7 +73,7 @@ from coordinator.protocol.calls import (
     TicketReply,
     TransferLeaderCall,
 )
-from coordinator.protocol.commands import (
+from metadata.protocol.commands import (
     NODE_COMMANDS,
     OWN_COMMANDS,
     AddIntermediate,
@@ -84,7 +90,7 @@ from coordinator.protocol.commands import (
     TakeOverUpload,
     TriggerJob,
 )
-from coordinator.protocol.queries import (
+from metadata.protocol.queries import (
     AnyQuery,
     CheckAdmin,
     CheckJoinSecret,
@@ -94,15 +100,9 @@ from coordinator.protocol.queries import (
     GetUser,
     ListQuery,
 )
-from coordinator.raft.core import NotLeader
-from coordinator.rpc.caller_proof import Callers
-from coordinator.rpc.node_health import PLACEABLE_S, NodeHealth
-from coordinator.rpc.server import Refused, value_of
-from coordinator.rpc.state_view import StateView
-from coordinator.statuses import Statuses
-from coordinator.storage.snapshot_store import Chunk, SnapshotStore
-from coordinator.storage.state_store import Store
-from coordinator.user_tokens import UserTokens
+from metadata.protocol.rules import MEMBERS_ARE_NAMED, RULES, NotInForce
+from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
+from runtime.clock import now_ms
 
 _encode = msgspec.msgpack.Encoder().encode
 _log = logging.getLogger(__name__)

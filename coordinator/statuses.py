@@ -5,35 +5,48 @@ By the state that lies here, and by what is heard here: nobody is asked, so it a
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 
+from ca.certificates import UntrustedCertificate
 from ca.identity import Identity
 from ca.tls import Credential
 from ca.webcertificate import WebCertificate
-from coordinator.expiring_certificates import ending_soon, own_end_ms
-from coordinator.machine.execution.rules import RULES
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.state_digests import Digests
-from coordinator.model.bounds import COUNT_MAX
-from coordinator.model.clock import now_ms
-from coordinator.model.jobs import JOBS
-from coordinator.model.records import DOWN, ClusterView
-from coordinator.model.replica_records import ReplicaCounts
-from coordinator.protocol.calls import (
+from coordinator.rpc.server import value_of
+from coordinator.rpc.state_view import StateView
+from coordinator.storage.state_store import Store
+from metadata.model.jobs import JOBS
+from metadata.model.records import DOWN, ClusterView
+from metadata.model.replica_records import ReplicaCounts
+from metadata.protocol.calls import (
+    FOR_BROWSERS,
+    INTERMEDIATE,
+    ROOT,
+    CertificateEnd,
     CoordinatorStatus,
     FollowerStatus,
     HeartbeatCall,
     NodeStatus,
     StatusReply,
 )
-from coordinator.protocol.queries import GetReplicaCounts
-from coordinator.rpc.node_health import NodeHealth
-from coordinator.rpc.server import value_of
-from coordinator.rpc.state_view import StateView
-from coordinator.runtime.version import VERSION
-from coordinator.storage.state_store import Store
+from metadata.protocol.queries import GetReplicaCounts
+from metadata.protocol.rules import RULES
+from metadata.rpc.member_metrics import expiries
+from metadata.rpc.node_health import NodeHealth
+from runtime.bounds import COUNT_MAX
+from runtime.clock import now_ms
+from runtime.version import VERSION
+
+# A leaf lives for 7 days and is renewed after two thirds of them, 56 hours before its end: this is most of a
+# day without a renewal.
+LEAF_WARNING_MS: Final = 36 * 3_600_000
+AUTHORITY_WARNING_MS: Final = 30 * 86_400_000
+# ACME clients renew one of 90 days with 30 left, one of 45 with 15: this is days without a renewal.
+WEB_WARNING_MS: Final = 10 * 86_400_000
 
 
 class Statuses:
@@ -204,3 +217,39 @@ class Statuses:
                 )
             )
         return states
+
+
+def own_end_ms(credential: Credential) -> int:
+    """When the certificate of this coordinator ends, by its file; 0 while that cannot be read."""
+    try:
+        return expiries(credential).leaf_ms
+    except (OSError, UntrustedCertificate):
+        return 0
+
+
+def ending_soon(
+    store: Store, credential: Credential, own_id: str, *, at_ms: int, web_ends_ms: Mapping[str, int]
+) -> list[CertificateEnd]:
+    """Those of nodes, the newest that each was given; of this coordinator and the authority, by its file.
+
+    `web_ends_ms`: when those for browsers end, by the member, such as `node n1`; 0 where it has none.
+    """
+    found = [
+        CertificateEnd(f"node {node_id}", expires_at_ms)
+        for node_id, expires_at_ms in store.node_certificates_ending(before_ms=at_ms + LEAF_WARNING_MS)
+    ]
+    found += [
+        CertificateEnd(member + FOR_BROWSERS, ends_ms)
+        for member, ends_ms in web_ends_ms.items()
+        if 0 < ends_ms < at_ms + WEB_WARNING_MS
+    ]
+    try:
+        own = expiries(credential)
+    except (OSError, UntrustedCertificate):
+        return found
+    if own.leaf_ms < at_ms + LEAF_WARNING_MS:
+        found.append(CertificateEnd(f"coordinator {own_id}", own.leaf_ms))
+    for holder, expires_at_ms in ((INTERMEDIATE, own.intermediate_ms), (ROOT, own.root_ms)):
+        if expires_at_ms < at_ms + AUTHORITY_WARNING_MS:
+            found.append(CertificateEnd(holder, expires_at_ms))
+    return found

@@ -10,10 +10,10 @@ import uuid_utils
 from ca.errors import InvalidRequest
 from ca.usertoken import SERVICE_ROLE, TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.admin.authority import SigningAuthority
-from coordinator.machine.execution.rules import LONG_SERVICE_TOKENS, NotInForce
 from coordinator.member.member_clocks import MemberClocks
-from coordinator.model.records import Caller, UserRecord
-from coordinator.protocol.calls import MintReply, TicketReply
+from metadata.model.records import Caller, UserRecord
+from metadata.protocol.calls import MintReply, TicketReply
+from metadata.protocol.rules import LONG_SERVICE_TOKENS, NotInForce
 
 
 class UserTokens:

@@ -7,53 +7,71 @@ those of `deploy/base/failures.py`.
 import importlib
 import os
 import sys
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import click
 
 from deploy.base.printed import guard_streams
 
 STDERR_FILENO: Final = 2
-SECTIONS: Final = {  # what people look for; the modules lie below deploy.commands
+
+
+class CliEntry(NamedTuple):
+    """Where a command is defined, below deploy.commands, and the summary that `filestore --help` shows.
+
+    The summary is the first sentence of the command's own help (a test compares them): to load every command
+    for it would take four times as long as all the rest.
+    """
+
+    module: str
+    summary: str
+
+
+SECTIONS: Final = {  # what people look for
     "Files": {
-        "put": "put",
-        "get": "files",
-        "cat": "files",
-        "ls": "files",
-        "show": "files",
-        "find": "files",
-        "mv": "files",
-        "du": "files",
-        "rm": "files",
-        "share": "buckets",
-        "bucket": "buckets",
-        "serve": "serve",
+        "put": CliEntry("put", "Upload files, and print the file_uuid of each."),
+        "get": CliEntry("files", "Download a file by its name or its file_uuid."),
+        "cat": CliEntry("files", "Write the content of a file to standard output."),
+        "ls": CliEntry("files", "List files: your own, as an admin all of them."),
+        "show": CliEntry("files", "Show all that is recorded of a file."),
+        "find": CliEntry("files", "Find files by the checksum of their content."),
+        "mv": CliEntry("files", "Rename a file."),
+        "du": CliEntry("files", "Show how much files take, by bucket and kind."),
+        "rm": CliEntry("files", "Delete files for good, and unfinished uploads."),
+        "share": CliEntry("buckets", "Links to a file for people without a token: create, ls, rm."),
+        "bucket": CliEntry("buckets", "Buckets, with owners and quotas: create, ls, show, set, rm."),
+        "serve": CliEntry("serve", "Let other programs store in a bucket: restic."),
     },
-    "Labs": {"gns3": "gns3.group"},
+    "Labs": {
+        "gns3": CliEntry("gns3.group", "Back up labs of GNS3 servers, and bring them back."),
+    },
     "Access": {
-        "login": "account",
-        "logout": "account",
-        "context": "account",
-        "whoami": "account",
-        "grant": "buckets",
-        "user": "user",
-        "token": "token",
-        "audit": "audit",
+        "login": CliEntry("account", "Sign in to a cluster, and use it from now on."),
+        "logout": CliEntry("account", "Forget a cluster, and your token for it."),
+        "context": CliEntry("account", "The clusters that you are signed in to: ls, use."),
+        "whoami": CliEntry("account", "Show who you are there, and when your token ends."),
+        "grant": CliEntry("buckets", "Who may read or write a bucket or a file: add, ls, rm."),
+        "user": CliEntry("user", "Users: ls, show, set, disable, enable, revoke."),
+        "token": CliEntry("token", "Tokens of users, of nodes that join, and of the admin."),
+        "audit": CliEntry("audit", "Show who did what, newest first."),
     },
     "The cluster": {
-        "setup": "cluster",
-        "status": "status",
-        "damaged": "status",
-        "upgrade": "upgrade",
-        "job": "jobs",
-        "node": "node",
-        "coordinator": "coordinator",
-        "doctor": "doctor",
-        "dev": "cluster",
+        "setup": CliEntry("cluster", "Make a coordinator and a node of this machine."),
+        "status": CliEntry("status", "Show coordinators, nodes, jobs, and what is wrong."),
+        "damaged": CliEntry("status", "List files that no node holds whole, and what is lost."),
+        "upgrade": CliEntry("upgrade", "Another version for a running cluster: check."),
+        "job": CliEntry("jobs", "Background jobs: run, ls, show, watch, cancel."),
+        "node": CliEntry("node", "Nodes, which keep the bytes: join, run, ls, drain, remove."),
+        "coordinator": CliEntry("coordinator", "Coordinators, which keep the metadata: init, run, ls, add."),
+        "doctor": CliEntry("doctor", "Check the directory of a process that does not run."),
+        "dev": CliEntry("cluster", "Run a whole cluster on this machine, to try it out."),
     },
-    "Tools": {"api": "api", "completion": "api"},
+    "Tools": {
+        "api": CliEntry("api", "Call any operation of the API, and print what it answers."),
+        "completion": CliEntry("api", "Print what a shell needs to complete commands."),
+    },
 }
-MODULES: Final = {name: module for section in SECTIONS.values() for name, module in section.items()}
+ENTRIES: Final = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class Commands(click.Group):
@@ -61,28 +79,22 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """What click asks for to show them, or what was meant."""
-        return list(MODULES)
+        return list(ENTRIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of that name, None where there is none."""
-        if cmd_name not in MODULES:
+        if cmd_name not in ENTRIES:
             return None
-        found = getattr(importlib.import_module(f"deploy.commands.{MODULES[cmd_name]}"), cmd_name)
+        found = getattr(importlib.import_module(f"deploy.commands.{ENTRIES[cmd_name].module}"), cmd_name)
         assert isinstance(found, click.Command)
         return found
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The commands of `--help`, by sections."""
-        width = max(map(len, MODULES))
-        for title, names in SECTIONS.items():
+        width = max(map(len, ENTRIES))
+        for title, entries in SECTIONS.items():
             with formatter.section(title):
-                rows = []
-                for name in names:
-                    command = self.get_command(ctx, name)
-                    assert command is not None
-                    limit = formatter.width - 6 - width
-                    rows.append((name.ljust(width), command.get_short_help_str(limit)))
-                formatter.write_dl(rows)
+                formatter.write_dl([(name.ljust(width), entry.summary) for name, entry in entries.items()])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -1,15 +1,15 @@
-"""What a coordinator serves on its client port: the metadata API, with nothing of a node behind it."""
+"""The metadata API on the client port of a coordinator. Apart from `server`, which knows of no handler."""
 
 from aiohttp import web
 
-from coordinator.admin.bundles import Bundles
-from coordinator.http.app import new_application
-from coordinator.http.web_access import WEB
-from coordinator.runtime.audit import AuditLog
+from api.context import API, ApiServices
+from api.routes import METADATA, client_routes
+from coordinator.admin.restore import Bundles
 from coordinator.server import Shell
-from node.api.context import API, ApiServices
-from node.api.routes import METADATA, client_routes
-from node.server import authority_of, node_url
+from metadata.rpc.view import authority_of, node_url
+from runtime.audit import AuditLog
+from web.app import new_application
+from web.web_access import WEB
 
 
 def application(shell: Shell) -> web.Application:

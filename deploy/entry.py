@@ -1,4 +1,4 @@
-"""Where the command and every process begin.
+"""Where the command and every process begin. Apart from `cli`, whose import can be interrupted.
 
 Loading the product takes a moment, in which it can be interrupted like later. Nothing that is loaded is
 garbage: looking for some would take a fifth of that moment.

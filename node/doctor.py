@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.admin.findings import Findings, check_credential, check_known, check_private_directory
-from coordinator.runtime.wording import counted
-from coordinator.storage.log_directory import while_stopped
+from metadata.model.identifiers import is_sha256, is_uuid
+from metadata.rpc.findings import Findings, check_credential, check_known, check_private_directory
 from node.base.config import OTHERS_WRITE, NodeFiles
-from node.base.identifiers import is_sha256, is_uuid
 from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from node.diskio.fs import READ_FLAGS
 from node.pack_doctor import check_packs
 from node.storage.blob_files import INCOMING, SIDECAR
 from node.storage.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
+from runtime.disk import while_stopped
+from runtime.wording import counted
 
 _PREFIX: Final = re.compile(r"[0-9a-f]{2}", re.ASCII)
 _WRITABLE: Final = 0o222

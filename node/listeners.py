@@ -10,16 +10,11 @@ import socket
 
 from aiohttp import web
 
-from coordinator.http.app import Listener, new_application, serve, serve_on
-from coordinator.http.fastpath import DIRECT
-from coordinator.http.listener import Places, bound_socket, start_listening
-from coordinator.http.web_access import WEB
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.runtime.metrics import Metrics
-from node.api.context import CONCATENATE
-from node.api.health import metrics as metrics_handler
-from node.api.routes import METADATA, client_routes
-from node.api.tus_creation import RECEIVE
+from api.context import CONCATENATE
+from api.health import metrics as metrics_handler
+from api.routes import METADATA, client_routes
+from api.tus_creation import RECEIVE
+from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeConfig
 from node.content.creation_with_upload import receive
 from node.content.fastpath import HotPath
@@ -34,9 +29,14 @@ from node.peerapi.losses import loss_routes
 from node.peerapi.small_blobs import small_blob_routes
 from node.peerapi.upload_copies import upload_copy_routes
 from node.peerapi.uploads import following_routes, prepare_following
-from node.services import NodeServices, provide
-from node.uploads.room import room_routes
+from node.uploads.handover import room_routes
+from node.uploads.services import NodeServices, provide
 from node.workers.stats import WorkerNumbers
+from runtime.metrics import Metrics
+from web.app import Listener, new_application, serve, serve_on
+from web.fastpath import DIRECT
+from web.listener import Places, bound_socket, start_listening
+from web.web_access import WEB
 
 Address = tuple[str, int]
 LOCAL_DRAIN_S = 1.0  # within END_TIMEOUT_S of `node/workers/supervisor.py`

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.admin.findings import OTHERS, Findings, check_private_directory
-from coordinator.runtime.wording import counted
+from metadata.rpc.findings import OTHERS, Findings, check_private_directory
 from node.diskio.fs import READ_FLAGS
 from node.packs.index import DAMAGED, SPARE
 from node.packs.pack_file import number_of, pack_name
@@ -36,6 +35,7 @@ from node.packs.record import (
 from node.packs.rows import RowInvalid, blob_of, facts_of, record_of
 from node.packs.store import INDEX
 from node.packs.users import OPENING, USERS
+from runtime.wording import counted
 
 _KNOWN: Final = frozenset(
     {INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}{DAMAGED}", f"{INDEX}{SPARE}", OPENING, USERS}

@@ -18,37 +18,21 @@ from pathlib import Path
 
 import msgspec
 
+from api.context import ApiServices
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from ca.webcertificate import WebCertificate
-from coordinator.end_reason import first_in
-from coordinator.http.listener import CannotListen
-from coordinator.http.web_access import WebAccess, understood
-from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
-from coordinator.machine.execution.rules import SMALL_BLOBS_ARE_PACKED
-from coordinator.member_metrics import MemberMetrics
-from coordinator.model.records import NodeRecord
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.roster import read_known
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.rpc.view import View
-from coordinator.runtime import logs
-from coordinator.runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
-from coordinator.runtime.lifetime import (
-    KNOWN_S,
-    on_hangup,
-    raise_descriptor_limit,
-    stop_signal,
-    wait_for_first,
-)
-from coordinator.runtime.logs import ReadLevel
-from coordinator.runtime.metrics import Metrics
-from coordinator.runtime.service_manager import ServiceManager, keep_informed
-from node.api.context import ApiServices
+from metadata.protocol.rules import SMALL_BLOBS_ARE_PACKED
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.member_metrics import MemberMetrics
+from metadata.rpc.roster import read_known
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.view import View, authority_of, node_url, url_of
 from node.base.config import NodeConfig, NodeFiles
 from node.base.instance import Start, begin
 from node.base.metrics import NodeMetrics
+from node.base.record_cache import RecordCache
 from node.custody.context import CustodyContext
 from node.custody.custody import Custody
 from node.diskio.executor import DISK_THREAD, DiskWorkers
@@ -61,18 +45,33 @@ from node.peer.fetch import Fetches
 from node.peer.pulls import Pulls
 from node.peer.rate_budget import Budget
 from node.peer.reachability import Reach
-from node.records.record_cache import RecordCache
-from node.services import NodeServices
 from node.staging.upload_store import UploadStore
 from node.storage.blobs import BlobStore
 from node.storage.partial_store import PartialStore
 from node.uploads.replicate import Replication
+from node.uploads.services import NodeServices
 from node.uploads.sweep import keep_swept
 from node.uploads.upload_copies import UploadCopies
 from node.uploads.write_locks import UploadLocks
 from node.workers.siblings import Siblings
 from node.workers.stats import WorkerNumbers
 from node.workers.supervisor import END_TIMEOUT_S, WorkerProcesses
+from runtime import logs
+from runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
+from runtime.lifetime import (
+    KNOWN_S,
+    first_in,
+    on_hangup,
+    raise_descriptor_limit,
+    stop_signal,
+    wait_for_first,
+)
+from runtime.logs import ReadLevel
+from runtime.metrics import Metrics
+from runtime.service_manager import ServiceManager, keep_informed
+from web.listener import CannotListen
+from web.web_access import WebAccess, understood
+from web.web_options import NO_WEB_OPTIONS, WebOptions
 
 DRAIN_S = 20.0
 DISK_RETRY_S = 5.0  # between two looks at a disk that takes no bytes
@@ -364,7 +363,7 @@ def _api_services(
         metadata=metadata,
         view=view,
         audit=audit,
-        node_url=lambda node_id: node_url(view, node_id, own=config),
+        node_url=lambda node_id: node_url(view, node_id, own_url=url_of(config.address, config.api_port)),
         readiness=readiness,
         exposition=exposition,
         access=access,
@@ -439,22 +438,3 @@ async def _readiness(view: View, announcement: Announcement, watch: DiskWatch, n
     if not numbers.has_received_all():
         raise Unavailable("Some worker processes of this node have not started yet.")
     return "disk_full" if watch.is_full() else "ready"
-
-
-def node_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:
-    """`https://HOST:PORT` of a node's client port.
-
-    For a node that the view does not know yet: that of this process, if it is a node, else of any that has
-    run. Each node passes on what another one holds, and finds a new peer without the view. Raises
-    Unavailable.
-    """
-    serving = [node for node in view.current.nodes if node.peer_port and not node.draining]
-    node: NodeRecord | NodeConfig | None = view.node(node_id) or own or next(iter(serving), None)
-    if node is None:
-        raise Unavailable("The address of no node is known here yet.")
-    return f"https://{authority_of(node.address, node.api_port)}"
-
-
-def authority_of(address: str, port: int) -> str:
-    """`HOST:PORT` as URLs and the header Host have it."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -19,12 +19,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from coordinator.http.web_access import understood
-from coordinator.http.web_options import NO_WEB_OPTIONS, WebOptions
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.runtime import logs
-from coordinator.runtime.lifetime import raise_descriptor_limit, wait_for_first
-from coordinator.runtime.metrics import Metrics
+from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeFiles
 from node.base.instance import Start
 from node.listeners import Ports
@@ -32,6 +27,11 @@ from node.peerapi.losses import keep_reporting
 from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node
 from node.workers.siblings import Siblings
 from node.workers.supervisor import DRAIN, DRAINED, LOG_LEVEL, RELOAD
+from runtime import logs
+from runtime.lifetime import raise_descriptor_limit, wait_for_first
+from runtime.metrics import Metrics
+from web.web_access import understood
+from web.web_options import NO_WEB_OPTIONS, WebOptions
 
 ORPHAN_DRAIN_S = 5.0  # worker 0 is gone: whoever starts the node again waits for this
 
@@ -87,7 +87,11 @@ async def run_worker(
         Ports(config, contexts, node.services, metrics) as ports,
         asyncio.TaskGroup() as group,
     ):
-        works = [*node.works(), ("orders", orders.receive()), ("losses", keep_reporting(node.services))]
+        works = [
+            *node.works(),
+            ("orders", orders.receive()),
+            ("losses", keep_reporting(node.services)),
+        ]
         owned = [group.create_task(work, name=name) for name, work in works]
         # Requests that come before the cluster is known would be refused here; others serve or wait.
         await wait_for_first(node.services.api.view.wait_until_fresh(), orders.drain.wait())

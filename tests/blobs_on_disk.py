@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 from node.storage.blob_files import SIDECAR
 from tests.packed_blobs import age_packed_all, lose_packed, packed_content, packed_sizes
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from coordinator.model.placement import Candidate
+from metadata.model.placement import Candidate
 
 if TYPE_CHECKING:
     from tests.cluster.harness import Cluster

@@ -14,10 +14,20 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = ("ca", "coordinator", "node", "deploy", "client/filestore_client")
+PACKAGES: Final = (
+    "ca",
+    "runtime",
+    "web",
+    "metadata",
+    "api",
+    "coordinator",
+    "node",
+    "deploy",
+    "client/filestore_client",
+)
 MODULES_MAX: Final = 20
 RESOURCES_MAX: Final = 28  # where each resource has a file
-OF_RESOURCES: Final = ("coordinator.machine", "node.api")
+OF_RESOURCES: Final = ("coordinator.machine", "api")
 
 Imports = Mapping[str, set[str]]
 

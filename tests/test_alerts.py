@@ -26,7 +26,7 @@ def test_every_alert_names_its_section_of_the_runbook() -> None:
 
 
 def test_problem_of_the_status_names_a_section_of_the_runbook() -> None:
-    source = (ROOT / "node" / "api" / "cluster_health.py").read_text("utf-8")
+    source = (ROOT / "api" / "cluster_health.py").read_text("utf-8")
     named = set(re.findall(r'"(Filestore[A-Za-z]+)"', source))
     assert len(named) > 15
     assert {name.lower() for name in named} <= anchors()

@@ -21,7 +21,7 @@ import pytest
 
 from ca.errors import CATALOGUE
 from deploy.base import failures
-from deploy.dev.processes import PORTS_VARIABLE, free_ports, wait_until
+from deploy.processes import PORTS_VARIABLE, free_ports, wait_until
 from tests.cluster.harness import Cluster, require_curl
 from tests.machines.runbook import RUNBOOK, exports, sections
 from tests.test_tidy import committed_files

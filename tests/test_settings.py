@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from coordinator.admin.offsite import OffsiteConfig
-from coordinator.runtime.config import CoordinatorConfig
+from coordinator.storage.config import CoordinatorConfig
 from deploy.cli import cli
 from node.base.config import NodeConfig
+from tests.rooms import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
@@ -112,7 +113,7 @@ def test_variables_of_the_environment_are_those_of_the_page() -> None:
         for option in command.params
         if isinstance(option, click.Option) and isinstance(option.envvar, str)
     }
-    for package in ("ca", "coordinator", "node", "deploy", "client/filestore_client"):
+    for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             for literal, constant in VARIABLE.findall(text):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from node.api.documentation import Documentation
-from node.api.routes import METADATA
+from api.documentation import Documentation
+from api.routes import METADATA
 from node.content.routes import OPERATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("ca", "coordinator", "node", "deploy")  # in import order: each may import those before it
+PACKAGES = ("ca", "runtime", "web", "metadata", "api", "coordinator", "node", "deploy")
 CLIENT, OURS = "client/filestore_client", (*PACKAGES, "filestore_client")
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
@@ -42,8 +42,9 @@ PURE_IMPORTS_EXTRA = {
     "coordinator/raft": {"random"},  # for the type: the dice are handed in
     "coordinator/machine": {"sqlite3", "hmac"},  # hmac: comparing digests in constant time
 }
+PURE_NEIGHBOURS = ("coordinator.", "metadata.model", "metadata.protocol", "runtime.bounds")
 PURE_CALLS_FORBIDDEN = {"hash", "id", "open", "print", "eval", "exec", "__import__", "input"}
-FENCE = ("coordinator/http/internals/", f"{CLIENT}/filesystem")  # what fsspec lets others define begins so
+FENCE = ("web/internals/", f"{CLIENT}/filesystem")  # what fsspec lets others define begins so
 # Public by name, but not by their documentation: what is made of them changes as private names do.
 PRIVATE_MODULES = {
     "aiohttp.base_protocol",
@@ -278,20 +279,20 @@ def test_pure_packages_import_nothing_that_touches_the_world(package: str) -> No
         f"{name_of(path)}:{line} imports {module}"
         for path in sources_of(package)
         for module, line in imports_of(tree_of(path))
-        if module not in allowed and not module.startswith("coordinator.")
+        if module not in allowed and not module.startswith(PURE_NEIGHBOURS)
     ]
     assert not faults, "; ".join(faults)
 
 
 @pytest.mark.parametrize("package", PURE_PACKAGES)
 def test_pure_packages_import_only_pure_or_plain_data_modules_of_ours(package: str) -> None:
-    models = ("access_records", "bounds", "instance", "records", "replica_records", "upload_records")
+    models = ("bounds", "instance", "listed_records", "records", "replica_records")
     data_modules = {
-        *(f"coordinator.model.{name}" for name in models),
-        "coordinator.protocol",  # its packages and modules, by name
-        "coordinator.protocol.commands",
-        "coordinator.protocol.queries",
-        "coordinator.protocol.calls",
+        *(f"metadata.model.{name}" for name in models),
+        "metadata.protocol",  # its packages and modules, by name
+        "metadata.protocol.commands",
+        "metadata.protocol.queries",
+        "metadata.protocol.calls",
     }
     faults = [
         f"{name_of(path)}:{line} imports {module}"
@@ -490,9 +491,9 @@ def test_private_names_of_libraries_are_touched_behind_the_fence_only(package: s
     ],
 )
 def test_fence_check_notices(source: str) -> None:
-    assert list(foreign_uses(ast.parse(source), "coordinator.http.internals.aiohttp_server"))
+    assert list(foreign_uses(ast.parse(source), "web.internals.aiohttp_server"))
 
 
 def test_fence_check_lets_names_of_our_own_be() -> None:
     source = "class ServerConnection(Base):\n    def f(self, other): self._own = other._own"
-    assert not list(foreign_uses(ast.parse(source), "coordinator.http.internals.aiohttp_server"))
+    assert not list(foreign_uses(ast.parse(source), "web.internals.aiohttp_server"))

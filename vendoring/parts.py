@@ -12,7 +12,7 @@ import msgspec
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PARTS: Final = ROOT / "vendoring" / "parts.json"
-PLACE: Final = ROOT / "coordinator" / "console" / "static" / "vendor"
+PLACE: Final = ROOT / "api" / "console" / "static" / "vendor"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

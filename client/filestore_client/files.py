@@ -41,12 +41,11 @@ from filestore_client.kinds import (
     new_record_fields,
 )
 from filestore_client.transfer.creating import BegunUpload, NewFile, begin, create, upload_at_once
-from filestore_client.transfer.downloading import download_to_file, download_to_stream
+from filestore_client.transfer.downloading import describe, download_to_file, download_to_stream, read_span
 from filestore_client.transfer.parallel import PartedFile, spans_of, upload_parts
 from filestore_client.transfer.ranges import CONNECTIONS
 from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.sources import Contents, FileSource, Source, source_of
-from filestore_client.transfer.streaming import describe, read_span
 from filestore_client.transfer.upload_memory import Memory, UnfinishedUpload
 from filestore_client.transfer.uploading import (
     UploadState,

@@ -22,8 +22,8 @@ from ca.identity import Identity
 from ca.keys import UnreadableKey, WrongClusterKey, key_from_pem, key_to_pem, unwrap, wrap
 from ca.tls import Credential
 from ca.usertoken import SigningKey
-from coordinator.model.clock import now_ms
 from coordinator.storage.state_store import Store
+from runtime.clock import now_ms
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec

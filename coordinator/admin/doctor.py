@@ -16,24 +16,25 @@ from ca.errors import InvalidRequest
 from ca.keys import WrongClusterKey, unwrap
 from ca.secretfiles import UnsafeSecretFile, systemd_credential
 from coordinator.admin.authority import INTERMEDIATE_PURPOSE
-from coordinator.admin.findings import (
-    Findings,
-    check_credential,
-    check_known,
-    check_private_directory,
-    check_secret,
-)
 from coordinator.admin.setup import read_genesis
-from coordinator.runtime.config import CoordinatorFiles
-from coordinator.runtime.wording import counted
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.database import newest_key
-from coordinator.storage.log_directory import File, OsFile, while_stopped
+from coordinator.storage.log_directory import File, OsFile
 from coordinator.storage.raft_log import SEGMENT_BYTES
 from coordinator.storage.raft_log_index import LogIndex
 from coordinator.storage.recovery import recover
 from coordinator.storage.segment import LogDamaged
 from coordinator.storage.snapshot_store import damage_of
 from coordinator.storage.state_damage import DATABASE_ERRORS
+from metadata.rpc.findings import (
+    Findings,
+    check_credential,
+    check_known,
+    check_private_directory,
+    check_secret,
+)
+from runtime.disk import while_stopped
+from runtime.wording import counted
 
 _REBUILD: Final = (
     "Do not repair it by hand and do not start it: set this member up again from its peers with"

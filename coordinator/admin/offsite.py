@@ -33,17 +33,16 @@ from ca.errors import InvalidRequest, Unavailable
 from ca.secretfiles import read_secret, sync_directory, write_secret
 from ca.tls import client_context, read_roots
 from coordinator.admin.restore import HISTORY_DIGITS, copy_durably
-from coordinator.machine.execution.rules import RULES
-from coordinator.rpc.connector import Connector
-from coordinator.runtime.config import CoordinatorFiles, NotInitialised
-from coordinator.runtime.json_files import decode_foreign
-from coordinator.runtime.stopping import Stop, in_thread
-from coordinator.runtime.version import VERSION
-from coordinator.storage.file_digests import digest_beside, sha256_of
+from coordinator.storage.config import CoordinatorFiles, NotInitialised
+from metadata.protocol.rules import RULES
+from metadata.rpc.connector import Connector
+from runtime.file_digests import digest_beside, sha256_of
+from runtime.json_files import decode_foreign
+from runtime.stopping import Stop, in_thread
+from runtime.version import VERSION
 
 KEEP: Final = 30
 KEEP_MAX: Final = 300
-SCHEDULE_S: Final = 86_400.0
 ATTEMPTS: Final = 3  # each at the next address
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 ANSWER_BYTES_MAX: Final = 4 << 20

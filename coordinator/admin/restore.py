@@ -5,21 +5,24 @@ cluster of one coordinator, to which others are added. A damaged coordinator beg
 under the old one it would have forgotten its votes.
 """
 
+import asyncio
 import contextlib
 import errno
 import os
 import secrets
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
 from ca.certificates import IntermediateEnded, certificates_in
-from ca.errors import Conflict, Internal, InvalidRequest
+from ca.errors import Conflict, Internal, InvalidRequest, Unauthorized
 from ca.keys import WrongClusterKey, unwrap
 from ca.secretfiles import SECRET_MODE, create_secret, reserve_secret, write_secret
+from ca.setuptoken import is_of_cluster_key
 from coordinator.admin.authority import INTERMEDIATE_PURPOSE, IntermediateCredential, SigningAuthority
 from coordinator.admin.setup import (
     COPY_GENESIS,
@@ -37,23 +40,23 @@ from coordinator.admin.setup import (
     read_genesis,
     write_identity,
 )
-from coordinator.model.clock import now_ms
-from coordinator.model.records import VOTER, CoordinatorRecord
-from coordinator.protocol.commands import Envelope, RecordCoordinators, RecordRestore, encode_envelope
 from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, MembershipChange, SnapshotMeta
-from coordinator.rpc.roster import read_known
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
-from coordinator.runtime.stopping import NEVER, Stop
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.storage.database import newest_key
-from coordinator.storage.file_digests import digest_beside, matches_digest, write_digest
-from coordinator.storage.log_directory import while_stopped
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import describe
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import DATABASE_ERRORS
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
+from metadata.model.records import VOTER, CoordinatorRecord
+from metadata.protocol.commands import Envelope, RecordCoordinators, RecordRestore, encode_envelope
+from metadata.rpc.roster import read_known
+from runtime.clock import now_ms
+from runtime.disk import while_stopped
+from runtime.file_digests import digest_beside, matches_digest, write_digest
+from runtime.stopping import NEVER, Stop
 
 COPY_BYTES = 1 << 20
 HISTORY_DIGITS = 12
@@ -329,3 +332,30 @@ def _begin_alone(
         log.reset(HardState(term, "", index), index, term)
     finally:
         log.close()
+
+
+class Bundles:
+    """Bundles that a running coordinator hands to machines which join by a setup token.
+
+    A bundle has the cluster key in it. So it goes to nobody but who shows a secret that was made with that
+    key, and never through another member: whoever asks speaks with this process, over TLS.
+    """
+
+    def __init__(self, files: CoordinatorFiles, config: CoordinatorConfig) -> None:
+        self._files = files
+        self._config = config
+
+    async def require_of_cluster_key(self, token_id: str, secret: str) -> None:
+        """Raises Unauthorized for a token that has ended, or was made with rights in the API alone."""
+        key = await asyncio.to_thread(self._files.read_cluster_key)
+        if not is_of_cluster_key(key, token_id, secret, at_s=time.time()):
+            raise Unauthorized("a join token that was not made on a coordinator")
+
+    async def new(self) -> bytes:
+        """A bundle of the present. Raises InvalidRequest when nobody could begin with it."""
+        return await asyncio.to_thread(self._made)
+
+    def _made(self) -> bytes:
+        bundle = own_bundle(self._files, self._config)
+        check_signs(bundle)
+        return msgspec.msgpack.encode(bundle)

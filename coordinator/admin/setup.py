@@ -34,17 +34,17 @@ from coordinator.admin.authority import (
     make_intermediate,
     opened,
 )
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.clock import now_ms
-from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
 from coordinator.raft.messages import Entry, EntryKind, HardState
-from coordinator.rpc.roster import write_known
-from coordinator.runtime.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
-from coordinator.storage.file_digests import digest_beside, matches_digest, write_digest
-from coordinator.storage.log_directory import while_stopped
+from coordinator.storage.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_store import Store
+from metadata.model.records import CoordinatorRecord
+from metadata.protocol.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
+from metadata.protocol.rules import RULES
+from metadata.rpc.roster import write_known
+from runtime.clock import now_ms
+from runtime.disk import while_stopped
+from runtime.file_digests import digest_beside, matches_digest, write_digest
 
 ADMIN_USER_ID = "admin"
 REPLICAS_MAX = 7

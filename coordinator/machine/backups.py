@@ -10,9 +10,9 @@ from ca.errors import InvalidRequest, NotFound
 from coordinator.machine import files, kinds
 from coordinator.machine.execution.access import Level, require_user
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import BACKUP, BackupPage, BackupRecord, Caller, UploadRecord
-from coordinator.protocol.commands import CreateBackup, UpdateBackup
-from coordinator.protocol.queries import GetBackup, ListBackups
+from metadata.model.records import BACKUP, BackupPage, BackupRecord, Caller, UploadRecord
+from metadata.protocol.commands import CreateBackup, UpdateBackup
+from metadata.protocol.queries import GetBackup, ListBackups
 
 ANCESTORS_MAX = 1000  # of one backup; a restore reads them all
 INCREMENTAL = "incremental"

@@ -8,13 +8,14 @@ import sqlite3
 
 from ca.errors import InvalidRequest, PayloadTooLarge
 from coordinator.machine import damaged, replicas
-from coordinator.machine.execution import quotas, rules
-from coordinator.machine.execution.change import Change, Question
-from coordinator.model.bounds import TOTAL_BYTES_MAX
-from coordinator.model.records import BlobRecord
-from coordinator.model.replica_records import Collected
-from coordinator.protocol.commands import Collect, CollectOverQuota
-from coordinator.protocol.queries import FindBlob
+from coordinator.machine.execution import quotas
+from coordinator.machine.execution.change import Change, Question, rules_in_force
+from metadata.model.records import BlobRecord
+from metadata.model.replica_records import Collected
+from metadata.protocol import rules
+from metadata.protocol.commands import Collect, CollectOverQuota
+from metadata.protocol.queries import FindBlob
+from runtime.bounds import TOTAL_BYTES_MAX
 
 FILL_TOTALS = (
     "INSERT INTO blob_totals (one, blobs, bytes)"
@@ -88,7 +89,7 @@ def release(change: Change, sha256: str, bucket_id: str) -> None:
     if references == 0:
         _count(change.db, blobs=-1, size_bytes=-size_bytes)
         damaged.refresh(change.db, sha256, is_unheld=False)
-        if rules.in_force(change.db) >= rules.QUOTAS_RESERVED:
+        if rules_in_force(change.db) >= rules.QUOTAS_RESERVED:
             quotas.release(change.db, sha256, bucket_id, size_bytes)
 
 

@@ -17,15 +17,10 @@ from coordinator.machine.execution.access import (
 )
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import Condition, Listing, read_page
-from coordinator.model.records import (
-    DEFAULT_BUCKET_ID,
-    BucketPage,
-    BucketRecord,
-    Caller,
-)
-from coordinator.model.upload_records import BucketUpload, BucketUploadPage
-from coordinator.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
-from coordinator.protocol.queries import GetBucket, ListBuckets, ListBucketUploads
+from metadata.model.listed_records import BucketUpload, BucketUploadPage
+from metadata.model.records import DEFAULT_BUCKET_ID, BucketPage, BucketRecord, Caller
+from metadata.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
+from metadata.protocol.queries import GetBucket, ListBuckets, ListBucketUploads
 
 _COLUMNS = (
     "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms,"

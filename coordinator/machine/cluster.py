@@ -5,12 +5,13 @@ from typing import Final
 
 from ca.errors import Conflict
 from coordinator.machine import coordinators, recounts
-from coordinator.machine.execution import quotas, rules
+from coordinator.machine.execution import quotas
 from coordinator.machine.execution.access import require_admin
-from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
-from coordinator.model.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, TokenKeyRecord
-from coordinator.protocol.commands import (
+from metadata.model.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, TokenKeyRecord
+from metadata.protocol import rules
+from metadata.protocol.commands import (
     AddIntermediate,
     AddTokenKey,
     Bootstrap,
@@ -18,7 +19,7 @@ from coordinator.protocol.commands import (
     RecordCoordinators,
     RecordRestore,
 )
-from coordinator.protocol.queries import GetView
+from metadata.protocol.queries import GetView
 
 KEYS_MAX: Final = 16  # of user tokens, valid at once
 
@@ -175,7 +176,7 @@ def get_view(question: Question, query: GetView) -> ClusterView:
 
 def raise_rules(change: Change, command: RaiseRules) -> int:
     """Put these rules in force from the next command on, but never older ones than before; those in force."""
-    before = rules.in_force(change.db)
+    before = rules_in_force(change.db)
     version = max(command.version, before)
     if version > rules.FIRST:
         change.db.execute("INSERT OR REPLACE INTO rules (one, version) VALUES (1, ?)", (version,))

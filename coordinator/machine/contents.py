@@ -6,13 +6,14 @@ import msgspec
 
 from ca.errors import Gone, NotAvailable, PayloadTooLarge, Unavailable
 from coordinator.machine import blobs, files, manifests, replicas
-from coordinator.machine.execution import rules, states
+from coordinator.machine.execution import states
 from coordinator.machine.execution.access import Level, reads_lastingly
-from coordinator.machine.execution.change import Change, Question
-from coordinator.model.bounds import COUNT_MAX
-from coordinator.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord
-from coordinator.protocol.commands import CompleteUpload
-from coordinator.protocol.queries import GetContent, GetTicketContent
+from coordinator.machine.execution.change import Change, Question, rules_in_force
+from metadata.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord
+from metadata.protocol import rules
+from metadata.protocol.commands import CompleteUpload
+from metadata.protocol.queries import GetContent, GetTicketContent
+from runtime.bounds import COUNT_MAX
 
 
 def get(question: Question, query: GetContent | GetTicketContent) -> ContentRecord:
@@ -58,7 +59,7 @@ def make_available(change: Change, row: files.FileRow, command: CompleteUpload) 
     """The file has this content from now on."""
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     next_state = states.next_state(change.db)
-    knows_patch = rules.in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN
+    knows_patch = rules_in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN
     patch_offset = command.patch_offset if isinstance(command.patch_offset, int) and knows_patch else None
     change.db.execute(
         "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"

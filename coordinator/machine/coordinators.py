@@ -7,8 +7,8 @@ and a certificate that names it must stay dead.
 import sqlite3
 
 from coordinator.machine.execution.change import Change
-from coordinator.model.records import REMOVED, CoordinatorRecord
-from coordinator.protocol.commands import RecordCoordinators
+from metadata.model.records import REMOVED, CoordinatorRecord
+from metadata.protocol.commands import RecordCoordinators
 
 
 def record(change: Change, command: RecordCoordinators) -> None:

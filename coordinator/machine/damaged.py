@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.bounds import Span
-from coordinator.model.replica_records import DamagedBlob, DamagedCopy, DamagedPage, NamedFile
-from coordinator.protocol.queries import ListDamagedBlobs, ListDamagedCopies, ListLastSources
+from metadata.model.replica_records import DamagedBlob, DamagedCopy, DamagedPage, NamedFile
+from metadata.protocol.queries import ListDamagedBlobs, ListDamagedCopies, ListLastSources
+from runtime.bounds import Span
 
 FILES_SHOWN_MAX: Final = 10  # of those that have the same content
 LAST_SOURCES_MAX: Final = 1_000  # copies of one node that are looked at for one answer

@@ -40,8 +40,8 @@ from coordinator.machine.execution import digests, sessions
 from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.replies import Sessions
-from coordinator.protocol import commands, queries
-from coordinator.protocol.commands import Envelope, Reply
+from metadata.protocol import commands, queries
+from metadata.protocol.commands import Envelope, Reply
 
 _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.Bootstrap: cluster.bootstrap,

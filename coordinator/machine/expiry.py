@@ -19,8 +19,8 @@ from msgspec import Struct
 from coordinator.machine import burials, cluster, files
 from coordinator.machine.execution import states
 from coordinator.machine.execution.change import Change
-from coordinator.model.records import BACKUP, PARTIAL, Expired
-from coordinator.protocol.commands import EXPIRE_ROWS_MAX, Expire
+from metadata.model.records import BACKUP, PARTIAL, Expired
+from metadata.protocol.commands import EXPIRE_ROWS_MAX, Expire
 
 HOUR_MS = 3_600_000
 PUT_OFF_MS = HOUR_MS

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
 from coordinator.machine import blobs
-from coordinator.machine.execution import quotas, rules, states
+from coordinator.machine.execution import quotas, states
 from coordinator.machine.execution.access import (
     Level,
     User,
@@ -22,7 +22,7 @@ from coordinator.machine.execution.access import (
     require_file_level,
     require_user,
 )
-from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import (
     LIST_SCAN_MAX,
     Condition,
@@ -31,9 +31,10 @@ from coordinator.machine.execution.pages import (
     file_filters,
     read_page,
 )
-from coordinator.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller, FilePage, FileRecord
-from coordinator.protocol.commands import DeleteFile, UpdateFile
-from coordinator.protocol.queries import CheckNewFile, ListBucketFiles
+from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller, FilePage, FileRecord
+from metadata.protocol import rules
+from metadata.protocol.commands import DeleteFile, UpdateFile
+from metadata.protocol.queries import CheckNewFile, ListBucketFiles
 
 _IS_FILE = Condition("f.kind <> ?", (PARTIAL,))  # for lists of every kind
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
@@ -153,7 +154,7 @@ def check_new(scope: Change | Question, user: User, new: NewFile, *, given_back_
     owner_id, quota_bytes, used_bytes, is_taken = row
     if new.bucket_id != DEFAULT_BUCKET_ID:
         require_bucket_level(scope, user, Level.WRITE, owner_id=owner_id, bucket_id=new.bucket_id)
-    if rules.in_force(scope.db) >= rules.QUOTAS_RESERVED:
+    if rules_in_force(scope.db) >= rules.QUOTAS_RESERVED:
         quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)
     elif quota_bytes and used_bytes + (new.size_bytes or 0) > quota_bytes:
         raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
@@ -211,7 +212,7 @@ def insert(change: Change, user: User, new: NewFile) -> FileRow:
 
 def labels_named(change: Change, command: UpdateFile) -> dict[str, str]:
     """The columns of name and content type that a change names, with their new values."""
-    if rules.in_force(change.db) < rules.FILES_ARE_RENAMED:
+    if rules_in_force(change.db) < rules.FILES_ARE_RENAMED:
         return {}
     named = {"filename": command.filename, "content_type": command.content_type}
     return {column: value for column, value in named.items() if isinstance(value, str)}

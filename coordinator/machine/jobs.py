@@ -8,9 +8,9 @@ import msgspec
 from ca.errors import Conflict, InvalidRequest, NotFound
 from coordinator.machine.execution.access import require_admin
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import SCHEDULE, JobRunPage, JobRunRecord
-from coordinator.protocol.commands import CANCELLED, CancelRun, RecordRun, StartRun, TriggerJob
-from coordinator.protocol.queries import GetJobRun, GetLastRuns, ListJobRuns
+from metadata.model.records import SCHEDULE, JobRunPage, JobRunRecord
+from metadata.protocol.commands import CANCELLED, CancelRun, RecordRun, StartRun, TriggerJob
+from metadata.protocol.queries import GetJobRun, GetLastRuns, ListJobRuns
 
 RUNS_RETAINED = 100  # that have ended, of each job
 RUNS_TRIMMED_MAX = 2  # in one change; one more than a start can add

@@ -5,12 +5,12 @@ import sqlite3
 from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
-from coordinator.machine.execution import rules
 from coordinator.machine.execution.access import is_enabled_admin, require_admin
-from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import JoinTokenPage, JoinTokenRecord
-from coordinator.protocol.commands import AdmitCoordinator, CreateJoinToken, DeleteJoinToken
-from coordinator.protocol.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
+from coordinator.machine.execution.change import Change, Question, rules_in_force
+from metadata.model.records import JoinTokenPage, JoinTokenRecord
+from metadata.protocol import rules
+from metadata.protocol.commands import AdmitCoordinator, CreateJoinToken, DeleteJoinToken
+from metadata.protocol.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
 
 REPEAT_MS = 10 * 60 * 1000  # a lost answer may be asked for again this long
 # In the place of a digest. The row stays until a day after the end of the token, as that of a used one does:
@@ -58,7 +58,7 @@ def delete(change: Change, command: DeleteJoinToken) -> None:
     known = "SELECT 1 FROM join_tokens WHERE token_id = ? AND secret_sha256 <> ?"
     if not change.db.execute(known, (command.token_id, _REVOKED)).fetchone():
         raise NotFound("There is no join token with this id.")
-    if rules.in_force(change.db) >= rules.REVOKED_TOKENS_STAY_KNOWN:
+    if rules_in_force(change.db) >= rules.REVOKED_TOKENS_STAY_KNOWN:
         change.db.execute(
             "UPDATE join_tokens SET secret_sha256 = ? WHERE token_id = ?", (_REVOKED, command.token_id)
         )
@@ -87,13 +87,13 @@ def admit_coordinator(change: Change, command: AdmitCoordinator) -> None:
 
 def delete_all(change: Change, user_id: str) -> None:
     """Take back what this user has made. Tokens that were used stay to be seen, and admit nobody more."""
-    if rules.in_force(change.db) >= rules.REVOKED_TOKENS_STAY_KNOWN:
+    if rules_in_force(change.db) >= rules.REVOKED_TOKENS_STAY_KNOWN:
         change.db.execute(
             "UPDATE join_tokens SET secret_sha256 = ? WHERE created_by = ? AND uses = 0", (_REVOKED, user_id)
         )
     else:
         change.db.execute("DELETE FROM join_tokens WHERE created_by = ? AND uses = 0", (user_id,))
-    if rules.in_force(change.db) >= rules.USED_TOKENS_END:
+    if rules_in_force(change.db) >= rules.USED_TOKENS_END:
         change.db.execute(
             "UPDATE join_tokens SET uses_max = uses WHERE created_by = ? AND uses < uses_max", (user_id,)
         )

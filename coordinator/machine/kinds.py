@@ -2,12 +2,15 @@
 
 A kind has a table beside `files`, with a row of the same sequence: one log entry makes both. Its columns are
 the fields that the kind's record, creating and updating commands have beside those of every file, and its
-list is narrowed by the fields that its query has beside those of every list. A field that came later may be
-unset: it is NULL in the table then, and absent from the record, as members that do not know it reply.
+list is narrowed by the fields that its query has beside those of every list. A field that came later is unset
+in the record by default, as members that do not know it reply. Its column has that name too, in a table of
+its own (`vms_os_name` for `os_name` of `vms`) with a row for each file that it was given for: see "A field of
+a kind of file" in CONTRIBUTING.md.
 """
 
 import typing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -19,9 +22,9 @@ from coordinator.machine.execution import states
 from coordinator.machine.execution.access import Level, User, require_file_level, require_user
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import Condition, Listing, Row, file_filters, read_page
-from coordinator.model.records import Caller, FileRecord, UploadRecord
-from coordinator.protocol.commands import CreateFile, UpdateFile
-from coordinator.protocol.queries import ListFilesQuery
+from metadata.model.records import Caller, FileRecord, UploadRecord
+from metadata.protocol.commands import CreateFile, UpdateFile
+from metadata.protocol.queries import ListFilesQuery
 
 RecordType = TypeVar("RecordType", bound=FileRecord)
 
@@ -32,8 +35,9 @@ _FILE_FIELDS = tuple(name.strip() for name in files.FILE_COLUMNS.split(","))
 class Kind(Generic[RecordType]):
     """A kind of file, made by `describe`. `shown`: the kind's own fields of the record, in its order.
 
-    `flags`: those of them that are true or false. `created`: the columns that a creation sets; `updated`:
-    those that an update may change; `filters`: those that its list is narrowed by without an index.
+    `flags`: those of them that are true or false; `later`: those that have a table each. `created`: what a
+    creation sets; `updated`: what an update may change; `filters`: what its list is narrowed by without an
+    index.
     """
 
     name: str
@@ -41,10 +45,16 @@ class Kind(Generic[RecordType]):
     record_type: type[RecordType]
     shown: tuple[str, ...]
     flags: frozenset[str]
+    later: frozenset[str]
     created: tuple[str, ...]
     updated: tuple[str, ...]
     filters: tuple[str, ...]
-    columns: str  # of `files f` and its own table `k`: those of a FileRecord, `shown`, the sequence
+    columns: str  # of `files f`, its own table `k` and `later`: those of a FileRecord, `shown`, the sequence
+    joined: str  # the tables of `later`
+
+    def column(self, name: str) -> str:
+        """A field of `shown` as SQL names it."""
+        return f"{self.table}_{name}.{name}" if name in self.later else f"k.{name}"
 
 
 def describe(
@@ -64,18 +74,23 @@ def describe(
         for field in msgspec.structs.fields(record_type)
         if bool in (field.type, *typing.get_args(field.type))
     )
-    columns = (*(f"f.{field}" for field in _FILE_FIELDS), *(f"k.{field}" for field in shown), "k.sequence")
-    return Kind(
+    later = frozenset(each.name for each in msgspec.structs.fields(record_type) if each.default is UNSET)
+    tables = [f"{table}_{field}" for field in shown if field in later]
+    kind = Kind(
         name=name,
         table=table,
         record_type=record_type,
         shown=shown,
         flags=flags,
+        later=later & {*shown},
         created=_without(created_by, CreateFile),
         updated=_without(updated_by, UpdateFile),
         filters=tuple(name for name in _without(listed_by, ListFilesQuery) if name not in indexed),
-        columns=", ".join(columns),
+        columns="",
+        joined=" ".join(f"LEFT JOIN {each} ON {each}.sequence = k.sequence" for each in tables),
     )
+    columns = (*(f"f.{field}" for field in _FILE_FIELDS), *map(kind.column, shown), "k.sequence")
+    return replace(kind, columns=", ".join(columns))
 
 
 def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFile) -> UploadRecord:
@@ -99,12 +114,14 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
     files.check_new(change, user, new, given_back_bytes=taken.reserved_in(command.bucket_id))
     uploads.check_stored(change, command)
     row = files.insert(change, user, new)
-    columns = ("sequence", "file_uuid", "owner_id", *kind.created)
-    own = (None if (value := getattr(command, name)) is UNSET else value for name in kind.created)
+    own = {name: getattr(command, name) for name in kind.created}
+    first = {"sequence": change.log_index, "file_uuid": command.file_uuid, "owner_id": user.user_id}
+    columns = first | {name: value for name, value in own.items() if name not in kind.later}
     change.db.execute(
         f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
-        (change.log_index, command.file_uuid, user.user_id, *own),
+        (*columns.values(),),
     )
+    _store_later(change, kind, change.log_index, own)
     if command.content is not UNSET:
         return uploads.end_at_once(change, row, command, command.content)
     taken.join(change, command)
@@ -120,7 +137,7 @@ def require(
     """
     row = scope.db.execute(
         f"SELECT {kind.columns} FROM files f CROSS JOIN {kind.table} k ON k.sequence = f.sequence"
-        " WHERE f.file_uuid = ?",
+        f" {kind.joined} WHERE f.file_uuid = ?",
         (file_uuid,),
     ).fetchone()
     if row is None:
@@ -162,11 +179,12 @@ def store(
     states.require(change, record.updated_at_ms, command.unchanged_since_ms)
     if not values and not labels and retained is None:
         return record
-    if values:
-        assignments = ", ".join(f"{name} = ?" for name in values)
+    if own := {name: value for name, value in values.items() if name not in kind.later}:
+        assignments = ", ".join(f"{name} = ?" for name in own)
         change.db.execute(
-            f"UPDATE {kind.table} SET {assignments} WHERE sequence = ?", (*values.values(), sequence)
+            f"UPDATE {kind.table} SET {assignments} WHERE sequence = ?", (*own.values(), sequence)
         )
+    _store_later(change, kind, sequence, values)
     if retained is not None:
         retention.store(change, sequence, retained)
         values = values | retention.shown(retained)
@@ -193,7 +211,7 @@ def list_page(
     own = {name: value for name in kind.filters if (value := getattr(query, name))}
     filters = (
         *file_filters(query.status, query.filename_prefix),
-        *(Condition(f"k.{name} = ?", (value,)) for name, value in own.items()),
+        *(Condition(f"{kind.column(name)} = ?", (value,)) for name, value in own.items()),
     )
     if not user.is_admin and owner_is_filter:
         filters = (Condition("+k.owner_id = ?", (user.user_id,)), *filters)  # + keeps its index out
@@ -202,13 +220,24 @@ def list_page(
     listing = Listing(
         columns=kind.columns,
         table=f"{kind.table} k",
-        joined="CROSS JOIN files f ON f.sequence = k.sequence",
+        joined=f"CROSS JOIN files f ON f.sequence = k.sequence {kind.joined}",
         sequence="k.sequence",
         candidates=candidates,
         filters=filters,
     )
     rows, next_cursor = read_page(question.db, listing, cursor=query.cursor, limit=query.limit)
     return [_record(kind, row) for row in rows], next_cursor
+
+
+def _store_later(change: Change, kind: Kind[RecordType], sequence: int, values: Mapping[str, Any]) -> None:
+    """Those of the values that have a table each, unless they are unset."""
+    for name in sorted(kind.later & values.keys()):
+        if values[name] is not UNSET:
+            change.db.execute(
+                f"INSERT INTO {kind.table}_{name} (sequence, {name}) VALUES (?, ?)"
+                f" ON CONFLICT (sequence) DO UPDATE SET {name} = excluded.{name}",
+                (sequence, values[name]),
+            )
 
 
 def _record(kind: Kind[RecordType], row: Row, *, is_reply: bool = False) -> RecordType:

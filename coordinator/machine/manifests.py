@@ -6,8 +6,8 @@ from ca.errors import NotAvailable
 from coordinator.machine import files
 from coordinator.machine.execution.access import Level
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import PROJECT_FILE, Manifest
-from coordinator.protocol.queries import GetManifest
+from metadata.model.records import PROJECT_FILE, Manifest
+from metadata.protocol.queries import GetManifest
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Manifest).decode

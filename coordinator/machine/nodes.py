@@ -7,13 +7,13 @@ from msgspec import UNSET
 
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.machine import damaged, join_tokens, recounts, upload_places
-from coordinator.machine.execution import rules
 from coordinator.machine.execution.access import require_admin
-from coordinator.machine.execution.change import Change, Question
-from coordinator.model.instance import contradiction
-from coordinator.model.records import DOWN, HEALTHY, RETURNING, CertificateRecord, NodeRecord
-from coordinator.model.replica_records import NodeRemoval
-from coordinator.protocol.commands import (
+from coordinator.machine.execution.change import Change, Question, rules_in_force
+from metadata.model.instance import contradiction
+from metadata.model.records import DOWN, HEALTHY, RETURNING, CertificateRecord, NodeRecord
+from metadata.model.replica_records import NodeRemoval
+from metadata.protocol import rules
+from metadata.protocol.commands import (
     AdmitCertificate,
     AnnounceNode,
     DrainNode,
@@ -25,7 +25,7 @@ from coordinator.protocol.commands import (
     RenewCertificate,
     RevokeNode,
 )
-from coordinator.protocol.queries import ListNodes
+from metadata.protocol.queries import ListNodes
 
 NODE_COLUMNS = (
     "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state, instance, revoked"
@@ -78,13 +78,13 @@ def renew_certificate(change: Change, command: RenewCertificate) -> CertificateR
     ).fetchone()
     if live is None:
         raise Unauthorized("renewal without a live certificate")
-    spared = command.proved_serial if rules.in_force(change.db) >= rules.PROVED_SERIALS_STAY else ""
+    spared = command.proved_serial if rules_in_force(change.db) >= rules.PROVED_SERIALS_STAY else ""
     change.db.execute(
         "DELETE FROM certificates WHERE node_id = ? AND revoked = 0 AND not_after_ms < ? AND serial != ?",
         (command.node_id, change.at_ms, spared),
     )
     _store_certificate(change, command.node_id, command.certificate)
-    if rules.in_force(change.db) >= rules.INSTANCES_KNOWN:
+    if rules_in_force(change.db) >= rules.INSTANCES_KNOWN:
         change.touch_view()  # members admit the certificates that they know
     return command.certificate
 
@@ -129,7 +129,7 @@ def announce(change: Change, command: AnnounceNode) -> NodeRecord:
     Raises Conflict for another directory than the one that is known, or an earlier copy of it.
     """
     node = _find(change.db, command.node_id)
-    instance = command.instance if rules.in_force(change.db) >= rules.INSTANCES_KNOWN else ""
+    instance = command.instance if rules_in_force(change.db) >= rules.INSTANCES_KNOWN else ""
     if why := contradiction(node.speaker, instance):
         raise Conflict(f"The process is not taken for the node {node.node_id}: {why}.")
     change.db.execute(
@@ -226,10 +226,10 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     replicas = _count(db, "blob_replicas WHERE node_id = ?", node_id)
     if not command.give_up:
         _require_no_last_source(db, node_id, "--give-up, give_up=1")
-    is_guarded = rules.in_force(db) >= rules.UPLOADS_ARE_GUARDED
+    is_guarded = rules_in_force(db) >= rules.UPLOADS_ARE_GUARDED
     uploads = upload_places.count_of_node(change, node_id) if is_guarded else 0
     if command.force:
-        if not command.is_gone or rules.in_force(db) < rules.INSTANCES_KNOWN:
+        if not command.is_gone or rules_in_force(db) < rules.INSTANCES_KNOWN:
             _require_down(node)
         recounts.begin(db, node_id, removed=True)
         # What was seen on the node must not be taken for what another one with its id holds.
@@ -289,7 +289,7 @@ def _require_empty(change: Change, node: NodeRecord, replicas: int, uploads: int
     named = ""
     if uploads:
         named = f" Unfinished: {upload_places.named_of_node(change, node_id)}."
-    elif rules.in_force(change.db) < rules.UPLOADS_ARE_GUARDED:
+    elif rules_in_force(change.db) < rules.UPLOADS_ARE_GUARDED:
         uploads = _count(change.db, "uploads WHERE json_extract(placement, '$[0]') = ?", node_id)
     if replicas or uploads:
         raise Conflict(

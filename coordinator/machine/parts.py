@@ -17,10 +17,10 @@ from coordinator.machine import files, uploads
 from coordinator.machine.execution import quotas
 from coordinator.machine.execution.access import User, require_user
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.bounds import COUNT_MAX
-from coordinator.model.records import PARTIAL, UploadPart, UploadRecord
-from coordinator.protocol.commands import CreateFile, CreatePartial
-from coordinator.protocol.queries import GetParts, GetUpload
+from metadata.model.records import PARTIAL, UploadPart, UploadRecord
+from metadata.protocol.commands import CreateFile, CreatePartial
+from metadata.protocol.queries import GetParts, GetUpload
+from runtime.bounds import COUNT_MAX
 
 
 class _Part(Struct, frozen=True):

@@ -18,15 +18,10 @@ from coordinator.machine.execution.access import (
 )
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import Condition, Listing, read_page
-from coordinator.model.access_records import GrantPage, GrantRecord
-from coordinator.model.records import (
-    DEFAULT_BUCKET_ID,
-    Caller,
-    PermissionPage,
-    PermissionRecord,
-)
-from coordinator.protocol.commands import GrantPermission, WithdrawPermission
-from coordinator.protocol.queries import ListOwnPermissions, ListPermissions
+from metadata.model.listed_records import GrantPage, GrantRecord
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller, PermissionPage, PermissionRecord
+from metadata.protocol.commands import GrantPermission, WithdrawPermission
+from metadata.protocol.queries import ListOwnPermissions, ListPermissions
 
 PERMISSIONS_MAX = 1000  # on one bucket or file: they are looked through, and go together with it
 

@@ -4,9 +4,9 @@ from coordinator.machine import kinds
 from coordinator.machine.execution.access import Level, require_user
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import Condition
-from coordinator.model.records import PROJECT_FILE, ProjectFilePage, ProjectFileRecord, UploadRecord
-from coordinator.protocol.commands import CreateProjectFile, UpdateProjectFile
-from coordinator.protocol.queries import GetProjectFile, ListProjectFiles
+from metadata.model.records import PROJECT_FILE, ProjectFilePage, ProjectFileRecord, UploadRecord
+from metadata.protocol.commands import CreateProjectFile, UpdateProjectFile
+from metadata.protocol.queries import GetProjectFile, ListProjectFiles
 
 _KIND = kinds.describe(
     PROJECT_FILE,

@@ -12,14 +12,10 @@ from coordinator.machine import contents, files
 from coordinator.machine.execution.access import Level, require_user
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import Condition, Listing, read_page
-from coordinator.model.access_records import SharePage, ShareRecord
-from coordinator.model.records import (
-    ContentRecord,
-    PublicTokenPage,
-    PublicTokenRecord,
-)
-from coordinator.protocol.commands import CreatePublicToken, RevokePublicToken
-from coordinator.protocol.queries import GetPublicContent, ListOwnPublicTokens, ListPublicTokens
+from metadata.model.listed_records import SharePage, ShareRecord
+from metadata.model.records import ContentRecord, PublicTokenPage, PublicTokenRecord
+from metadata.protocol.commands import CreatePublicToken, RevokePublicToken
+from metadata.protocol.queries import GetPublicContent, ListOwnPublicTokens, ListPublicTokens
 
 _DAY_MS = 24 * 60 * 60 * 1000
 LIFE_MS_DEFAULT = _DAY_MS

@@ -10,8 +10,8 @@ import sqlite3
 
 from coordinator.machine import damaged, replicas
 from coordinator.machine.execution.change import Change
-from coordinator.model.replica_records import Recounted
-from coordinator.protocol.commands import RecountReplicas
+from metadata.model.replica_records import Recounted
+from metadata.protocol.commands import RecountReplicas
 
 
 def begin(db: sqlite3.Connection, node_id: str, *, removed: bool = False) -> None:

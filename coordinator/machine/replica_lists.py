@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from coordinator.machine import damaged
 from coordinator.machine.execution.change import Question
 from coordinator.machine.replicas import COUNTS, holders
-from coordinator.model.records import DOWN, RETURNING, BlobRecord
-from coordinator.model.replica_records import (
+from metadata.model.records import DOWN, RETURNING, BlobRecord
+from metadata.model.replica_records import (
     HELD_MAX,
     DeletionPage,
     HeldReplica,
@@ -25,7 +25,7 @@ from coordinator.model.replica_records import (
     SolePage,
     SurplusPage,
 )
-from coordinator.protocol.queries import (
+from metadata.protocol.queries import (
     CountCollectable,
     CountSoleReplicas,
     GetNodeReplicas,

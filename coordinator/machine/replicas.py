@@ -14,11 +14,12 @@ from collections.abc import Sequence
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from coordinator.machine import burials, damaged
-from coordinator.machine.execution import quotas, rules
-from coordinator.machine.execution.change import Change
-from coordinator.model.records import HEALTHY
-from coordinator.model.replica_records import Dropped, Lost
-from coordinator.protocol.commands import (
+from coordinator.machine.execution import quotas
+from coordinator.machine.execution.change import Change, rules_in_force
+from metadata.model.records import HEALTHY
+from metadata.model.replica_records import Dropped, Lost
+from metadata.protocol import rules
+from metadata.protocol.commands import (
     AddReplica,
     ReleaseReplica,
     ReportDamaged,
@@ -168,7 +169,7 @@ def report_lost(change: Change, command: ReportLost) -> Lost:
     db = change.db
     _custody_index(db, command.node_id)
     replicas = blobs = 0
-    keeps = command.reason == "damaged" and rules.in_force(db) >= rules.DAMAGED_COPIES_STAY
+    keeps = command.reason == "damaged" and rules_in_force(db) >= rules.DAMAGED_COPIES_STAY
     for sha256 in command.sha256s:
         burials.bury(change, sha256, command.node_id)
         had_copy = damaged.forget(db, sha256, command.node_id)

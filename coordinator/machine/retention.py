@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from ca.errors import Gone, InvalidRequest
 from coordinator.machine.execution import states
 from coordinator.machine.execution.change import Change
-from coordinator.protocol.commands import UpdateFile
+from metadata.protocol.commands import UpdateFile
 
 HOURS_MAX = 876_000  # a hundred years: a command may name more
 _HOUR_MS = 3_600_000

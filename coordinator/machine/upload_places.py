@@ -8,8 +8,8 @@ under way are few, and a node leaves seldom.
 import json
 
 from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import PlacedUpload, UploadPage
-from coordinator.protocol.queries import ListNodeUploads
+from metadata.model.records import PlacedUpload, UploadPage
+from metadata.protocol.queries import ListNodeUploads
 
 NAMED_MAX = 5  # in a refusal
 COUNTED_MAX = 10_000

@@ -12,11 +12,12 @@ from ca.errors import (
     Unavailable,
 )
 from coordinator.machine import blobs, contents, files, replicas
-from coordinator.machine.execution import quotas, rules, states
+from coordinator.machine.execution import quotas, states
 from coordinator.machine.execution.access import Level, require_user
-from coordinator.machine.execution.change import Change, Question
-from coordinator.model.records import PARTIAL, Caller, ContentRecord, UploadRecord
-from coordinator.protocol.commands import (
+from coordinator.machine.execution.change import Change, Question, rules_in_force
+from metadata.model.records import PARTIAL, Caller, ContentRecord, UploadRecord
+from metadata.protocol import rules
+from metadata.protocol.commands import (
     CompleteUpload,
     CreateFile,
     DeclareSize,
@@ -28,7 +29,7 @@ from coordinator.protocol.commands import (
     TakeOverUpload,
     TerminateUpload,
 )
-from coordinator.protocol.queries import GetUpload, LiveUploads
+from metadata.protocol.queries import GetUpload, LiveUploads
 
 UPLOAD_LIFE_MS = 24 * 60 * 60 * 1000  # after the last byte
 
@@ -53,7 +54,7 @@ def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRec
     assert placement, "the leader stamps the placement in"
     expires_at_ms = change.at_ms + UPLOAD_LIFE_MS
     upload = _Upload(placement, 0, expires_at_ms)
-    if rules.in_force(change.db) >= rules.QUOTAS_RESERVED:
+    if rules_in_force(change.db) >= rules.QUOTAS_RESERVED:
         reserved_bytes = quotas.grant(change.db, new.bucket_id, new.size_bytes or 0)
         quotas.add_reserved(change.db, new.bucket_id, reserved_bytes)
         quota_bytes = quotas.quota_of(change.db, new.bucket_id)
@@ -219,7 +220,7 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     row, found = _require(change, command.caller, command.file_uuid)
     upload = _live(change, row, found)
     if row.size_bytes is None:
-        if rules.in_force(change.db) >= rules.SIZES_WITHIN_QUOTA:
+        if rules_in_force(change.db) >= rules.SIZES_WITHIN_QUOTA:
             contents.require_quota(change, row.bucket_id, command.size_bytes)  # else nothing could end it
         if upload is not None and upload.reserved_bytes is not None:
             upload = _reserve(change, row, upload, command.size_bytes)

@@ -10,11 +10,10 @@ import msgspec
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from coordinator.machine import join_tokens, parts, permissions, public_tokens
-from coordinator.machine.execution import rules
 from coordinator.machine.execution.access import require_admin, require_user
-from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import LIST_SCAN_MAX
-from coordinator.model.records import (
+from metadata.model.records import (
     ADMIN_ROLE,
     BACKUP,
     DEFAULT_BUCKET_ID,
@@ -25,8 +24,9 @@ from coordinator.model.records import (
     UserPage,
     UserRecord,
 )
-from coordinator.protocol.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
-from coordinator.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
+from metadata.protocol import rules
+from metadata.protocol.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
+from metadata.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
 
 # Deleted users have neither groups nor roles.
 _HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.{}) held WHERE held.value = ?)"
@@ -182,7 +182,7 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
 
 
 def _end_parts(change: Change, user_id: str) -> None:
-    if rules.in_force(change.db) >= rules.PARTS_END_WITH_THEIR_USER:
+    if rules_in_force(change.db) >= rules.PARTS_END_WITH_THEIR_USER:
         parts.end_all(change, user_id)
 
 
@@ -192,7 +192,7 @@ def _least_generation(change: Change) -> int:
     A cluster that was restored knows nothing of the generations after its snapshot. If it counted from there
     it would come to them again, and tokens of that time, revoked long ago, would live.
     """
-    if rules.in_force(change.db) < rules.GENERATIONS_BY_CLOCK:
+    if rules_in_force(change.db) < rules.GENERATIONS_BY_CLOCK:
         return 1
     return max(1, (change.at_ms - _GENERATIONS_SINCE_MS) // 1000)
 

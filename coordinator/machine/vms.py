@@ -4,9 +4,9 @@ from coordinator.machine import kinds
 from coordinator.machine.execution.access import Level, require_user
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import Condition
-from coordinator.model.records import VM, UploadRecord, VmPage, VmRecord
-from coordinator.protocol.commands import CreateVm, UpdateVm
-from coordinator.protocol.queries import GetVm, ListVms
+from metadata.model.records import VM, UploadRecord, VmPage, VmRecord
+from metadata.protocol.commands import CreateVm, UpdateVm
+from metadata.protocol.queries import GetVm, ListVms
 
 _KIND = kinds.describe(VM, "vms", VmRecord, CreateVm, UpdateVm, ListVms, indexed=("md5",))
 

@@ -13,9 +13,9 @@ from typing import TypeVar
 from coordinator.member.fitness import Fitness
 from coordinator.member.member import RaftMember
 from coordinator.member.thread import Worker
-from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store, StoreFull
+from metadata.protocol import commands
 
 APPLIED_AFTER_S = 0.01  # by a follower: some changes of one client, and an eighth of a heartbeat
 APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from coordinator.model.records import StateHash
 from coordinator.storage.snapshot_origins import UNKNOWN
+from metadata.model.records import StateHash
 
 # Places in the log whose digests are remembered. One that was away finds that it differs where it was left
 # behind: its report comes as many places late as were hashed meanwhile. About 600 bytes each.

@@ -24,9 +24,6 @@ from coordinator.member.proposing import check_known, encoded, frees, is_ending
 from coordinator.member.record_leases import LEASE_S
 from coordinator.member.snapshot_making import Hooks, Making
 from coordinator.member.thread import Worker
-from coordinator.protocol import commands
-from coordinator.protocol.commands import AnyCommand
-from coordinator.protocol.invalidation import invalidated
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
 from coordinator.raft.messages import (
@@ -38,12 +35,15 @@ from coordinator.raft.messages import (
     SnapshotMeta,
     SnapshotOffer,
 )
-from coordinator.rpc.websocket import end
 from coordinator.storage.pinned_state import is_whole_hash
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store, members_of
+from metadata.protocol import commands
+from metadata.protocol.commands import AnyCommand
+from metadata.protocol.invalidation import invalidated
+from metadata.rpc.websocket import end
 
 TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
 TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction

@@ -12,9 +12,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from coordinator.member.record_leases import LEASE_S, Block, CacheLeases
-from coordinator.protocol.calls import FollowCall, FollowReply
-from coordinator.protocol.invalidation import Keys
 from coordinator.raft.core import NotLeader
+from metadata.protocol.calls import FollowCall, FollowReply
+from metadata.protocol.invalidation import Keys
 
 POLL_S = 0.5  # a call without news is answered after this: a quarter of a lease
 PUBLISH_DELAY_S = 0.05  # after the end of a block; until then its records are asked for each time

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ca.identity import Identity, Role
-from coordinator.model.clock import boot_time_s, now_ms
-from coordinator.model.safety_limits import are_split, correction_ms
+from metadata.model.safety_limits import are_split, correction_ms
+from runtime.clock import boot_time_s, now_ms
 
 MEDIAN_AGE_MAX_S: Final = 0.1  # of the median of all clocks
 SET_MS: Final = 20.0  # by less no clock is set

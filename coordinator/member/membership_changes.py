@@ -15,11 +15,11 @@ import msgspec
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from ca.identity import check_address, check_member_id, check_port
 from coordinator.member.driver import Driver
-from coordinator.model.records import LEARNER, VOTER, ClusterView, CoordinatorRecord
-from coordinator.protocol.commands import RecordCoordinators
 from coordinator.raft.core import NotLeader, Status
-from coordinator.runtime.config import COORDINATORS_MAX
+from coordinator.storage.config import COORDINATORS_MAX
 from coordinator.storage.state_store import members_of
+from metadata.model.records import LEARNER, VOTER, ClusterView, CoordinatorRecord
+from metadata.protocol.commands import RecordCoordinators
 
 CAUGHT_UP_ENTRIES = 1000  # behind the commit index: a fraction of a second of writes
 CAUGHT_UP_LOOKS = 2  # one look may fall between two bursts of writes

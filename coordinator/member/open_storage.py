@@ -1,4 +1,7 @@
-"""What a coordinator has on disk, opened in the order that mends what a crash left. Blocking."""
+"""Opens what a coordinator has on disk, in the order that mends a crash. Shared by server and metrics.
+
+It blocks.
+"""
 
 import contextlib
 import logging
@@ -7,13 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from ca.secretfiles import create_secret
-from coordinator.runtime.config import CoordinatorFiles
-from coordinator.storage.file_digests import write_digest
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import recover
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, unreadable_in
 from coordinator.storage.state_store import Store
+from runtime.file_digests import write_digest
 
 ENTRY_BYTES = 1  # of entries to read: one is always read
 

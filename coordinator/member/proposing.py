@@ -3,9 +3,8 @@
 from typing import Final
 
 from ca.errors import PayloadTooLarge
-from coordinator.machine.execution import rules
-from coordinator.protocol import commands
-from coordinator.protocol.commands import AnyCommand, Envelope, encode_envelope
+from metadata.protocol import commands, rules
+from metadata.protocol.commands import AnyCommand, Envelope, encode_envelope
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # no API body is larger, and no command larger than its body
 

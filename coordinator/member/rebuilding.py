@@ -18,18 +18,18 @@ import msgspec
 
 from ca.errors import Conflict, FilestoreError, InsufficientStorage
 from ca.secretfiles import sync_directory, write_durable
-from coordinator.member.snapshot_fetch import verify
-from coordinator.model.clock import now_ms
+from coordinator.member.snapshot_fetch import chunk_of, snapshot_of, verify
 from coordinator.raft.messages import HardState, SnapshotMeta
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.websocket import end
-from coordinator.runtime.config import CoordinatorFiles
-from coordinator.runtime.json_files import sealed, unsealed
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost
 from coordinator.storage.snapshot_store import Incoming, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.websocket import end
+from runtime.clock import now_ms
+from runtime.json_files import sealed, unsealed
 
 DAMAGED_MAX = 2  # damaged databases: each is as large as the state
 PAUSE_S = 0.5  # between two looks whether a snapshot is made
@@ -131,7 +131,7 @@ async def _fetch(
         while others and time.monotonic() - answered_at_s < SILENCE_S:
             for source in others:
                 try:
-                    meta = await metadata.snapshot(source, index_min)
+                    meta = await snapshot_of(metadata, source, index_min)
                     answered_at_s = time.monotonic()  # None: it makes one, which may take minutes
                     if meta is not None:
                         await _fetch_from(metadata, source, await _incoming(snapshots, meta, source), meta)
@@ -161,7 +161,7 @@ async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -
 async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming, meta: SnapshotMeta) -> None:
     """All pieces from one coordinator. Raises NotFound, Unavailable, InvalidRequest."""
     while not incoming.is_complete:
-        piece = await metadata.snapshot_chunk(source, meta.index, meta.term, incoming.offset)
+        piece = await chunk_of(metadata, source, meta.index, meta.term, incoming.offset)
         await asyncio.to_thread(incoming.add, piece)
     await verify(incoming, metadata, source, meta)
 

@@ -6,7 +6,7 @@ nothing any more because its lease has run out. No I/O here; time is handed in, 
 go back.
 
 Why a read that is answered from a kept record is linearizable. A record is kept from a read that began within
-the lease, of keys that were not blocked at any time since it began (node/records/record_store.py). Let a
+the lease, of keys that were not blocked at any time since it began (node/base/record_store.py). Let a
 command E make it untrue; it must be gone from every node before E can be committed.
 
 1. *The same leader proposes E.* Its subscribers have dropped the record, or their leases have run out: a node
@@ -30,8 +30,8 @@ command E make it untrue; it must be gone from every node before E can be commit
 from collections.abc import Iterable
 
 from ca.errors import Unavailable
-from coordinator.protocol.calls import FollowReply
-from coordinator.protocol.invalidation import EVERYTHING, Keys
+from metadata.protocol.calls import FollowReply
+from metadata.protocol.invalidation import EVERYTHING, Keys
 
 LEASE_S = 2.0  # four polls: two may be lost. And what a write waits for at most, for the sake of a dead node
 DRIFT_SHARE = 0.1  # of a lease that a node is not told: clocks differ in rate by a thousandth of this

@@ -1,4 +1,4 @@
-"""The leader raises the rules of the state machine once every member knows the newer ones.
+"""The leader raises the rules once every member knows the newer ones. Apart: a task of its own.
 
 That is when the last of them has been upgraded. A node that is down is not waited for: it is refused when
 it comes back with an older version.
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ca.errors import FilestoreError
-from coordinator.machine.execution.rules import RULES
 from coordinator.member.driver import Driver
-from coordinator.model.records import ClusterView, NodeRecord
-from coordinator.protocol.commands import RaiseRules
 from coordinator.raft.core import NotLeader
-from coordinator.rpc.client import MetadataClient
 from coordinator.storage.state_store import Store
+from metadata.model.records import ClusterView, NodeRecord
+from metadata.protocol.commands import RaiseRules
+from metadata.protocol.rules import RULES
+from metadata.rpc.client import MetadataClient
 
 LOOK_S: Final = 5.0
 
@@ -37,7 +37,7 @@ class Upgrades:
         *,
         look_s: float = LOOK_S,
     ) -> None:
-        """`node_rules`: see `coordinator.rpc.node_health.NodeHealth.rules`."""
+        """`node_rules`: see `metadata.rpc.node_health.NodeHealth.rules`."""
         self._own_id = own_id
         self._driver = driver
         self._store = store

@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
+
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.websocket import end
-from coordinator.runtime.stopping import in_thread
 from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
+from metadata.protocol.calls import SnapshotCall, SnapshotChunkCall
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.websocket import end
+from runtime.stopping import in_thread
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 2.0
@@ -112,7 +115,7 @@ class Fetcher:
         return await self._asked(offer, offset)
 
     async def _asked(self, offer: SnapshotOffer, offset: int) -> Chunk:
-        return await self._metadata.snapshot_chunk(offer.source, offer.meta.index, offer.meta.term, offset)
+        return await chunk_of(self._metadata, offer.source, offer.meta.index, offer.meta.term, offset)
 
 
 async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta: SnapshotMeta) -> None:
@@ -126,7 +129,7 @@ async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta
         while True:
             await asyncio.sleep(HEARD_S)
             with suppress(FilestoreError):  # what is here is verified all the same
-                await metadata.snapshot_chunk(source, meta.index, meta.term, last)
+                await chunk_of(metadata, source, meta.index, meta.term, last)
 
     heard = asyncio.create_task(be_heard(incoming.offset - 1), name="verifying is heard of")
     try:
@@ -137,3 +140,21 @@ async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta
 
 def _reason(error: FilestoreError | OSError) -> str:
     return error.details if isinstance(error, FilestoreError) else str(error)
+
+
+async def snapshot_of(metadata: MetadataClient, source: str, index_min: int) -> SnapshotMeta | None:
+    """The snapshot of at least this entry that one coordinator has; None while it makes one.
+
+    Raises Unavailable when it cannot, or does not answer.
+    """
+    answer = await metadata.ask_coordinator(source, SnapshotCall(index_min))
+    return msgspec.msgpack.decode(answer, type=SnapshotMeta | None)
+
+
+async def chunk_of(metadata: MetadataClient, source: str, index: int, term: int, offset: int) -> Chunk:
+    """A piece of the snapshot that one coordinator offers.
+
+    Raises NotFound when it is gone there, Unavailable when that coordinator does not answer.
+    """
+    answer = await metadata.ask_coordinator(source, SnapshotChunkCall(index, term, offset))
+    return msgspec.msgpack.decode(answer, type=Chunk)

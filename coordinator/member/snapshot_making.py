@@ -18,12 +18,12 @@ from typing import Protocol
 from ca.errors import Conflict, FilestoreError, InsufficientStorage
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import SnapshotMeta
-from coordinator.rpc.websocket import end
-from coordinator.runtime.stopping import in_thread
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.snapshot_store import Made, SnapshotStore
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
+from metadata.rpc.websocket import end
+from runtime.stopping import in_thread
 
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
 FETCHED_S = 60.0  # since its last part was fetched: whoever did may go on

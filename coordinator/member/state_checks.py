@@ -1,4 +1,4 @@
-"""Looks for damage of the database beside everything else: pages that changed, indexes that do not fit.
+"""Looks for damaged pages and indexes of the database all the time. Apart: a task of its own.
 
 A page that changed is found in the next round of all pages. What was damaged before this process began shows
 at its start if a page is not well-formed, here if an index and its table contradict each other, and by the
@@ -9,8 +9,8 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from coordinator.runtime.stopping import in_thread
 from coordinator.storage.state_store import Store
+from runtime.stopping import in_thread
 
 SLICE_PAUSE_S: Final = 0.03  # between slices of 1 MiB: 1.3 GiB, a million files, take 45 s
 ROUND_S: Final = 2.0  # from the end of a round to the next

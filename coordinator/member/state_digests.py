@@ -20,25 +20,25 @@ from msgspec import Struct
 
 from ca.errors import Conflict, FilestoreError, Internal
 from ca.secretfiles import write_durable
-from coordinator.machine.execution.rules import WHOLE_DIGESTS
 from coordinator.member.divergence import DigestStanding, Divergence, DivergenceWatch, ReportedDigest
 from coordinator.member.driver import Driver
 from coordinator.member.rebuilding import rebuilt_at_ms
 from coordinator.member.snapshot_making import TAKE_AGAIN_S
-from coordinator.model.records import ClusterView, HashReport, StateHash
-from coordinator.protocol.commands import AnyCommand, HashState, HashWhole, ReportHash, decode_envelope
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft.progress import ProgressState
-from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.server import Refused, value_of
-from coordinator.runtime.config import CoordinatorFiles
-from coordinator.runtime.json_files import sealed, unsealed
-from coordinator.runtime.stopping import in_thread
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.snapshot_store import Made, SnapshotStore
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from coordinator.storage.state_store import Store, members_of
+from metadata.model.records import ClusterView, HashReport, StateHash
+from metadata.protocol.commands import AnyCommand, HashState, HashWhole, ReportHash, decode_envelope
+from metadata.protocol.rules import WHOLE_DIGESTS
+from metadata.rpc.client import MetadataClient
+from runtime.json_files import sealed, unsealed
+from runtime.stopping import in_thread
 
 REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
 LAST_REPORT_S = 15.0  # for the odd one to tell its digest before it ends

@@ -7,7 +7,6 @@ pipelining).
 
 from collections.abc import Sequence
 
-from coordinator.raft import offers
 from coordinator.raft.log_view import LogView
 from coordinator.raft.membership import encode_membership, is_membership
 from coordinator.raft.messages import (
@@ -100,7 +99,7 @@ def flush_appends(state: State) -> None:
     for peer in followers(state):
         progress = state.progress[peer]
         if progress.state is ProgressState.SNAPSHOT or progress.next < state.log.first_index:
-            offers.offer_to(state, peer, progress)
+            offer_to(state, peer, progress)
             continue
         while progress.next <= state.log.last_index and progress.may_send(state.config):
             _send_append(state, peer, progress, with_entries=True)
@@ -341,3 +340,32 @@ def _maybe_hand_over(state: State) -> None:
     target = state.transfer_target
     if target and state.progress[target].match == state.log.last_index:
         state.send_now.append(Message(MessageKind.TIMEOUT_NOW, state.own_id, target, state.term))
+
+
+def offer_to(state: State, peer: str, progress: Progress) -> None:
+    """Offer the newest snapshot that this log can follow up, to a follower behind the start of the log.
+
+    If there is none, ask the driver for one. Sources: dissertation 5.1 to 5.3; `coordinator.raft.snapshots`
+    says what differs from them.
+    """
+    if progress.next < state.log.first_index:
+        progress.needs_snapshot()
+    if not progress.offer_due:
+        return
+    meta = state.snapshot
+    if meta is None or meta.index < state.log.first_index - 1:
+        progress.offer_due = False  # until the next sign of life, or until there is one
+        state.take_snapshot = True
+        return
+    progress.offered(meta.index)
+    state.send_now.append(
+        Message(
+            MessageKind.SNAPSHOT,
+            state.own_id,
+            peer,
+            state.term,
+            log_index=meta.index,
+            log_term=meta.term,
+            members=meta.members,
+        )
+    )

@@ -8,6 +8,8 @@ from coordinator.raft.messages import Entry, entry_size_bytes
 class Storage(Protocol):
     """The stable log.
 
+    A Protocol, as `coordinator.storage.raft_log`, imports this package. The simulator has another.
+
     The core asks only for what an `advance` has confirmed, so a write may be going on meanwhile.
     """
 

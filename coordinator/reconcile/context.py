@@ -11,18 +11,18 @@ import msgspec
 from ca.errors import NotFound, Unavailable
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
-from coordinator.model.clock import now_ms
-from coordinator.model.records import BlobRecord, ClusterView, NodeRecord
-from coordinator.model.safety_limits import clock_doubt
-from coordinator.protocol.calls import CALL_TIMEOUT_S
-from coordinator.protocol.queries import AnyQuery, FindBlob
 from coordinator.reconcile.backoff import CopyFailures
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import Interrupted
 from coordinator.rpc.node_client import NodeOrders
-from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.server import value_of
 from coordinator.storage.state_store import Store
+from metadata.model.records import BlobRecord, ClusterView, NodeRecord
+from metadata.model.safety_limits import clock_doubt
+from metadata.protocol.calls import CALL_TIMEOUT_S
+from metadata.protocol.queries import AnyQuery, FindBlob
+from metadata.rpc.node_health import NodeHealth
+from runtime.clock import now_ms
 
 _T = TypeVar("_T")
 _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions

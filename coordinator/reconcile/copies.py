@@ -17,12 +17,12 @@ from dataclasses import replace
 from enum import Enum
 
 from ca.errors import FilestoreError, NotFound
-from coordinator.protocol.commands import AddReplica
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.rpc.node_client import OrderFailed, PullReport
 from coordinator.rpc.server import Refused
+from metadata.protocol.commands import AddReplica
 
 COPIES_PER_TARGET = 2  # a node fetches no more at once, of small blobs as many again
 SMALL_BYTES = 16 << 20  # as node/peer/fetch.py has it

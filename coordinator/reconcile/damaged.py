@@ -1,10 +1,10 @@
-"""Blobs that no node holds whole, and that can be made whole from damaged copies: repair does that first."""
+"""Blobs that only damaged copies are left of: repair makes them whole first. Apart from plans of copies."""
 
 from collections.abc import AsyncIterator
 
-from coordinator.model.replica_records import DamagedBlob, DamagedPage, ShortBlob
-from coordinator.protocol.queries import ListDamagedBlobs
 from coordinator.reconcile.context import ReconcileContext
+from metadata.model.replica_records import DamagedBlob, DamagedPage, ShortBlob
+from metadata.protocol.queries import ListDamagedBlobs
 
 PAGE_ROWS = 100
 

@@ -20,11 +20,6 @@ from functools import partial
 import uuid_utils
 
 from ca.errors import Conflict, NotFound
-from coordinator.model.records import DOWN, BlobRecord, NodeRecord
-from coordinator.model.replica_records import DeletionPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
-from coordinator.protocol.commands import ReleaseReplica
-from coordinator.protocol.queries import GetNodeReplicas, ListReplicas, ListReplicasToDelete
-from coordinator.protocol.replica_paging import held_pages
 from coordinator.reconcile import upload_moves
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.copies import Copier
@@ -36,6 +31,10 @@ from coordinator.reconcile.target_queues import Crew, work_through
 from coordinator.reconcile.upload_moves import forget_left, move_uploads
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
+from metadata.model.records import DOWN, BlobRecord, NodeRecord
+from metadata.model.replica_records import DeletionPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
+from metadata.protocol.commands import ReleaseReplica
+from metadata.protocol.queries import GetNodeReplicas, ListReplicas, ListReplicasToDelete, held_pages
 
 PAGE_ROWS = 100
 DROP_POLL_S = 0.5

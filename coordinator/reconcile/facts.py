@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.model.placement import Candidate, zone_of
-from coordinator.model.records import HEALTHY, NodeRecord
+from metadata.model.placement import Candidate, zone_of
+from metadata.model.records import HEALTHY, NodeRecord
 
 SOURCES_MAX = 16  # of one copy: a node takes no more in an order (node/peerapi/blobs.py)
 

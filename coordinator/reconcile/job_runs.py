@@ -9,7 +9,8 @@ process ends) leaves it running; what is wrong with the work itself makes it fai
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,14 +20,14 @@ import uuid_utils
 from ca.errors import Conflict, FilestoreError, InsufficientStorage, Unavailable
 from coordinator.machine.jobs import JobOutcome, last_started_at_ms
 from coordinator.member.driver import Driver
-from coordinator.model.clock import now_ms
-from coordinator.model.jobs import BY_THE_CLOCK, EXPIRE, JOBS, JobKind, JobParameters, decode_parameters
-from coordinator.model.records import SCHEDULE, JobRunRecord
-from coordinator.protocol.calls import CALL_TIMEOUT_S
-from coordinator.protocol.commands import AnyCommand, RecordRun, StartRun
 from coordinator.raft.core import NotLeader
 from coordinator.rpc.server import Refused, value_of
 from coordinator.storage.state_store import Store
+from metadata.model.jobs import JobKind, JobParameters, decode_parameters
+from metadata.model.records import SCHEDULE, JobRunRecord
+from metadata.protocol.calls import CALL_TIMEOUT_S
+from metadata.protocol.commands import AnyCommand, RecordRun, StartRun
+from runtime.clock import now_ms
 
 LOOK_S = 0.25  # between two looks for runs: a few microseconds each
 NOTE_S = 1.0  # how often a run's progress goes into the log at most
@@ -51,7 +52,8 @@ class Interrupted(Exception):
 class StepProgress:
     """A run as the work on it sees it. `result` is what was done so far, by earlier leaders too.
 
-    What they did in their last NOTE_S is not in it, and what this version cannot read.
+    What they did in their last NOTE_S is not in it, and what this version cannot read. Counts go by the names
+    that the JobKind has for them: then metrics and `status` tell how far the run is.
     """
 
     def __init__(
@@ -128,12 +130,28 @@ class StepProgress:
 Work = Callable[[StepProgress], Coroutine[Any, Any, None]]
 
 
-class JobRuns:
-    """Works on runs while this member leads. `works`: what each job does, by its name.
+def _always() -> bool:
+    return True
 
-    `due`: whether a job has something to do now, by its name; one that is not there always has. `schedules`:
-    seconds, in the place of those that a job comes with. `clock_doubt`: why nothing may end now because its
-    time is over, "" for no reason. `sent`: jobs whose result goes to another place: what was not sent is due.
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job and its work here. `is_due`: whether it has something to do now, asked when its time has come.
+
+    `is_sent`: its result goes to another place: what was not sent is due.
+    """
+
+    kind: JobKind
+    work: Work
+    is_due: Callable[[], bool] = _always
+    is_sent: bool = False
+
+
+class JobRuns:
+    """Works on runs of these jobs while this member leads.
+
+    `schedules`: seconds, in the place of those that a job comes with. `clock_doubt`: why nothing may end now
+    because its time is over, "" for no reason.
     """
 
     def __init__(
@@ -141,21 +159,17 @@ class JobRuns:
         own_id: str,
         driver: Driver,
         store: Store,
-        works: Mapping[str, Work],
+        jobs: Sequence[Job],
         *,
-        due: Mapping[str, Callable[[], bool]] | None = None,
         schedules: Mapping[str, float] | None = None,
         clock_doubt: Callable[[], str] = _sure,
-        sent: Collection[str] = (),
     ) -> None:
         self._own_id = own_id
         self._driver = driver
         self._store = store
-        self._works = works
-        self._due = due or {}
+        self._jobs = {job.kind.name: job for job in jobs}
         self._schedules = schedules or {}
         self._clock_doubt = clock_doubt
-        self._sent = sent
         self._working: dict[str, asyncio.Task[None]] = {}
         self._scheduled_at_s: dict[str, float] = {}  # when each job was last looked at for its schedule
 
@@ -190,50 +204,48 @@ class JobRuns:
     async def _start_scheduled(self) -> None:
         """Start a run of each job whose time has come, if there is something for it to do."""
         at_s = time.monotonic()
-        due = [job for job in JOBS if self._is_due(job, at_s)]
+        due = [(name, job) for name, job in self._jobs.items() if self._is_its_time(job, at_s)]
         running = {run.job_name for run in self._store.running_runs()} if due else set()
-        for job in due:
-            self._scheduled_at_s[job.name] = at_s
-            if job.name not in running and self._has_work(job) and not self._is_in_doubt(job):
-                command = StartRun(run_id=str(uuid_utils.uuid7()), job_name=job.name, node_id=self._own_id)
+        for name, job in due:
+            self._scheduled_at_s[name] = at_s
+            if name not in running and self._has_work(job) and not self._is_in_doubt(job):
+                command = StartRun(run_id=str(uuid_utils.uuid7()), job_name=name, node_id=self._own_id)
                 try:
                     await applied(self._driver, command, JobRunRecord)
                 except Refused as refusal:
-                    _log.debug("the job %s is not started: %s", job.name, refusal.details)
+                    _log.debug("the job %s is not started: %s", name, refusal.details)
 
-    def _is_due(self, job: JobKind, at_s: float) -> bool:
-        last_s = self._scheduled_at_s.get(job.name, float("-inf"))
+    def _is_its_time(self, job: Job, at_s: float) -> bool:
+        last_s = self._scheduled_at_s.get(job.kind.name, float("-inf"))
         schedule_s = self._schedule_s(job)
-        return job.name in self._works and schedule_s > 0 and at_s - last_s >= schedule_s
+        return schedule_s > 0 and at_s - last_s >= schedule_s
 
-    def _schedule_s(self, job: JobKind) -> float:
-        return self._schedules.get(job.name, job.schedule_s)
+    def _schedule_s(self, job: Job) -> float:
+        return self._schedules.get(job.kind.name, job.kind.schedule_s)
 
-    def _has_work(self, job: JobKind) -> bool:
-        if job.name == EXPIRE:
-            return self._store.is_expire_due(at_ms=now_ms())
+    def _has_work(self, job: Job) -> bool:
         schedule_s = self._schedule_s(job)
         if schedule_s >= SELDOM_S:
             # A new leader has looked at nothing yet: the log knows when the job ran.
-            last_ms = self._last_at_ms(job.name)
+            last_ms = self._last_at_ms(job)
             # Before or after: a clock that was ahead then must not keep the job from running for ever.
             if last_ms is not None and abs(now_ms() - last_ms) < schedule_s * 1000:
                 return False
-        return self._due.get(job.name, _always)()
+        return job.is_due()
 
-    def _last_at_ms(self, job_name: str) -> int | None:
+    def _last_at_ms(self, job: Job) -> int | None:
         """When the newest run began, or was sent where that is what counts; None if there is none."""
-        if job_name not in self._sent:
-            return self._store.look(partial(last_started_at_ms, job_name=job_name))
-        return self._store.job_outcomes().get(job_name, JobOutcome()).sent_at_ms or None
+        if not job.is_sent:
+            return self._store.look(partial(last_started_at_ms, job_name=job.kind.name))
+        return self._store.job_outcomes().get(job.kind.name, JobOutcome()).sent_at_ms or None
 
-    def _is_in_doubt(self, job: JobKind) -> bool:
-        if why := self._doubt_of(job.name)():
-            _log.error("the job %s is not started: %s", job.name, why)
+    def _is_in_doubt(self, job: Job) -> bool:
+        if why := self._doubt_of(job)():
+            _log.error("the job %s is not started: %s", job.kind.name, why)
         return bool(why)
 
-    def _doubt_of(self, job_name: str) -> Callable[[], str]:
-        return self._clock_doubt if job_name in BY_THE_CLOCK else _sure
+    def _doubt_of(self, job: Job) -> Callable[[], str]:
+        return self._clock_doubt if job.kind.ends_by_the_clock else _sure
 
     async def _waiting(self) -> list[JobRunRecord]:
         """The runs that nobody here works on, as of everything that was committed before."""
@@ -251,7 +263,7 @@ class JobRuns:
         return [
             run
             for run in self._store.running_runs()
-            if run.run_id not in self._working and run.job_name in self._works
+            if run.run_id not in self._working and run.job_name in self._jobs
         ]
 
     async def _work(self, run: JobRunRecord) -> None:
@@ -264,12 +276,13 @@ class JobRuns:
             del self._working[run.run_id]
 
     async def _work_to_its_end(self, run: JobRunRecord) -> None:
-        progress = StepProgress(self._own_id, self._driver, run, self._doubt_of(run.job_name))
+        job = self._jobs[run.job_name]
+        progress = StepProgress(self._own_id, self._driver, run, self._doubt_of(job))
         await progress.record("running")  # from here on it is ours
         _log.info("the run %s of the job %s starts or resumes", run.run_id, run.job_name)
         status = "completed"
         try:
-            await self._works[run.job_name](progress)
+            await job.work(progress)
         except Exception as error:  # whatever it is, the next leader would meet it again
             cause = _cause(error)
             if isinstance(cause, Interrupted):
@@ -301,10 +314,6 @@ def _result_of(run: JobRunRecord) -> Result:
         return msgspec.json.decode(run.result, type=Result)
     except msgspec.MsgspecError:
         return {}
-
-
-def _always() -> bool:
-    return True
 
 
 def _cause(error: Exception) -> Exception:

@@ -1,9 +1,8 @@
-"""What each background job does, in steps that leave the members time for others."""
+"""The jobs of the metadata: what is due ends in steps that leave the members time for others; snapshots."""
 
 import asyncio
 import shutil
 import threading
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,31 +10,22 @@ from pathlib import Path
 from ca.errors import InsufficientStorage
 from ca.secretfiles import make_directory, sync_directory
 from coordinator.admin.offsite import Offsite, history_of
-from coordinator.model.clock import now_ms
-from coordinator.model.jobs import EXPIRE, SNAPSHOT
-from coordinator.model.records import Expired
-from coordinator.model.timestamps import rfc3339
-from coordinator.protocol.commands import Expire
-from coordinator.reconcile.job_runs import StepProgress, Work
-from coordinator.runtime.config import CoordinatorFiles
-from coordinator.runtime.stopping import NEVER, Stop, in_thread
-from coordinator.storage.file_digests import write_digest
+from coordinator.reconcile.job_runs import StepProgress
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.snapshot_store import SNAPSHOT_RESERVE_BYTES, describe
 from coordinator.storage.state_backup import copy_database
+from metadata.model.records import Expired
+from metadata.protocol.commands import Expire
+from runtime.clock import now_ms
+from runtime.file_digests import write_digest
+from runtime.stopping import NEVER, Stop, in_thread
+from runtime.timestamps import rfc3339
 
 EXPIRE_STEP_ROWS = 100
 EXPIRE_REST_S = 0.02  # after each step: at most 5000 rows a second, most of the members' time for others
 BACKUPS_RETAINED = 7
 MAKING_NAME = "making"
 _ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may copy for a moment still
-
-
-def job_works(files: CoordinatorFiles, offsite: Offsite | None = None) -> Mapping[str, Work]:
-    """The work of each job on this coordinator, by the name of the job.
-
-    `offsite`: where snapshots go too.
-    """
-    return {EXPIRE: expire, SNAPSHOT: partial(snapshot, files, offsite)}
 
 
 async def expire(progress: StepProgress) -> None:

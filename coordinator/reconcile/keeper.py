@@ -15,14 +15,14 @@ from collections.abc import Callable, Collection
 import uuid_utils
 
 from ca.errors import FilestoreError
-from coordinator.model.records import HEALTHY, RETURNING, NodeRecord
-from coordinator.protocol.commands import MarkNode
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import Interrupted, applied
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.states import Attention
 from coordinator.rpc.node_client import NodeOrders, OrderFailed
 from coordinator.rpc.server import Refused
+from metadata.model.records import HEALTHY, RETURNING, NodeRecord
+from metadata.protocol.commands import MarkNode
 
 LOOK_S = 0.5
 RECOUNT_STEPS_MAX = 20  # in one look: a million replicas take minutes, and other nodes must be listened to

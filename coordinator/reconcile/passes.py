@@ -8,16 +8,16 @@ import asyncio
 from collections.abc import Collection
 
 from ca.errors import Conflict
-from coordinator.model.records import DOWN
-from coordinator.model.replica_records import Collected, NodeReplicas, ReplicaCounts
-from coordinator.model.safety_limits import SAFETY_BLOBS_MAX, SAFETY_SHARE_MAX, SAFETY_WAIT_S, is_too_many
-from coordinator.protocol.commands import Collect
-from coordinator.protocol.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.node_passes import HOW_TO_GO_ON, PassOrder, order_all
 from coordinator.rpc.node_client import Custody
+from metadata.model.records import DOWN
+from metadata.model.replica_records import Collected, NodeReplicas, ReplicaCounts
+from metadata.model.safety_limits import SAFETY_BLOBS_MAX, SAFETY_SHARE_MAX, SAFETY_WAIT_S, is_too_many
+from metadata.protocol.commands import Collect
+from metadata.protocol.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
 
 COLLECT_ROWS = 200
 COLLECT_REST_S = 0.02  # after each step, as of `expire`

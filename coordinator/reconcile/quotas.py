@@ -12,14 +12,14 @@ from typing import Final
 import uuid_utils
 
 from ca.errors import FilestoreError
-from coordinator.model.clock import now_ms
-from coordinator.model.replica_records import Collected, ReplicaCounts
-from coordinator.protocol.commands import CollectOverQuota
-from coordinator.protocol.queries import GetReplicaCounts
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import Interrupted, applied
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
+from metadata.model.replica_records import Collected, ReplicaCounts
+from metadata.protocol.commands import CollectOverQuota
+from metadata.protocol.queries import GetReplicaCounts
+from runtime.clock import now_ms
 
 LOOK_S: Final = 10.0
 EARLY_GRACE_MS: Final = (

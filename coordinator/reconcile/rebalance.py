@@ -9,15 +9,15 @@ for zones, room or since every node has everything, no run begins until nodes or
 import asyncio
 from dataclasses import dataclass
 
-from coordinator.model.placement import Candidate, choose
-from coordinator.model.records import BlobRecord
-from coordinator.model.replica_records import HeldReplica
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.copies import Copier
 from coordinator.reconcile.drain import Rounds
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.target_queues import Crew
+from metadata.model.placement import Candidate, choose
+from metadata.model.records import BlobRecord
+from metadata.model.replica_records import HeldReplica
 
 DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
 EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes; less is no change of a disk

@@ -1,12 +1,12 @@
-"""What the change of a node's state means for its blobs, worked in by small steps."""
+"""Works the change of a node's state into its blobs, step by step. Shared by keeper, repair and drain."""
 
 import asyncio
 import sys
 
 from coordinator.member.driver import Driver
-from coordinator.model.replica_records import Recounted
-from coordinator.protocol.commands import RecountReplicas
 from coordinator.reconcile.job_runs import applied
+from metadata.model.replica_records import Recounted
+from metadata.protocol.commands import RecountReplicas
 
 STEP_ROWS = 200
 REST_S = 0.01  # after each step: most of the members' time for others

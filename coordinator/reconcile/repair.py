@@ -5,9 +5,6 @@ from functools import partial
 
 import msgspec
 
-from coordinator.model.placement import choose
-from coordinator.model.replica_records import ReplicaCounts, ShortBlob, ShortPage
-from coordinator.protocol.queries import GetReplicaCounts, ListShortBlobs
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.copies import Copier
 from coordinator.reconcile.damaged import damaged_blobs, is_any_damaged
@@ -15,6 +12,9 @@ from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.target_queues import Crew, work_through
+from metadata.model.placement import choose
+from metadata.model.replica_records import ReplicaCounts, ShortBlob, ShortPage
+from metadata.protocol.queries import GetReplicaCounts, ListShortBlobs
 
 PAGE_ROWS = 100
 

@@ -10,8 +10,8 @@ nothing about the nodes. So is the time for which a disk fails.
 from collections.abc import Iterable
 from typing import Literal
 
-from coordinator.model.records import DOWN, RETURNING, NodeRecord
-from coordinator.rpc.node_health import NodeHealth
+from metadata.model.records import DOWN, RETURNING, NodeRecord
+from metadata.rpc.node_health import NodeHealth
 
 TICK_S_MAX = 5.0  # of one look: what a pause of this process counts for
 

@@ -15,13 +15,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from coordinator.model.records import BlobRecord
-from coordinator.model.replica_records import DeletionPage, SurplusPage
-from coordinator.protocol.queries import ListReplicasToDelete, ListSurplus
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import RELEASED_MAX, have_dropped, release
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import StepProgress
+from metadata.model.records import BlobRecord
+from metadata.model.replica_records import DeletionPage, SurplusPage
+from metadata.protocol.queries import ListReplicasToDelete, ListSurplus
 
 PAGE_ROWS: Final = 1000  # blobs that one look takes in: 3 ms of the leader
 REST_S: Final = 0.02  # after each page: most of the leader's time for others

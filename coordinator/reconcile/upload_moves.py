@@ -16,16 +16,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from ca.errors import Conflict, NotFound
-from coordinator.machine.execution.rules import UPLOADS_ARE_GUARDED
-from coordinator.model.placement import choose
-from coordinator.model.records import DOWN, PlacedUpload, UploadPage
-from coordinator.protocol.commands import PlaceUpload
-from coordinator.protocol.queries import ListNodeUploads
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
+from metadata.model.placement import choose
+from metadata.model.records import DOWN, PlacedUpload, UploadPage
+from metadata.protocol.commands import PlaceUpload
+from metadata.protocol.queries import ListNodeUploads
+from metadata.protocol.rules import UPLOADS_ARE_GUARDED
 
 PAGE_ROWS: Final = 100
 UPLOADS_AT_ONCE: Final = 4

@@ -1,4 +1,4 @@
-"""What a coordinator tells of the calls that it answers: counts, times, and lines in its log.
+"""Counts, times and log lines of the calls that a coordinator answers. Apart from how they are answered.
 
 A line is written for every change that a member asks for on behalf of a request, and for every such question
 that is refused, so that the request's id is found on the coordinator too. Questions that are answered are
@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from ca.errors import Internal
 from ca.tls import Peer
-from coordinator.protocol.calls import AnyCall, HeartbeatCall, PlaceCall, ProposeCall, ReadCall, StatusCall
-from coordinator.protocol.commands import RecordProgress
-from coordinator.rpc import wire
-from coordinator.runtime.logs import REQUEST_ID, log_call
+from metadata.protocol.calls import AnyCall, HeartbeatCall, PlaceCall, ProposeCall, ReadCall, StatusCall
+from metadata.protocol.commands import RecordProgress
+from metadata.rpc import wire
+from runtime.logs import REQUEST_ID, log_call
 
 DURATION_BUCKETS_S: Final = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 MALFORMED: Final = "malformed"

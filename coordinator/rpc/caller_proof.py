@@ -1,4 +1,4 @@
-"""Who a member says is asking, proved: the user token that comes with a call is verified here again.
+"""Verifies the user token that comes with a call of a member. Apart from the calls, which trust it.
 
 A node hands its users' tokens on, so what it can do in a user's name is what that user's token allows. The
 token is taken off before the command goes further: the log never holds one.
@@ -11,15 +11,9 @@ import msgspec
 
 from ca.errors import Unauthorized
 from ca.usertoken import Claims, Ticket, Verifier
-from coordinator.model.records import Caller, ClusterView
-from coordinator.protocol.commands import (
-    AnyCommand,
-    CompleteUpload,
-    DeclareSize,
-    RecordProgress,
-    RewindUpload,
-)
-from coordinator.protocol.queries import AnyQuery, GetTicketContent
+from metadata.model.records import Caller, ClusterView
+from metadata.protocol.commands import AnyCommand, CompleteUpload, DeclareSize, RecordProgress, RewindUpload
+from metadata.protocol.queries import AnyQuery, GetTicketContent
 
 # An upload may outlast the token that it began with: only the signature and the generation count at its end.
 UNDER_WAY = (RecordProgress, RewindUpload, DeclareSize, CompleteUpload)

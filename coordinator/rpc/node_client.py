@@ -17,10 +17,10 @@ from msgspec import Meta, Struct
 from yarl import URL
 
 from ca.identity import Identity, Role
-from coordinator.model.bounds import Count, NodeIds, Text
-from coordinator.model.records import VM, NodeRecord, PlacedUpload
-from coordinator.rpc.connector import Connector
-from coordinator.runtime.json_files import decode_foreign
+from metadata.model.records import VM, NodeRecord, PlacedUpload
+from metadata.rpc.connector import Connector
+from runtime.bounds import Count, NodeIds, Text
+from runtime.json_files import decode_foreign
 
 CONNECT_TIMEOUT_S: Final = 3.0
 ANSWER_TIMEOUT_S: Final = 5.0  # for what a node answers at once

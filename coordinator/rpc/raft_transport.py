@@ -15,16 +15,24 @@ from http import HTTPStatus
 import aiohttp
 
 from ca.identity import Identity, Role
-from coordinator.model.records import CoordinatorRecord
 from coordinator.raft.messages import Message
-from coordinator.rpc import wire
-from coordinator.rpc.instances import HEADER, Displaced, Instance
-from coordinator.rpc.roster import Roster
-from coordinator.rpc.websocket import PING_S, Outbox, OutboxFull, dialling, end
+from coordinator.rpc.raft_wire import frame_of
+from metadata.model.records import CoordinatorRecord
+from metadata.rpc import wire
+from metadata.rpc.instances import HEADER, Displaced, Instance
+from metadata.rpc.roster import Roster
+from metadata.rpc.websocket import (
+    DIAL_TIMEOUT_S,
+    PING_S,
+    REDIAL_S_MAX,
+    REDIAL_S_MIN,
+    Outbox,
+    OutboxFull,
+    dialling,
+    end,
+    peer_url,
+)
 
-DIAL_TIMEOUT_S = 2.0
-REDIAL_S_MIN = 0.05
-REDIAL_S_MAX = 1.0
 STRANGER_S = 5.0  # one that was just added is known sooner
 
 _log = logging.getLogger(__name__)
@@ -71,7 +79,7 @@ class Transport:
         for message in messages:
             if (outbox := self._outboxes.get(message.target)) is not None:
                 with contextlib.suppress(OutboxFull, wire.FrameTooLarge):
-                    outbox.put(wire.RaftFrame(message))
+                    outbox.put(frame_of(message))
             elif message.target not in self._known:
                 self._answer_stranger(message.target)
         for target in {message.target: None for message in messages}:
@@ -176,12 +184,6 @@ class Transport:
         finally:
             del self._outboxes[coordinator_id], self._senders[coordinator_id]
             await end(sender)
-
-
-def peer_url(address: str, port: int, path: str) -> str:
-    """The https URL of a peer port; IPv6 literals get their brackets."""
-    host = f"[{address}]" if ":" in address else address
-    return f"https://{host}:{port}{path}"
 
 
 async def _until_closed(socket: aiohttp.ClientWebSocketResponse[bool]) -> None:

@@ -24,19 +24,20 @@ from prometheus_client import CollectorRegistry
 from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Role
 from ca.tls import Peer, peer_identity
-from coordinator.http.responses import ClientGone
-from coordinator.machine.execution.rules import NotInForce
-from coordinator.model.clock import now_ms
-from coordinator.protocol.calls import AnyCall, RenewCall
-from coordinator.protocol.commands import Reply
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Message
-from coordinator.rpc import instances, wire
 from coordinator.rpc.call_metrics import ServedCalls
-from coordinator.rpc.deadlines import Deadlines
-from coordinator.rpc.instances import Instance
-from coordinator.rpc.websocket import PING_S, Outbox, OutboxFull, end
-from coordinator.runtime.logs import REQUEST_ID
+from coordinator.rpc.raft_wire import messages_in
+from metadata.protocol.calls import AnyCall, RenewCall
+from metadata.protocol.commands import Reply
+from metadata.protocol.rules import NotInForce
+from metadata.rpc import instances, wire
+from metadata.rpc.deadlines import Deadlines
+from metadata.rpc.instances import Instance
+from metadata.rpc.websocket import PING_S, Outbox, OutboxFull, end
+from runtime.clock import now_ms
+from runtime.logs import REQUEST_ID
+from web.responses import ClientGone
 
 CALLS_AT_ONCE_MAX = 2048  # on one connection
 RECALL_TIMEOUT_S = 2.0  # one change of the log, while the node waits for its connection
@@ -114,10 +115,10 @@ class PeerPort:
         try:
             async for data in _messages(socket):
                 await self._admit_instance(self._peer(request), request)
-                for frame in wire.decode(data):
-                    if not isinstance(frame, wire.RaftFrame) or frame.message.source != peer.identity.id:
+                for message in messages_in(wire.decode(data)):
+                    if message.source != peer.identity.id:
                         raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
-                    self._step(frame.message)
+                    self._step(message)
         except FilestoreError as error:
             _log.warning("raft connection of %s ended: %s", peer.identity.uri, _reason(error))
         finally:

@@ -1,12 +1,15 @@
-"""What this coordinator has applied of the view of the cluster, made anew only when it has changed."""
+"""The view of the cluster that this coordinator has applied. Shared by server, service and statuses.
+
+It is made anew only when it has changed.
+"""
 
 import msgspec
 
-from coordinator.model.clock import now_ms
-from coordinator.model.records import ClusterView
-from coordinator.protocol.queries import GetView
 from coordinator.rpc.server import value_of
 from coordinator.storage.state_store import Store
+from metadata.model.records import ClusterView
+from metadata.protocol.queries import GetView
+from runtime.clock import now_ms
 
 
 class StateView:

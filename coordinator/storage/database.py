@@ -4,11 +4,8 @@ SQLite, blocking. The writer checkpoints when it is told to and never by itself:
 """
 
 import logging
-import os
 import secrets
 import sqlite3
-import threading
-import time
 from contextlib import ExitStack, closing
 from importlib.resources import files
 from pathlib import Path
@@ -17,13 +14,10 @@ from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
 from coordinator.machine.blobs import FILL_TOTALS
 from coordinator.machine.files import RETENTION_MS
 from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
-from coordinator.model.records import VOTER
 from coordinator.storage.state_damage import DATABASE_ERRORS
+from metadata.model.records import VOTER
+from runtime.sqlite import WAL_BYTES_MAX, reserve_wal
 
-WAL_RESERVED_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
-WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
-STEPS_AT_ONCE = 20_000  # of SQLite's machine: a millisecond or a few
-REST_S_MAX = 0.1
 NOTED_MAX = 2**31 - 1
 _CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
 _READ_CACHE_KIB = 16 * 1024
@@ -118,36 +112,6 @@ def note_at_rest(db: sqlite3.Connection, log_index: int) -> None:
     db.execute(f"PRAGMA application_id = {log_index if log_index <= NOTED_MAX else 0}")
 
 
-def integrity_of(path: Path, table: str, stop: threading.Event) -> str:
-    """What contradicts itself in a table and its indexes, "" for nothing.
-
-    Works a quarter of the time: with few processors, requests need them. Given up when `stop` is set, and
-    when the WAL, which cannot begin anew meanwhile, grows too long. Raises sqlite3.Error.
-    """
-    wal = path.with_name(f"{path.name}-wal")
-    is_given_up = False
-    rested_s = time.monotonic()
-
-    def rest() -> int:
-        nonlocal rested_s, is_given_up
-        time.sleep(min(3 * (time.monotonic() - rested_s), REST_S_MAX))
-        rested_s = time.monotonic()
-        is_given_up = stop.is_set() or wal.stat().st_size > WAL_BYTES_MAX
-        return int(is_given_up)
-
-    with closing(
-        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-    ) as db:
-        db.set_progress_handler(rest, STEPS_AT_ONCE)
-        try:
-            (found,) = db.execute("SELECT * FROM pragma_integrity_check(?)", (table,)).fetchone()
-        except sqlite3.OperationalError:
-            if not is_given_up:
-                raise
-            return ""
-    return "" if found == "ok" else str(found)
-
-
 def prepare(writer: sqlite3.Connection) -> None:
     """Make the tables that are not there, and bring those of an older version up to this one."""
     writer.execute("PRAGMA foreign_keys = ON")
@@ -194,26 +158,6 @@ def _missing_columns(writer: sqlite3.Connection, schema: str) -> dict[tuple[str,
                 if there and (column,) not in there
             }
     return missing
-
-
-def reserve_wal(writer: sqlite3.Connection, path: Path) -> None:
-    """Give the WAL its room now, so that some more changes pass on a disk that is full.
-
-    What lies behind its last frame is no valid frame, and ends a recovery like the end of the file. The write
-    lock keeps every other process from writing there meanwhile.
-    """
-    writer.execute("BEGIN IMMEDIATE")
-    try:
-        wal = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if os.fstat(wal).st_size < WAL_RESERVED_BYTES:
-                os.posix_fallocate(wal, 0, WAL_RESERVED_BYTES)
-        finally:
-            os.close(wal)
-    except OSError as error:
-        _log.warning("no space can be reserved for changes on a full disk: %s", error.strerror)
-    finally:
-        writer.execute("ROLLBACK")
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -1,6 +1,6 @@
-"""The newest entries of a log in memory, within a bound of bytes: followers that keep up cost no disk read.
+"""The newest entries of a log in memory, within a bound of bytes. Apart from `raft_log`: no I/O, no lock.
 
-No I/O and no lock here: `coordinator.storage.raft_log` guards it.
+Followers that keep up cost no disk read. No I/O and no lock here: `coordinator.storage.raft_log` guards it.
 """
 
 from collections.abc import Sequence

@@ -4,43 +4,15 @@ Nothing here is durable before a sync: data after `File.sync`, names after `Dire
 directory loses all else when it crashes, so that the log may count on no more than what is said here.
 """
 
-import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from ca.errors import Conflict
 from ca.secretfiles import sync_directory
-
-NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-FILES_SPARE = 16  # inodes: an upload takes a handful until it is in place, a snapshot and the state some more
-
-
-def writable_bytes(found: os.statvfs_result) -> int:
-    """What may be written to a file system; 0 also when it has room, and hardly for another file.
-
-    What the superuser alone may use does not count.
-    """
-    if found.f_files and found.f_favail < FILES_SPARE:  # some file systems have no number of inodes
-        return 0
-    return found.f_bavail * found.f_frsize
-
-
-@contextmanager
-def while_stopped(directory: Path) -> Iterator[None]:
-    """No process starts here meanwhile. Raises Conflict while one runs, OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise Conflict(f"{directory} is in use: stop the process that runs there first.") from None
-    finally:
-        os.close(descriptor)
+from runtime.disk import writable_bytes
 
 
 class LogInUse(Conflict):

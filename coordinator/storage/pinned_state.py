@@ -21,12 +21,12 @@ import msgspec
 from msgspec import Struct
 
 from coordinator.machine.execution.digests import whole_digest
-from coordinator.protocol.commands import HashWhole, decode_envelope
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.runtime.stopping import NEVER, Stop, WorkStopped
-from coordinator.storage.file_digests import sha256_of
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import DATABASE_ERRORS, flaw_in
+from metadata.protocol.commands import HashWhole, decode_envelope
+from runtime.file_digests import sha256_of
+from runtime.stopping import NEVER, Stop, WorkStopped
 
 _WHOLE_TAG = b"hash_whole"  # spares decoding every other entry
 EXAMINED_BESIDE_BYTES_MIN: Final = 256 << 20  # some 200,000 files: seconds

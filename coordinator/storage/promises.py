@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coordinator.raft.messages import HardState
-from coordinator.storage.log_directory import NO_ROOM_ERRORS, Directory, File
+from coordinator.storage.log_directory import Directory, File
+from runtime.disk import NO_ROOM_ERRORS
 
 NAME: Final = "promises"
 SLOTS: Final = 2

@@ -18,11 +18,12 @@ from ca.errors import Conflict, Internal
 from coordinator.raft.messages import Entry, HardState
 from coordinator.storage import segment as form
 from coordinator.storage.entry_cache import EntryCache
-from coordinator.storage.log_directory import NO_ROOM_ERRORS, Directory, File, LogInUse, OsDirectory
+from coordinator.storage.log_directory import Directory, File, LogInUse, OsDirectory
 from coordinator.storage.promises import Promised, Promises
 from coordinator.storage.raft_log_index import Locations, LogIndex, Segment
 from coordinator.storage.recovery import recover
 from coordinator.storage.segment import HeaderFlag, LogDamaged, SegmentHeader
+from runtime.disk import NO_ROOM_ERRORS
 
 __all__ = ["Forgotten", "LogDamaged", "LogFailed", "LogInUse", "SegmentLog"]
 

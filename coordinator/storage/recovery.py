@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from coordinator.raft.messages import HardState
 from coordinator.storage import segment as form
-from coordinator.storage.log_directory import NO_ROOM_ERRORS, Directory, File
+from coordinator.storage.log_directory import Directory, File
 from coordinator.storage.raft_log_index import LogIndex, Segment
 from coordinator.storage.segment import HeaderFlag, LogDamaged, Record, RecordKind, SegmentHeader
+from runtime.disk import NO_ROOM_ERRORS
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What a member makes of its log and its database at start, before anything else runs.
+"""What a member makes of its log and its database at start. Shared by start and rebuilding.
 
 Either they agree, or it is told what was lost. What is here blocks.
 

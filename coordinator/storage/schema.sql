@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS applied (
     view_version  INTEGER NOT NULL                -- log index of the last change to what nodes watch (see GetView)
 ) STRICT;
 
--- What commands mean (see coordinator/machine/execution/rules.py); without a row the first rules are in force.
+-- What commands mean (see metadata/protocol/rules.py); without a row the first rules are in force.
 CREATE TABLE IF NOT EXISTS rules (
     one      INTEGER PRIMARY KEY CHECK (one = 1),
     version  INTEGER NOT NULL
@@ -221,7 +221,7 @@ CREATE INDEX IF NOT EXISTS project_files_by_owner ON project_files (owner_id, se
 CREATE INDEX IF NOT EXISTS project_files_by_project ON project_files (project_id, sequence);
 CREATE INDEX IF NOT EXISTS project_files_by_project_owner ON project_files (project_id, owner_id, sequence);
 
--- What the archive of a project says of itself: a Manifest as JSON (coordinator/model/records.py).
+-- What the archive of a project says of itself: a Manifest as JSON (metadata/model/records.py).
 CREATE TABLE IF NOT EXISTS manifests (
     sequence  INTEGER PRIMARY KEY REFERENCES files (sequence) ON DELETE CASCADE,
     document  TEXT NOT NULL

@@ -1,6 +1,7 @@
-"""From whom a member has its state, as a snapshot that nobody vouched for: kept beside the state.
+"""From whom a member has its state, kept beside it. Shared by snapshots and the watch for divergence.
 
-"" for a state of its own, or one that a majority has vouched for. Blocking.
+It is named if nobody vouched for the snapshot. "" for a state of its own, or one that a majority has
+vouched for. Blocking.
 """
 
 import logging
@@ -10,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ca.secretfiles import write_durable
-from coordinator.runtime.json_files import sealed, unsealed
+from runtime.json_files import sealed, unsealed
 
 UNKNOWN: Final = "?"  # no name of a coordinator
 

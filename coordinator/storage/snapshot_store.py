@@ -28,11 +28,7 @@ from msgspec import Meta, Struct
 
 from ca.errors import InsufficientStorage, Internal, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, sync_file, write_durable
-from coordinator.model.bounds import Count
 from coordinator.raft.messages import SnapshotMeta
-from coordinator.runtime.json_files import sealed, unsealed
-from coordinator.runtime.stopping import NEVER, Stop
-from coordinator.storage.file_digests import digest_beside, matches_digest, sha256_of
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import Pinned, examine
 from coordinator.storage.snapshot_origins import read_origin, write_origin
@@ -40,6 +36,10 @@ from coordinator.storage.state_backup import copy_pinned, copy_settled
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, flaw_in
 from coordinator.storage.state_store import Store, members_in
 from coordinator.storage.stored_sums import SUMS
+from runtime.bounds import Count
+from runtime.file_digests import digest_beside, matches_digest, sha256_of
+from runtime.json_files import sealed, unsealed
+from runtime.stopping import NEVER, Stop
 
 MAKING_NAME = "making"
 CHUNK_BYTES_MAX = 1 << 20

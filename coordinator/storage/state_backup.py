@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ca.secretfiles import sync_directory
-from coordinator.runtime.stopping import NEVER, Stop
 from coordinator.storage.page_sums import PageSums
+from runtime.stopping import NEVER, Stop
 
 PAUSE_S = 0.005  # after each step: a copy takes at most about 200 MB/s, and lets others to the disk
 PAGES_AT_ONCE = 256  # 1 MiB

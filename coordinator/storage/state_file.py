@@ -12,17 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator.storage.database import (
-    found_at_rest,
-    integrity_of,
-    mark_of,
-    new_mark,
-    note_at_rest,
-    noted_at_rest,
-)
+from coordinator.storage.database import found_at_rest, mark_of, new_mark, note_at_rest, noted_at_rest
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS, StoredSums
+from runtime.sqlite import integrity_of
 
 
 class StateFile:

@@ -21,11 +21,7 @@ from coordinator import machine
 from coordinator.machine import expiry, jobs
 from coordinator.machine.blobs import is_over_quota
 from coordinator.machine.execution import touched
-from coordinator.machine.execution.rules import RULES, in_force
-from coordinator.model.bounds import COUNT_MAX
-from coordinator.model.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
-from coordinator.protocol.commands import RaiseRules, decode_envelope
-from coordinator.protocol.queries import AnyQuery
+from coordinator.machine.execution.change import rules_in_force
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
@@ -33,6 +29,11 @@ from coordinator.storage.database import connect, newest_key, prepare
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from coordinator.storage.state_file import StateFile
+from metadata.model.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
+from metadata.protocol.commands import RaiseRules, decode_envelope
+from metadata.protocol.queries import AnyQuery
+from metadata.protocol.rules import RULES
+from runtime.bounds import COUNT_MAX
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 CHECKPOINT_CHANGES = 6000  # of rows that lie together, with those that `touched` notes: thousands of pages
@@ -479,7 +480,7 @@ def _apply_membership(db: sqlite3.Connection, batch: machine.Batch, entry: Entry
 
 def _known_rules(db: sqlite3.Connection) -> int:
     """The rules in force. Raises TooOld for newer ones than this program knows."""
-    if (found := in_force(db)) > RULES:
+    if (found := rules_in_force(db)) > RULES:
         raise TooOld(
             f"The cluster has gone on to rules {found}, this program knows those up to {RULES}:"
             " run a newer version of Filestore here."

@@ -5,7 +5,7 @@ import re
 
 from ca.errors import InvalidRequest
 from ca.identity import check_address
-from coordinator.model.records import CoordinatorRecord
+from metadata.model.records import CoordinatorRecord
 
 API_PORT = 7441
 PEER_PORT = 7442

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ca.errors import InvalidRequest
-from coordinator.runtime.logs import LEVELS, ReadLevel
+from runtime.logs import LEVELS, ReadLevel
 
 SIZE_BYTES_MAX: Final = 64 * 1024
 _LEVEL: Final = "log_level"

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 import uvloop
 from click.core import ParameterSource
 
 from ca.errors import InvalidRequest
-from deploy.base.cluster_file import read_cluster_file
 from deploy.base.contexts import read_contexts
 from deploy.base.failures import explained, reason_of
 from deploy.base.option_names import naming, options_named
@@ -29,6 +29,7 @@ from filestore_client.base.errors import Unauthorized
 from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token, require_token
 from filestore_client.base.transport import base_url
+from runtime.json_files import decode_foreign
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
 TEXT_CHARS_MAX = 1 << 20  # a bound on what a wrong path costs
@@ -208,3 +209,29 @@ def find_connection(
             " `filestore dev` (`make run`) makes, and removes when it stops."
         )
     return Connection(urls=urls, ca=ca, token_file=token_file, deadline_s=deadline_s)
+
+
+class ClusterMember(msgspec.Struct, frozen=True):
+    """A process of a development cluster."""
+
+    id: str
+    url: str
+    pid: int
+    data: str
+
+
+class ClusterFile(msgspec.Struct, frozen=True):
+    """What `filestore dev` writes once everything is ready, and removes when it stops. Paths are absolute."""
+
+    nodes: list[ClusterMember]
+    coordinators: list[ClusterMember]
+    ca: str
+    admin_token_file: str
+
+
+def read_cluster_file(path: Path) -> ClusterFile:
+    """Raises InvalidRequest when it is not what `filestore dev` writes."""
+    try:
+        return decode_foreign(path.read_bytes(), ClusterFile)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidRequest(f"Cannot use {path}: {error}") from error

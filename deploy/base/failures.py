@@ -21,9 +21,9 @@ import msgspec
 
 from ca.errors import FilestoreError as LocalError
 from ca.errors import Internal
-from coordinator.model.timestamps import rfc3339
-from coordinator.runtime.wording import duration
 from filestore_client.base.errors import FilestoreError, Unauthorized
+from runtime.timestamps import rfc3339
+from runtime.wording import duration
 
 FAILED: Final = 1
 USAGE: Final = 2

@@ -6,12 +6,12 @@ from typing import Final
 
 import click
 
-from coordinator.model.records import DEFAULT_BUCKET_ID
 from deploy.base.output import moment, size
 from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Conflict, NotFound
 from filestore_client.base.records import Bucket, FileRecord
+from metadata.model.records import DEFAULT_BUCKET_ID
 
 CANDIDATES_SHOWN_MAX: Final = 10
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")

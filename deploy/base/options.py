@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import click
 
-from coordinator.http.web_options import WebOptions
-from coordinator.model.timestamps import rfc3339
 from deploy.base.ownership import handed_over
+from runtime.timestamps import rfc3339
+from web.web_options import WebOptions
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 

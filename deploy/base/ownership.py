@@ -1,4 +1,4 @@
-"""What root makes in the directory of a member belongs to the user whom that directory belongs to.
+"""Gives what root makes in a member's directory to its user. Shared by options and moves of nodes.
 
 A member runs as that user, and would not start with a certificate that only root can read.
 """

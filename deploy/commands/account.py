@@ -15,7 +15,6 @@ from ca.certificates import UntrustedCertificate, root_digest, trusted_root
 from ca.errors import InvalidRequest, NotFound
 from ca.jointoken import JoinToken
 from ca.tls import first_contact_context
-from coordinator.model.timestamps import rfc3339
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.contexts import (
     Context,
@@ -32,6 +31,7 @@ from filestore_client import AsyncClient
 from filestore_client.base.errors import Unauthorized, Unavailable, UntrustedServer
 from filestore_client.base.records import User
 from filestore_client.base.transport import base_url
+from runtime.timestamps import rfc3339
 
 CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 256 << 10

@@ -10,7 +10,6 @@ from click.core import ParameterSource
 from ca.certificates import root_digest
 from ca.errors import Conflict
 from ca.setuptoken import SetupToken
-from coordinator.runtime.config import CoordinatorFiles
 from deploy.base.addresses import API_PORT, PEER_PORT, plain_address
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
@@ -186,6 +185,8 @@ def _address(token: SetupToken | None) -> str:
 
 def _tell(done: "SetupResult") -> None:
     """What is there now, and what is left to do."""
+    from coordinator.storage.config import CoordinatorFiles
+
     coordinator, files = done.coordinator, CoordinatorFiles(done.plan.coordinator_data)
     roles = f"node {done.node.id}"
     if coordinator is not None:
@@ -232,7 +233,7 @@ def dev(data: Path, ports: str) -> None:
     Three coordinators and three nodes, until SIGINT or SIGTERM. Other commands find it by themselves when
     they are run in the same directory.
     """
-    from deploy.dev.cluster import serve
+    from deploy.dev_cluster import serve
 
     if ports != "free" and not (ports.isdecimal() and 1024 <= int(ports) <= 65000):
         raise click.UsageError("--ports is `free` or a number from 1024 to 65000.")

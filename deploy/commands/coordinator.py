@@ -7,7 +7,6 @@ import uvloop
 from click.core import ParameterSource
 
 from ca.certificates import root_digest
-from coordinator.http.web_options import WebOptions
 from deploy.base.addresses import METAVAR, member_of, record_at
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.option_names import names_options
@@ -21,6 +20,7 @@ from deploy.commands.coordinator_data import (
     snapshot,
 )
 from deploy.commands.coordinator_group import add, list_coordinators, remove, status, transfer_leader
+from web.web_options import WebOptions
 
 
 @click.group()

@@ -126,8 +126,8 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     more. What was changed after the snapshot is lost.
     """
     from coordinator.admin import restore
-    from coordinator.runtime.config import CoordinatorFiles
-    from coordinator.storage.file_digests import digest_beside
+    from coordinator.storage.config import CoordinatorFiles
+    from runtime.file_digests import digest_beside
 
     if not (digest := digest_beside(snapshot_path)).exists():
         click.echo(
@@ -160,7 +160,7 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
     import msgspec
 
     from coordinator.admin import restore
-    from coordinator.runtime.config import CoordinatorFiles
+    from coordinator.storage.config import CoordinatorFiles
 
     files = CoordinatorFiles(data)
     earlier = files.read_config()

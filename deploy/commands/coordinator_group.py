@@ -6,12 +6,12 @@ from urllib.parse import quote
 
 import click
 
-from coordinator.model.records import CoordinatorRecord
 from deploy.base.addresses import METAVAR, record_at
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION
 from deploy.base.output import json_option, print_json, print_records
 from filestore_client import AsyncClient
+from metadata.model.records import CoordinatorRecord
 
 PATH = "/api/v1/cluster/coordinators"
 COLUMNS = (

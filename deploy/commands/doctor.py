@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from ca.errors import InvalidRequest
-from coordinator.admin.findings import Findings
-from coordinator.runtime.wording import counted
 from deploy.base.failures import NEEDS_ATTENTION
 from deploy.base.options import data_option
+from metadata.rpc.findings import Findings
+from runtime.wording import counted
 
 
 @click.command()
@@ -32,7 +32,7 @@ def doctor(data: Path, deep: bool) -> int:
 def _examined(data: Path, *, deep: bool) -> Iterator[Findings]:
     """For each role that the directory has. Raises InvalidRequest when it has none."""
     from coordinator.admin import doctor as of_coordinators
-    from coordinator.runtime.config import CoordinatorFiles
+    from coordinator.storage.config import CoordinatorFiles
     from node import doctor as of_nodes
     from node.base.config import NodeFiles
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import uvloop
 
-from coordinator.http.web_options import WebOptions
 from deploy.base.addresses import plain_address
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.connection import read_text
@@ -23,6 +22,7 @@ from deploy.commands.node_group import (
     undrain,
 )
 from deploy.commands.node_moves import move, rejoin, set_address
+from web.web_options import WebOptions
 
 API_PORT = 7443
 PEER_PORT = 7444

@@ -6,12 +6,12 @@ from urllib.parse import quote
 
 import click
 
-from coordinator.model.jobs import DRAIN
-from coordinator.runtime.wording import counted
 from deploy.base.connection import Connection, connection_options
 from deploy.base.output import json_option, moment, print_record, print_records
 from filestore_client import AsyncClient
 from filestore_client.base.records import Node
+from metadata.model.jobs import DRAIN
+from runtime.wording import counted
 
 PATH = "/api/v1/cluster/nodes"
 JOBS_PATH = "/api/v1/jobs"
@@ -153,7 +153,7 @@ def _show_unmoved(connection: Connection) -> None:
         return await client.call("GET", JOBS_PATH, dict[str, Any])
 
     jobs = {job["job_name"]: job for job in connection.run(work)["jobs"]}
-    last_run = jobs.get(DRAIN, {}).get("last_run") or {}
+    last_run = jobs.get(DRAIN.name, {}).get("last_run") or {}
     if unmoved := last_run.get("result", {}).get("kept"):
         click.echo(f"! Unfinished uploads that could not be moved: {unmoved}", err=True)
 

@@ -54,8 +54,7 @@ def set_address(connection: Connection, data: Path, address: str) -> None:
     """
     from ca.identity import check_address
     from node.base.config import NodeFiles
-    from node.membership.move import stopped
-    from node.membership.readdress import take_address
+    from node.membership.move import stopped, take_address
 
     address = check_address(plain_address(address), development=True, field="address")
     with stopped(data) as config:

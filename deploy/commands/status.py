@@ -11,9 +11,6 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from coordinator.model.jobs import amounts_of
-from coordinator.model.timestamps import rfc3339
-from coordinator.runtime.wording import counted, duration
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, line_of
 from deploy.base.output import json_option, moment, print_json
@@ -21,6 +18,9 @@ from deploy.base.printed import printable_name
 from deploy.base.terminal import TableConsole, table_console
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError, Unavailable
+from metadata.model.jobs import amounts_of
+from runtime.timestamps import rfc3339
+from runtime.wording import counted, duration
 
 CLOCK_SHOWN_MS_MIN: Final = 1000
 DAMAGED: Final = "/api/v1/cluster/damaged"
@@ -131,7 +131,7 @@ def progress_of(run: Mapping[str, Any], at_s: float) -> tuple[str, str]:
     """What a run has done, and the time that the rest takes at its pace; "" while that cannot be told."""
     result = run["result"] if isinstance(run["result"], dict) else {}
     shown = ", ".join(f"{name} {value}" for name, value in result.items() if isinstance(value, int))
-    amounts = amounts_of(result)
+    amounts = amounts_of(str(run.get("job_name", "")), result)
     started_s = datetime.fromisoformat(run["started_at"]).timestamp()
     if amounts.left is None or amounts.done <= 0 or at_s <= started_s:
         return shown, ""

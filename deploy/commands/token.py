@@ -68,7 +68,7 @@ def _revoke_admin(data: Path) -> None:
     By a token of a minute, so that an old one need not be at hand. Raises what the API answers; Unavailable.
     """
     from coordinator.admin import setup
-    from coordinator.runtime.config import CoordinatorFiles
+    from coordinator.storage.config import CoordinatorFiles
 
     files = CoordinatorFiles(data)
     own, before = files.read_config().own, setup.admin_generation(data)
@@ -141,7 +141,7 @@ def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
     And a node: `filestore setup --join` takes it there. It is made with the cluster key, so that only who
     reads this directory can; `filestore token rm` ends it.
     """
-    from coordinator.runtime.config import CoordinatorFiles
+    from coordinator.storage.config import CoordinatorFiles
     from deploy.setup.tokens import mint_setup_token
 
     text = mint_setup_token(CoordinatorFiles(data), ttl_seconds=ttl_seconds).text

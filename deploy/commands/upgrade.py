@@ -7,16 +7,18 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
-from coordinator.model.jobs import COMPARE, DRAIN, REBALANCE, REPAIR, SNAPSHOT
-from coordinator.runtime.wording import counted, duration
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION
 from deploy.base.output import json_option, print_json, print_table
 from filestore_client import AsyncClient
+from metadata.model.jobs import COMPARE, DRAIN, REBALANCE, REPAIR, SNAPSHOT
+from runtime.wording import counted, duration
 
 SNAPSHOT_AGE_S_MAX: Final = 86_400.0
 MEMBERS_MIN: Final = 3  # of each role: with fewer, nobody takes the place of one that restarts
-IN_THE_WAY: Final = (REPAIR, DRAIN, REBALANCE, COMPARE)  # jobs that need every node, or move replicas
+IN_THE_WAY: Final = tuple(
+    job.name for job in (REPAIR, DRAIN, REBALANCE, COMPARE)
+)  # jobs that need every node, or move replicas
 
 
 class UpgradeMember(Struct, frozen=True, kw_only=True):
@@ -106,8 +108,8 @@ def _of_replicas(status: Mapping[str, Any]) -> list[str]:
 
 def _of_snapshot(jobs: Mapping[str, Any], at_s: float) -> list[str]:
     """As far as its newest run tells: what was sent elsewhere by hand is not known here."""
-    take = f"take one (`filestore job run {SNAPSHOT} --wait`)."
-    run = next((job.get("last_run") for job in jobs["jobs"] if job["job_name"] == SNAPSHOT), None)
+    take = f"take one (`filestore job run {SNAPSHOT.name} --wait`)."
+    run = next((job.get("last_run") for job in jobs["jobs"] if job["job_name"] == SNAPSHOT.name), None)
     if run is None:
         return [f"No snapshot of the metadata was ever taken: {take}"]
     if run["status"] != "completed":

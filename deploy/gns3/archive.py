@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from deploy.base.printed import printable_name
-from node.archive.zip_methods import EntryDamaged, decode
+from metadata.archive.zip_methods import EntryDamaged, decode
 
 TOPOLOGY: Final = "project.gns3"
 END_BYTES: Final = 22  # of the end record of a zip without a comment

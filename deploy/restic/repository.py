@@ -15,7 +15,7 @@ from typing import Final
 from filestore_client import AsyncClient
 from filestore_client.base.errors import ChecksumMismatch, Conflict, Gone, NotFound
 from filestore_client.base.records import Content, FileSummary
-from filestore_client.transfer.streaming import read_span
+from filestore_client.transfer.downloading import read_span
 
 CONFIG: Final = "config"
 TYPES: Final = ("data", "keys", "locks", "snapshots", "index")

@@ -20,9 +20,6 @@ import msgspec
 from aiohttp import hdrs, web
 
 from ca.errors import InvalidRequest
-from coordinator.http.app import ClientGone, new_application, serve_on
-from coordinator.http.listener import start_listening
-from coordinator.http.request_body import body_chunks
 from deploy.base.connection import Connection, read_text
 from deploy.base.failures import explained, line_of
 from deploy.base.lookup import find_bucket
@@ -41,6 +38,9 @@ from filestore_client.base.errors import (
     Unauthorized,
     Unavailable,
 )
+from web.app import ClientGone, new_application, serve_on
+from web.listener import start_listening
+from web.request_body import body_chunks
 
 V1: Final = "application/vnd.x.restic.rest.v1"
 V2: Final = "application/vnd.x.restic.rest.v2"

@@ -1,4 +1,4 @@
-"""What a setup has begun and not ended, on disk: so that the next one goes on, or begins that part anew.
+"""What a setup has begun and not ended, on disk. Shared by its steps and by how it goes on.
 
 `setup.begun` lies in the directory of a coordinator from before anything else does until all of it does.
 While it is there and coordinator.json is not, what else is there was made by a setup that died, and nobody
@@ -16,7 +16,7 @@ from msgspec import Struct
 from ca.errors import Conflict
 from ca.secretfiles import make_directory, read_secret, sync_directory, write_secret
 from coordinator.admin.setup import SETUP_BEGUN, check_empty
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from node.base.config import NodeFiles
 
 TOKEN: Final = "setup.token"  # noqa: S105  # a file in the directory of a node that has not joined yet

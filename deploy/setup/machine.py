@@ -8,7 +8,7 @@ from ca.certificates import root_digest
 from ca.errors import Conflict
 from ca.setuptoken import SetupToken
 from ca.tls import read_roots
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from deploy.setup import begun
 from deploy.setup.plan import MachinePlan
 from deploy.setup.running import members_of

@@ -8,7 +8,7 @@ from typing import Final
 
 from ca.errors import InvalidRequest
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
-from coordinator.model.records import CoordinatorRecord
+from metadata.model.records import CoordinatorRecord
 
 DATA: Final = Path("/var/lib/filestore")
 ROLES: Final = ("coordinator", "node")

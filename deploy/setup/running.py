@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from ca.errors import Unavailable
-from deploy.dev.processes import Child, is_ready, start_child, stop_children, wait_until
+from deploy.processes import Child, is_ready, start_child, stop_children, wait_until
 from deploy.setup.plan import DATA, ROLES, MachinePlan
 
 USER: Final = "filestore"  # of the units

@@ -13,7 +13,7 @@ from ca.secretfiles import make_directory, read_secret, write_secret
 from ca.setuptoken import SetupToken
 from ca.tls import client_context, read_roots
 from coordinator.admin import setup as coordinators
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from deploy.setup import begun
 from deploy.setup.plan import MachinePlan, url_at
 from deploy.setup.running import MemberProcesses

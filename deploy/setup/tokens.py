@@ -1,4 +1,4 @@
-"""What a machine with a coordinator may do by itself: mint tokens of its cluster, by the keys that it has."""
+"""Mints tokens of a cluster with the keys on this machine. Shared by setup and `filestore token`."""
 
 import time
 from collections.abc import Callable, Coroutine
@@ -11,7 +11,7 @@ from ca.jointoken import secret_digest
 from ca.setuptoken import SetupToken, new_setup_token
 from ca.tls import read_roots
 from coordinator.admin.setup import mint_admin_token
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from deploy.setup.plan import url_at
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Unauthorized

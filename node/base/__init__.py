@@ -1,1 +1,1 @@
-"""What every other room of a node may need: configuration, metrics, names, spans of bytes."""
+"""What other rooms of a node may need: configuration, metrics, names, cached file records, spans of bytes."""

@@ -16,9 +16,9 @@ from ca.errors import Conflict
 from ca.identity import Identity, Role
 from ca.secretfiles import write_durable
 from ca.tls import Credential, read_roots
-from coordinator.model.records import CoordinatorRecord
-from coordinator.runtime.json_files import decode_foreign
+from metadata.model.records import CoordinatorRecord
 from node.diskio.fs import FAILURES
+from runtime.json_files import decode_foreign
 
 LOCK_PAUSE_S = 0.05  # between two looks at a lock that is about to be free
 PROBE = "probe"  # written and removed at start

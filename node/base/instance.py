@@ -1,9 +1,10 @@
-"""Which directory and which start of it this process of a node is; see `coordinator/admission.py`.
+"""Which directory and which start of it a node's process is. Shared by server, workers, announcement.
 
-A directory can be copied while its node runs, or put back from a copy later: both hold the same certificate.
-So each start is counted in the directory, and told to the coordinators. The file that is locked notes who
-has locked it, and where it lies: the next process that locks the same file on the same machine, since it was
-booted, knows that the one before has ended, and need not be waited for. A copy lies elsewhere.
+See `coordinator/admission.py`. A directory can be copied while its node runs, or put back from a copy
+later: both hold the same certificate. So each start is counted in the directory, and told to the
+coordinators. The file that is locked notes who has locked it, and where it lies: the next process that
+locks the same file on the same machine, since it was booted, knows that the one before has ended, and need
+not be waited for. A copy lies elsewhere.
 """
 
 import logging
@@ -15,8 +16,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from coordinator.rpc.instances import count_start, parsed
-from coordinator.runtime.json_files import decode_foreign
+from metadata.rpc.instances import count_start, parsed
+from runtime.json_files import decode_foreign
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 NOTE_BYTES_MAX: Final = 1024

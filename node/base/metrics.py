@@ -53,7 +53,7 @@ class CustodyStops:
 class NodeMetrics:
     """The metrics of one node, in the registry of its process.
 
-    That registry is `coordinator.runtime.metrics.Metrics.registry`.
+    That registry is `runtime.metrics.Metrics.registry`.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

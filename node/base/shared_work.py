@@ -1,4 +1,4 @@
-"""Work that several requests may wait for, and that goes on when those who wait have gone away.
+"""Work that several requests wait for, and that goes on without them. Apart: it knows of no request.
 
 Whoever asks for it while it is under way waits for the same. So a client that lost the connection, and asks
 again, neither begins it a second time nor has to wait for the end of the first.

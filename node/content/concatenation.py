@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ca.errors import ChecksumMismatch, Conflict, FilestoreError, Unavailable
-from coordinator.http.request_body import Batch
-from coordinator.model.records import UploadPart
-from coordinator.model.time_limits import PATIENCE_S, moved
-from coordinator.protocol.queries import GetParts
+from metadata.model.records import UploadPart
+from metadata.protocol.queries import GetParts
 from node.content.upload_session import UploadSession
 from node.peer.client import PeerFailed, pieces
-from node.staging.opening import STEP_BYTES
+from node.staging.resumed_hash import STEP_BYTES
 from node.staging.upload_store import UploadStore
 from node.uploads.holder import EMPTY_SHA256
+from runtime.time_limits import PATIENCE_S, moved
+from web.request_body import Batch
 
 READ_BYTES: Final = 1 << 20
 SOURCE_S: Final = PATIENCE_S / 2  # for the next bytes of one node: after it the client waits for another

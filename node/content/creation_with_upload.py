@@ -20,6 +20,8 @@ import uuid_utils
 from aiohttp import hdrs, web
 from msgspec.structs import replace
 
+from api import tus_creation
+from api.tus_creation import Creation
 from ca.errors import (
     ChecksumMismatch,
     Conflict,
@@ -30,23 +32,24 @@ from ca.errors import (
     RateLimited,
     Unavailable,
 )
-from coordinator.http.app import keeps_in_memory
-from coordinator.model.records import BACKUP, PARTIAL, PROJECT_FILE, VM, UploadRecord
-from coordinator.model.time_limits import moved
-from coordinator.protocol.calls import PlaceCall
-from coordinator.protocol.commands import CreateFile, CreateProjectFile, CreateVm
-from coordinator.protocol.queries import GetUpload
-from node.api import tus_creation
-from node.api.tus_creation import Creation
+from metadata.model.records import BACKUP, PARTIAL, PROJECT_FILE, VM, UploadRecord
+from metadata.protocol.calls import PlaceCall
+from metadata.protocol.commands import CreateFile, CreateProjectFile, CreateVm
+from metadata.protocol.queries import GetUpload
 from node.content import put, tus
-from node.content.context import CONTENT, ContentContext
 from node.content.handlers import write
 from node.content.replay import is_repeated
 from node.content.short_put import CutOff, require_expected, small_body
 from node.content.tus import PatchFields
 from node.content.upload_session import UploadSession
-from node.http.conditions import require_content
-from node.http.digests import (
+from node.uploads.completion import complete_upload
+from node.uploads.forwarding import HolderAddress, ask_holder, refusal_of
+from node.uploads.services import NODE, NodeServices
+from node.uploads.small_content import SMALL_CONTENT_BYTES, store_small
+from runtime.time_limits import moved
+from web.app import keeps_in_memory
+from web.headers.conditions import require_content
+from web.headers.digests import (
     PIECE_FIELD,
     TUS_FIELD,
     Checksum,
@@ -54,10 +57,7 @@ from node.http.digests import (
     require_before_body,
     whole_digest,
 )
-from node.http.ranges import SIZE_BYTES_MAX
-from node.uploads.completion import complete_upload
-from node.uploads.forwarding import HolderAddress, ask_holder, refusal_of
-from node.uploads.small_content import SMALL_CONTENT_BYTES, store_small
+from web.headers.ranges import SIZE_BYTES_MAX
 
 _OWN_TRIES_MAX: Final = 256  # to find an id of this worker: where there are 8, all fail once in 10^14
 _REFUSED: Final = (ChecksumMismatch, InvalidRequest, PayloadTooLarge)  # the bytes, for good
@@ -82,7 +82,7 @@ async def receive(request: web.Request, creation: Creation) -> web.StreamRespons
 
     Raises what the creation is refused with, and what a PUT or PATCH of the bytes would be.
     """
-    services = request.app[CONTENT]
+    services = request.app[NODE]
     told = _told_of(request, creation)
     caller, file_uuid = creation.command.caller, creation.command.file_uuid
     file_uuid = file_uuid if creation.is_keyed else _own_uuid(services)
@@ -111,7 +111,7 @@ async def receive(request: web.Request, creation: Creation) -> web.StreamRespons
 
 
 async def _made_at_once(
-    request: web.Request, services: ContentContext, creation: Creation, told: _Told
+    request: web.Request, services: NodeServices, creation: Creation, told: _Told
 ) -> UploadRecord | None:
     """The file, created by one change with small content that is durable before; None where that cannot be.
 
@@ -185,7 +185,7 @@ def _told_of(request: web.Request, creation: Creation) -> _Told:
     return _Told(is_whole=is_whole, length_bytes=length_bytes, checksums=checksums, whole_sha256=whole_sha256)
 
 
-def _own_uuid(services: ContentContext) -> str:
+def _own_uuid(services: NodeServices) -> str:
     """The id of a new upload that belongs to this worker of the node, as this one has its bytes at hand."""
     found = ""
     for _ in range(_OWN_TRIES_MAX):
@@ -199,13 +199,13 @@ def _own_uuid(services: ContentContext) -> str:
 class _Coming:
     """The bytes of one creation. `upload`: as it was last known to stand; `is_known`: after they came."""
 
-    services: ContentContext
+    services: NodeServices
     creation: Creation
     told: _Told
     upload: UploadRecord
     is_known: bool = False
 
-    def needs_file(self, request: web.Request, services: ContentContext, record: UploadRecord) -> bool:
+    def needs_file(self, request: web.Request, services: NodeServices, record: UploadRecord) -> bool:
         """Whether the file is wanted at once."""
         return not self.told.is_whole or put.needs_file(request, services, record)
 

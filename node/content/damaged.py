@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from ca.errors import FilestoreError, Unavailable
-from coordinator.model.bounds import Span
-from coordinator.model.records import BlobRecord
-from coordinator.protocol.queries import FindBlob
-from node.content.context import ContentContext
+from metadata.model.records import BlobRecord
+from metadata.protocol.queries import FindBlob
 from node.peer.salvage import Copies, Salvager
 from node.storage.blob_reader import PIECE_BYTES
 from node.storage.segments import SEGMENT_BYTES, FinishedBlob
+from node.uploads.services import NodeServices
+from runtime.bounds import Span
 
 SPANS_SHOWN_MAX: Final = 5
 START_S_MAX: Final = 5.0  # to learn who has copies and what is in them
@@ -29,7 +29,7 @@ class BytesGone(Unavailable):
 
 
 async def read_damaged(
-    services: ContentContext, sha256: str, start: int, stop: int, *, is_first: bool
+    services: NodeServices, sha256: str, start: int, stop: int, *, is_first: bool
 ) -> AsyncGenerator[bytes, None]:
     """Bytes from `start` on, as far as they can be had now, at most to `stop` (excluded).
 
@@ -66,7 +66,7 @@ def describe(gone: Sequence[Span]) -> str:
     return f"{what} are damaged on every node that had them. Other ranges of it can be read."
 
 
-async def _copies(services: ContentContext, sha256: str) -> tuple[Copies | None, Sequence[Span]]:
+async def _copies(services: NodeServices, sha256: str) -> tuple[Copies | None, Sequence[Span]]:
     """The copies of a blob to read from, and what is known to be in none of them."""
     try:
         async with asyncio.timeout(START_S_MAX):

@@ -1,4 +1,4 @@
-"""One span of content to a client: the choice of where its bytes come from, for every answer.
+"""Sends one span of content to a client, from a source of its choice. Shared by downloads and fast path.
 
 This node's own disk is first. A replica there that turns out damaged or gone, at the first byte or in the
 middle, is followed by the others from the byte where it stopped. Only verified segments leave.
@@ -7,16 +7,16 @@ middle, is followed by the others from the byte where it stopped. Only verified 
 from contextlib import aclosing, closing
 
 from ca.errors import FilestoreError
-from coordinator.model.records import ContentRecord
-from node.content.context import ContentContext
+from metadata.model.records import ContentRecord
 from node.content.sources import note_failure, read_anywhere
 from node.sending.body_writer import SMALL_BYTES, BodyWriter
 from node.storage.blob_reader import open_blob
 from node.storage.segments import BlobDamaged, BlobMissing
+from node.uploads.services import NodeServices
 
 
 async def send_span(
-    out: BodyWriter, services: ContentContext, content: ContentRecord, start: int, stop: int
+    out: BodyWriter, services: NodeServices, content: ContentRecord, start: int, stop: int
 ) -> None:
     """Send bytes `start` to `stop` (excluded, not empty) of the content.
 
@@ -41,7 +41,7 @@ async def send_span(
 
 
 async def _send_own(
-    out: BodyWriter, services: ContentContext, content: ContentRecord, start: int, stop: int
+    out: BodyWriter, services: NodeServices, content: ContentRecord, start: int, stop: int
 ) -> int:
     """Send what this disk has of it: how many bytes, less than all when the replica is at fault."""
     sha256, sent_before_bytes = content.file.blob_sha256, out.sent_bytes
@@ -57,7 +57,7 @@ async def _send_own(
     return sent_bytes
 
 
-def _hot_piece(services: ContentContext, content: ContentRecord, start: int, stop: int) -> bytes:
+def _hot_piece(services: NodeServices, content: ContentRecord, start: int, stop: int) -> bytes:
     file = content.file
     try:
         return services.blobs.opened.read_cached(file.blob_sha256, start, stop, size_bytes=file.size_bytes)

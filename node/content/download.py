@@ -10,15 +10,22 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from coordinator.http.internals.aiohttp_server import BodyResponse
-from coordinator.http.script_sources import require_no_code
-from coordinator.model.records import ContentRecord
-from node.content.context import ContentContext
+from metadata.model.records import ContentRecord
 from node.content.delivery import send_span
-from node.http.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_matches
-from node.http.digests import repr_digest
-from node.http.ranges import ByteRange, multipart_parts, parse_range
 from node.sending.body_writer import BodyWriter
+from node.uploads.services import NodeServices
+from web.headers.conditions import (
+    Outcome,
+    content_disposition,
+    evaluate,
+    field_of,
+    http_date,
+    if_range_matches,
+)
+from web.headers.digests import repr_digest
+from web.headers.ranges import ByteRange, multipart_parts, parse_range
+from web.internals.aiohttp_server import BodyResponse
+from web.script_sources import require_no_code
 
 CONTENTS_DESCRIBED_MAX = 4096  # about 4 MB
 _CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
@@ -49,7 +56,7 @@ class Plan:
 
 
 async def serve_content(
-    request: web.Request, services: ContentContext, content: ContentRecord, *, policy: Mapping[str, str]
+    request: web.Request, services: NodeServices, content: ContentRecord, *, policy: Mapping[str, str]
 ) -> web.StreamResponse:
     """The content, some of it, 304, or a redirect to a node that holds it, for who may read it.
 
@@ -146,7 +153,7 @@ def _not_modified(headers: Mapping[str, str], content_type: str, policy: Mapping
     return repeated | {"Content-Type": content_type}
 
 
-def _wants_redirect(request: web.Request, services: ContentContext) -> bool:
+def _wants_redirect(request: web.Request, services: NodeServices) -> bool:
     """Whether to send the client to a node: it wants that, and can go there."""
     preferences = request.headers.get("Prefer", "").lower()
     is_preferred = "redirect" in preferences and "redirect" in (p.strip() for p in preferences.split(","))
@@ -154,7 +161,7 @@ def _wants_redirect(request: web.Request, services: ContentContext) -> bool:
     return (is_preferred or is_asked) and services.api.reaches_nodes(request)
 
 
-def _other_holder(services: ContentContext, content: ContentRecord) -> str:
+def _other_holder(services: NodeServices, content: ContentRecord) -> str:
     """A node to redirect to, "" when this one holds the content itself."""
     if services.node_id in content.replicas:
         return ""

@@ -16,19 +16,19 @@ import uuid_utils
 from msgspec import Struct
 
 from ca.errors import FilestoreError
-from coordinator.http.fastpath import DirectAnswer
-from coordinator.http.internals.aiohttp_server import ServerConnection
-from coordinator.model.records import Caller, ContentRecord
-from node.content.context import ContentContext
+from metadata.model.records import Caller, ContentRecord
 from node.content.delivery import send_span
 from node.content.download import describe
 from node.content.fastpath_head import BEGINNING, Fields, lines_of, parse_head
 from node.content.handlers import PRIVATE_POLICY
 from node.content.sources import NoReplica
-from node.http.conditions import http_date
 from node.sending.body_writer import JOINED_BYTES_MAX, SMALL_BYTES, BodyWriter
 from node.sending.sendfile import send_now
 from node.storage.blob_reader import PIECE_BYTES
+from node.uploads.services import NodeServices
+from web.fastpath import DirectAnswer
+from web.headers.conditions import http_date
+from web.internals.aiohttp_server import ServerConnection
 
 Kept = Callable[[Caller, str], ContentRecord | None]  # a record as good as one that is asked for now
 
@@ -57,7 +57,7 @@ class HotPath:
     No page of another origin is answered here: its browser sends the header Origin.
     """
 
-    def __init__(self, services: ContentContext, kept: Kept) -> None:
+    def __init__(self, services: NodeServices, kept: Kept) -> None:
         self._services = services
         self._common = lines_of(services.api.access.cors.headers("GET", {}))
         self._kept = kept

@@ -9,18 +9,18 @@ from typing import Final
 
 from aiohttp import web
 
+from api.access import authenticate
 from ca.errors import Conflict
-from coordinator.model.records import Caller, UploadRecord
-from node.api.access import authenticate
+from metadata.model.records import Caller, UploadRecord
 from node.content import handlers, tus
 from node.content.concatenation import gather
-from node.content.context import CONTENT, ContentContext
 from node.content.handlers import Unreachable, begin, elsewhere, hung, passed_on
 from node.content.upload_session import HandedOver, upload_session
-from node.http.tus_fields import parts_field, versioned
 from node.uploads.completion import complete_upload
 from node.uploads.forwarding import node_holding, pass_on
+from node.uploads.services import NODE, NodeServices
 from node.uploads.takeover import take_over
+from web.headers.tus_fields import parts_field, versioned
 
 GATHERING_S: Final = 24 * 3600.0  # the holder says that it lives; its time is in the size of the file
 
@@ -46,7 +46,7 @@ async def concatenate(request: web.Request, caller: Caller, record: UploadRecord
     The work is that of all who ask for it, and goes on without them. As for any upload another node takes
     over where the holder cannot be reached, or its disk takes no more; it begins where the upload stands.
     """
-    services = request.app[CONTENT]
+    services = request.app[NODE]
     onward = partial(pass_on, path=tus.address(record.file_uuid), answer_timeout_s=GATHERING_S)
     if holder := elsewhere(services, record):
         with services.locks.writer(caller.subject, record.file_uuid):
@@ -67,7 +67,7 @@ async def concatenate(request: web.Request, caller: Caller, record: UploadRecord
 
 
 async def _concatenated(
-    request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord
+    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
 ) -> UploadRecord:
     """The upload once it has ended well; whoever needs its place may break this off."""
     task = asyncio.current_task()

@@ -7,35 +7,34 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from api.access import authenticate
+from api.bodies.checks import path_uuid
 from ca.errors import MethodNotAllowed, RateLimited, Unavailable, UploadLocked
-from coordinator.http.app import json_response
-from coordinator.model.records import Caller, UploadRecord
-from coordinator.model.time_limits import bounded_s, moved, own_bounds
-from coordinator.protocol.queries import GetUpload
-from node.api.access import authenticate
-from node.api.bodies.checks import path_uuid
+from metadata.model.records import Caller, UploadRecord
+from metadata.protocol.queries import GetUpload
 from node.content import put, tus
-from node.content.context import CONTENT, ContentContext
 from node.content.download import serve_content
-from node.content.public import serve_public
+from node.content.links import serve_public, serve_ticket
 from node.content.responses import UploadOffset
 from node.content.sources import NoReplica
-from node.content.tickets import serve_ticket
 from node.content.upload_session import HandedOver, UploadSession, upload_session
-from node.http.conditions import require_content
-from node.http.digests import require_before_body
-from node.http.tus_fields import require_version, versioned
 from node.uploads.forwarding import PASSED_ON, HolderAddress, node_holding, pass_on, worker_holding
+from node.uploads.services import NODE, NodeServices
 from node.uploads.takeover import begin_anew_if_lost, take_over
 from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
+from runtime.time_limits import bounded_s, moved, own_bounds
+from web.app import json_response
+from web.headers.conditions import require_content
+from web.headers.digests import require_before_body
+from web.headers.tus_fields import require_version, versioned
 
 LOOK_S: Final = 1.0  # at the sizes of two files, before an offset is told
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
 
 _Act = Callable[[UploadSession], Awaitable[web.StreamResponse]]
-_ActAlone = Callable[[web.Request, ContentContext, Caller, UploadRecord], Awaitable[web.StreamResponse]]
+_ActAlone = Callable[[web.Request, NodeServices, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
-_NeedsFile = Callable[[web.Request, ContentContext, UploadRecord], bool]
+_NeedsFile = Callable[[web.Request, NodeServices, UploadRecord], bool]
 Begun = tuple[int, Caller, UploadRecord]  # `UploadLocks.releases` before the record was read comes first
 PassOn = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
 
@@ -53,7 +52,7 @@ async def download_file(request: web.Request) -> web.StreamResponse:
 
 
 async def _download(request: web.Request, caller: Caller) -> web.StreamResponse:
-    services = request.app[CONTENT]
+    services = request.app[NODE]
     file_uuid = _file_uuid(request)
     content = await services.records.read(caller, file_uuid)
     try:
@@ -88,7 +87,7 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
 
     Needs write.
     """
-    seen_releases = request.app[CONTENT].locks.releases
+    seen_releases = request.app[NODE].locks.releases
     services, caller, record = await begin(request)
     if holder := elsewhere(services, record):
         with suppress(Unreachable):
@@ -114,7 +113,7 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
     so: a client asks for no more then. A final upload has no offset before. Needs write on the file.
     """
     with versioned():
-        seen_releases = request.app[CONTENT].locks.releases
+        seen_releases = request.app[NODE].locks.releases
         services, caller, record = await begin(request)
         if "Tus-Resumable" in request.headers:
             require_version(request.headers)
@@ -176,7 +175,7 @@ async def write(
     answers here in place of that. `needs_file`: whether `act` needs the file from the beginning. `begun`: the
     upload, if it is known already.
     """
-    services, seen_releases = request.app[CONTENT], request.app[CONTENT].locks.releases
+    services, seen_releases = request.app[NODE], request.app[NODE].locks.releases
     seen_releases, caller, record = begun or (seen_releases, *(await begin(request))[1:])
     require_before_body(request.headers)
     require(request, record)
@@ -210,7 +209,7 @@ async def write(
 
 async def hung(
     request: web.Request,
-    services: ContentContext,
+    services: NodeServices,
     caller: Caller,
     record: UploadRecord,
     onward: PassOn = pass_on,
@@ -229,9 +228,9 @@ def _require_tags(request: web.Request, record: UploadRecord) -> None:
         require_content(request.headers, f'"{record.blob_sha256}"' if record.blob_sha256 else "")
 
 
-async def begin(request: web.Request) -> tuple[ContentContext, Caller, UploadRecord]:
+async def begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:
     """Who asks for the upload that the path names, and how that stands. Raises what the log refuses."""
-    services = request.app[CONTENT]
+    services = request.app[NODE]
     caller = await authenticate(request)
     query = GetUpload(caller=caller, file_uuid=_file_uuid(request))
     record = await services.api.metadata.read(query, UploadRecord)
@@ -240,7 +239,7 @@ async def begin(request: web.Request) -> tuple[ContentContext, Caller, UploadRec
 
 
 async def _settled(
-    request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord, seen_releases: int
+    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord, seen_releases: int
 ) -> UploadRecord:
     """The upload whose holder this node is, with the bytes that it really has.
 
@@ -266,7 +265,7 @@ async def _settled(
     return record
 
 
-async def _has_lost(services: ContentContext, record: UploadRecord) -> bool:
+async def _has_lost(services: NodeServices, record: UploadRecord) -> bool:
     """Whether this disk has fewer bytes than are acknowledged; false if it cannot say, or not soon."""
     if services.disk.hangs():
         return False
@@ -285,7 +284,7 @@ async def passed_on(request: web.Request, to: HolderAddress, onward: PassOn = pa
     return await onward(request, to)
 
 
-def elsewhere(services: ContentContext, record: UploadRecord) -> HolderAddress | None:
+def elsewhere(services: NodeServices, record: UploadRecord) -> HolderAddress | None:
     """The address of the holder, when that is another node or another worker of this one.
 
     None when it is this process, or when the upload has ended.

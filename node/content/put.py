@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
-from coordinator.http.app import json_response
-from coordinator.model.records import PARTIAL, ContentRecord, FileRecord, UploadRecord
-from node.content.context import ContentContext
+from metadata.model.records import PARTIAL, ContentRecord, FileRecord, UploadRecord
 from node.content.replay import is_repeated
 from node.content.responses import ContentStored, UploadOffset
 from node.content.short_put import CutOff, again, may_be_short, put_short
 from node.content.tus import require_takes_bytes
 from node.content.upload_session import UploadSession
-from node.http.conditions import field_of
-from node.http.digests import Checksum, md5_checksums, piece_checksums, piece_digest, whole_digest
-from node.http.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 from node.uploads.completion import complete_upload
+from node.uploads.services import NodeServices
+from web.app import json_response
+from web.headers.conditions import field_of
+from web.headers.digests import Checksum, md5_checksums, piece_checksums, piece_digest, whole_digest
+from web.headers.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 
 _MULTIPART = "multipart/"
 _URLENCODED = "application/x-www-form-urlencoded"
@@ -78,7 +78,7 @@ def body_length(request: web.Request) -> int | None:
     return request.content_length or 0
 
 
-def needs_file(request: web.Request, services: ContentContext, record: UploadRecord) -> bool:
+def needs_file(request: web.Request, services: NodeServices, record: UploadRecord) -> bool:
     """Whether the upload's file is wanted at once, and not only where a short request is broken off."""
     if field_of(request.headers, "Content-Range") is not None or not services.blobs.packed.takes_new():
         return True

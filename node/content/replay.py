@@ -1,4 +1,4 @@
-"""A request that comes again after the file became available.
+"""A request that is repeated after the file became available. Shared by PUT, tus and creation.
 
 A client that lost the answer repeats its last step, and is told the same. With other bytes it is refused,
 since content never changes. A PATCH has to be the one that completed the upload: `node/content/tus.py` knows
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from ca.errors import ChecksumMismatch
-from coordinator.http.app import body_chunks
-from coordinator.model.records import ContentRecord
-from coordinator.protocol.queries import GetContent
+from metadata.model.records import ContentRecord
+from metadata.protocol.queries import GetContent
 from node.content.sources import read_pieces
 from node.content.upload_session import UploadSession
-from node.http.digests import Checksum
+from web.app import body_chunks
+from web.headers.digests import Checksum
 
 
 async def is_repeated(

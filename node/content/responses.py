@@ -1,10 +1,10 @@
-"""The JSON answers of the content routes."""
+"""The JSON answers of the content routes. Shared by the routes and their handlers."""
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from node.api.bodies.fields import SIZE_BYTES_MAX, BlobSha256, FileStatus, FileUuid, SizeBytes
+from api.bodies.fields import SIZE_BYTES_MAX, BlobSha256, FileStatus, FileUuid, SizeBytes
 
 Offset = Annotated[
     int,

@@ -9,6 +9,8 @@ from typing import Final
 
 from aiohttp import web
 
+from api.routes import mounted
+from api.spec.operation import Answer, Operation, Parameter
 from ca.errors import (
     ChecksumMismatch,
     Conflict,
@@ -22,11 +24,9 @@ from ca.errors import (
     RateLimited,
     UploadLocked,
 )
-from node.api.routes import mounted
-from node.api.spec.operation import Answer, Operation, Parameter
 from node.content import final_uploads, handlers, tus
 from node.content.responses import ContentStored, UploadOffset
-from node.http.tus_fields import EXTENSIONS, PATCH_TYPE
+from web.headers.tus_fields import EXTENSIONS, PATCH_TYPE
 
 _TAG: Final = "Files"
 _FILE: Final = "/api/v1/files/{file_uuid}"

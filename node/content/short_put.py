@@ -20,16 +20,16 @@ from ca.errors import (
     NotFound,
     Unauthorized,
 )
-from coordinator.http.app import body_batches, keeps_in_memory
-from coordinator.http.request_body import Batch
-from coordinator.model.records import ContentRecord, UploadRecord
-from coordinator.model.time_limits import failing
-from node.content.context import ContentContext
+from metadata.model.records import ContentRecord, UploadRecord
 from node.content.upload_session import UploadSession
 from node.diskio.fs import DiskFull, DiskRefused
-from node.http.digests import Checksum
 from node.uploads.completion import WrongContent
+from node.uploads.services import NodeServices
 from node.uploads.small_content import SMALL_CONTENT_BYTES, complete_small
+from runtime.time_limits import failing
+from web.app import body_batches, keeps_in_memory
+from web.headers.digests import Checksum
+from web.request_body import Batch
 
 # Of these nothing is to be kept, or another node goes on.
 _FINAL: Final = (Forbidden, Unauthorized, NotFound, Gone, WrongContent, DiskFull, DiskRefused)
@@ -121,7 +121,7 @@ def require_expected(declared_sha256: str, content: bytes, expected_sha256: str)
 
 async def small_body(
     request: web.Request,
-    services: ContentContext,
+    services: NodeServices,
     length_bytes: int,
     checksums: Sequence[Checksum],
     moved: Callable[[], None] = lambda: None,

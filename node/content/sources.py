@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
-from node.content.context import ContentContext
 from node.content.damaged import read_damaged
 from node.peer.client import PeerFailed
 from node.peer.request_body import Piece
@@ -22,6 +21,7 @@ from node.sending.splice import Flow, bulk_pieces
 from node.storage.blob_reader import read_blob
 from node.storage.damage import miss, remove_from_service
 from node.storage.segments import BlobDamaged, BlobMissing
+from node.uploads.services import NodeServices
 
 # Without a byte for so long another replica is asked. A peer reads one segment before it answers: a slow disk
 # takes a tenth of this.
@@ -37,7 +37,7 @@ class NoReplica(Unavailable):
 
 
 async def read_anywhere(
-    services: ContentContext,
+    services: NodeServices,
     sha256: str,
     replicas: Sequence[str],
     start: int,
@@ -90,7 +90,7 @@ async def read_anywhere(
 
 
 async def read_pieces(
-    services: ContentContext,
+    services: NodeServices,
     sha256: str,
     replicas: Sequence[str],
     start: int,
@@ -106,7 +106,7 @@ async def read_pieces(
             yield piece
 
 
-async def note_failure(services: ContentContext, sha256: str, source: str, failure: Exception) -> None:
+async def note_failure(services: NodeServices, sha256: str, source: str, failure: Exception) -> None:
     """Log that a replica could not serve; damage on this disk goes out of service."""
     _log.warning("replica failed", extra={"sha256": sha256, "replica": source, "reason": str(failure)})
     if isinstance(failure, PeerFailed) and failure.is_silent:
@@ -117,7 +117,7 @@ async def note_failure(services: ContentContext, sha256: str, source: str, failu
         await miss(services.disk, services.blobs, sha256)
 
 
-def _rounds(services: ContentContext, replicas: Sequence[str]) -> Iterator[str | None]:
+def _rounds(services: NodeServices, replicas: Sequence[str]) -> Iterator[str | None]:
     """The sources in the order to ask them, None between two rounds."""
     for number in range(ROUNDS_MAX):
         if number:
@@ -125,7 +125,7 @@ def _rounds(services: ContentContext, replicas: Sequence[str]) -> Iterator[str |
         yield from _order(services, replicas)
 
 
-def _order(services: ContentContext, replicas: Sequence[str]) -> list[str]:
+def _order(services: NodeServices, replicas: Sequence[str]) -> list[str]:
     """This node comes first, unless its disk hangs; the others come at random.
 
     So no one of them carries all. Those that did not answer lately come last.
@@ -138,7 +138,7 @@ def _order(services: ContentContext, replicas: Sequence[str]) -> list[str]:
 
 
 async def _read_from(
-    services: ContentContext, source: str, sha256: str, span: tuple[int, int, int | None], *, pours: bool
+    services: NodeServices, source: str, sha256: str, span: tuple[int, int, int | None], *, pours: bool
 ) -> AsyncGenerator[Piece | Flow, None]:
     """`span`: from where, up to where, of how many bytes if that is known."""
     start, stop, size_bytes = span

@@ -1,7 +1,7 @@
 """tus 1.0.0 on an upload's address: core and every extension but those of the creation.
 
 The protocol: https://tus.io/protocols/resumable-upload. Uploads are created by the endpoints of their kinds,
-by tus as well (`node/api/tus_creation.py`), with bytes or without (`node/content/creation_with_upload.py`).
+by tus as well (`api/tus_creation.py`), with bytes or without (`node/content/creation_with_upload.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from aiohttp import web
 from msgspec.structs import replace
 
+from api.access import audited
+from api.bodies.files import UploadInitialisation
+from api.tus_creation import answer_to
 from ca.errors import (
     Conflict,
     Forbidden,
@@ -19,20 +22,18 @@ from ca.errors import (
     PayloadTooLarge,
     UnsupportedMediaType,
 )
-from coordinator.model.records import PARTIAL, Caller, UploadRecord
-from coordinator.model.timestamps import rfc3339
-from coordinator.protocol.commands import TerminateUpload
-from node.api.access import audited
-from node.api.bodies.files import UploadInitialisation
-from node.api.tus_creation import answer_to
-from node.content.context import ContentContext
+from metadata.model.records import PARTIAL, Caller, UploadRecord
+from metadata.protocol.commands import TerminateUpload
 from node.content.replay import is_repeated
 from node.content.short_put import CutOff, again, may_be_short, put_short
 from node.content.upload_session import UploadSession
-from node.http.conditions import field_of, http_date
-from node.http.digests import Checksum, piece_checksums, repr_digest, whole_digest
-from node.http.ranges import SIZE_BYTES_MAX
-from node.http.tus_fields import (
+from node.uploads.completion import complete_upload
+from node.uploads.services import NodeServices
+from runtime.timestamps import rfc3339
+from web.headers.conditions import field_of, http_date
+from web.headers.digests import Checksum, piece_checksums, repr_digest, whole_digest
+from web.headers.ranges import SIZE_BYTES_MAX
+from web.headers.tus_fields import (
     PARTIAL_CONCAT,
     PATCH_TYPE,
     PREFIX_DIGEST,
@@ -42,7 +43,6 @@ from node.http.tus_fields import (
     require_version,
     size_field,
 )
-from node.uploads.completion import complete_upload
 
 ALLOW = "DELETE, HEAD, OPTIONS, PATCH, POST, PUT"
 
@@ -134,7 +134,7 @@ async def patch(session: UploadSession) -> web.StreamResponse:
     return web.Response(status=204, headers=_progress(record, record.offset_bytes))
 
 
-def needs_file(request: web.Request, services: ContentContext, record: UploadRecord) -> bool:
+def needs_file(request: web.Request, services: NodeServices, record: UploadRecord) -> bool:
     """Whether a PATCH wants the upload's file at once: one that brings all of small content does not."""
     return not (services.blobs.packed.takes_new() and _brings_all(request, record))
 
@@ -192,7 +192,7 @@ async def take(session: UploadSession, fields: PatchFields) -> UploadRecord:
     return replace(session.record, offset_bytes=offset)
 
 
-def concatenated(request: web.Request, services: ContentContext, record: UploadRecord) -> web.Response:
+def concatenated(request: web.Request, services: NodeServices, record: UploadRecord) -> web.Response:
     """The answer to the creation of a final upload that has ended by now: 201, however often it comes."""
     assert record.parts, "a final upload"
     url = f"{services.api.holder_url(request, services.node_id)}{address(record.file_uuid)}"
@@ -215,7 +215,7 @@ async def delete(session: UploadSession) -> web.StreamResponse:
 
 
 async def terminate(
-    request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord
+    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
 ) -> web.StreamResponse:
     """The same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
     require_version(request.headers)

@@ -1,7 +1,7 @@
 """One request that writes an upload on the node that holds it: its lock, its body, and its checks.
 
 While what has come is hashed and written by threads more is read from the socket, into a bounded number of
-buffers (`coordinator/http/buffer_ring.py`), whatever the size of the body. Other nodes receive at the same
+buffers (`web/buffer_ring.py`), whatever the size of the body. Other nodes receive at the same
 time (`node/uploads/chain.py`). However the request ends, its bytes are made durable on the write quorum and
 reported: what is acknowledged is what the log says.
 """
@@ -23,24 +23,23 @@ from ca.errors import (
     Unauthorized,
     Unavailable,
 )
-from coordinator.http.app import body_batches
-from coordinator.http.request_body import Batch
-from coordinator.model.records import Caller, UploadRecord
-from coordinator.model.time_limits import failing, moved
-from coordinator.protocol.queries import GetUpload
-from coordinator.runtime.lasting_troubles import LastingTroubles
-from node.content.context import ContentContext
+from metadata.model.records import Caller, UploadRecord
+from metadata.protocol.queries import GetUpload
 from node.diskio.executor import write_overlapped
 from node.diskio.fs import DiskFailed, DiskFull, DiskRefused
-from node.http.digests import Checksum
 from node.staging.upload_file import UploadFile
 from node.uploads.completion import WrongContent
 from node.uploads.forwarding import PASSED_ON
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
 from node.uploads.progress import SMALL_BYTES
-from node.uploads.recorded import Overtaken
-from node.uploads.reserving import NO_ROOM
+from node.uploads.recorded import NO_ROOM, Overtaken
+from node.uploads.services import NodeServices
 from node.uploads.write_locks import UploadLock
+from runtime.logs import LastingTroubles
+from runtime.time_limits import failing, moved
+from web.app import body_batches
+from web.headers.digests import Checksum
+from web.request_body import Batch
 
 Check = Callable[[int], None]
 Connection = tuple[Callable[[], bool], Callable[[], None]]  # whether it stands, and how to end it
@@ -75,7 +74,7 @@ class UploadSession:
     """
 
     request: web.Request
-    services: ContentContext
+    services: NodeServices
     caller: Caller
     holder: UploadHolder
     lock: UploadLock
@@ -231,7 +230,7 @@ class UploadSession:
 @asynccontextmanager
 async def upload_session(
     request: web.Request,
-    services: ContentContext,
+    services: NodeServices,
     caller: Caller,
     record: UploadRecord,
     *,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Literal
 
 from ca.errors import Conflict, FilestoreError, Unavailable
-from coordinator.model.replica_records import Dropped, ReplicaToDelete
+from metadata.model.replica_records import Dropped, ReplicaToDelete
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.reporter import Reporter
 from node.storage.blob_files import DROPS

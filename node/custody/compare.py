@@ -17,22 +17,20 @@ from contextlib import aclosing
 from typing import Final
 
 from ca.errors import FilestoreError
-from coordinator.model.records import BlobRecord
-from coordinator.model.replica_records import HeldReplica, ReplicaPage
-from coordinator.model.safety_limits import SAFETY_WAIT_S
-from coordinator.protocol.queries import FindBlob, ListReplicas
-from coordinator.protocol.replica_paging import held_pages
+from metadata.model.records import BlobRecord
+from metadata.model.replica_records import HeldReplica, ReplicaPage
+from metadata.model.safety_limits import SAFETY_WAIT_S
+from metadata.protocol.queries import FindBlob, ListReplicas, held_pages
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.loss_repair import LossRepair
 from node.custody.reporter import Reporter
 from node.storage.blob_files import READS, REPLICAS, STRAYS
 from node.storage.damage import remove_from_service, verify_blob
-from node.storage.inventory import Look, Names, look
+from node.storage.inventory import Look, Names, look, remove_lone_sidecars
 from node.storage.loss_notes import Reason
 from node.storage.pins import finished_blobs, is_within
 from node.storage.quarantine import QUARANTINED
 from node.storage.segments import BlobDamaged, BlobMissing
-from node.storage.sidecars import remove_lone_sidecars
 
 UNKNOWN_S: Final = 86_400.0  # for whoever is about to say that the blob is needed
 QUARANTINE_MS: Final = 7 * 86_400_000

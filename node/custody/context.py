@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ca.errors import Unavailable
-from coordinator.model.replica_records import KnownReplica, NodeReplicas
-from coordinator.model.safety_limits import SAFETY_SHARE_MAX, is_too_many
-from coordinator.protocol.queries import GetNodeReplicas, KnownReplicas
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.view import View
-from coordinator.runtime.audit import AuditLog
-from coordinator.runtime.lasting_troubles import LastingTroubles
+from metadata.model.replica_records import KnownReplica, NodeReplicas
+from metadata.model.safety_limits import SAFETY_SHARE_MAX, is_too_many
+from metadata.protocol.queries import GetNodeReplicas, KnownReplicas
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.view import View
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.rate_budget import Budget
 from node.storage.blobs import BlobStore
 from node.storage.quarantine import Quarantine
+from runtime.audit import AuditLog
+from runtime.logs import LastingTroubles
 
 PAGE_BLOBS: Final = 200  # in one question, report or job for the disk's threads
 

@@ -76,7 +76,7 @@ class Custody:
         self._context.metrics.custody_rate.set(self._context.budget.rate)
         await self._losses.settle_notes()
 
-    async def restore(self, sha256: str, *, moved: Callable[[int], None]) -> bool:
+    async def restore(self, sha256: str, moved: Callable[[int], None]) -> bool:
         """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
 
         `moved` is told of each piece that was read.

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from ca.errors import FilestoreError
-from coordinator.model.bounds import SPANS_MAX
-from coordinator.protocol.commands import ReportDamaged
-from coordinator.protocol.queries import ListDamagedCopies
+from metadata.protocol.commands import ReportDamaged
+from metadata.protocol.queries import ListDamagedCopies
 from node.base.spans import Span
 from node.custody.context import PAGE_BLOBS, CustodyContext
 from node.custody.reporter import Reporter
 from node.storage.quarantine import AREA, QuarantinedBlob
+from runtime.bounds import SPANS_MAX
 
 REPORT_AGAIN_S: Final = 600.0  # what the log should know is looked at again so often
 NEW_S: Final = 60.0  # so soon after its move the log may not know yet that a replica is lost

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from coordinator.model.replica_records import Lost, ReplicaPage
-from coordinator.protocol.queries import ListReplicas
+from metadata.model.replica_records import Lost, ReplicaPage
+from metadata.protocol.queries import ListReplicas
 from node.custody.checking import Checks
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.damaged_copies import DamagedCopies

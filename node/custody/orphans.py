@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ca.errors import FilestoreError
-from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
-from coordinator.protocol.commands import ReportOrphans
+from metadata.model.safety_limits import SAFETY_BLOBS_MAX
+from metadata.protocol.commands import ReportOrphans
 from node.custody.context import PAGE_BLOBS, CustodyContext
 from node.storage.blob_files import DROPS
 from node.storage.pins import PIN_S, finished_blobs

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ca.errors import FilestoreError, Unavailable
-from coordinator.runtime.lasting_troubles import LastingTroubles
 from node.base.metrics import CustodyStops
 from node.custody.context import Pass, Stopped, Superseded
 from node.custody.orders import Order, Orders, PassEvent
+from runtime.logs import LastingTroubles
 
 LOOK_S: Final = 1.0
 TROUBLE_S: Final = 5.0  # before it goes on when the log or the disk refuses

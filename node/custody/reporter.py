@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from ca.errors import Conflict, NotFound, Unavailable
-from coordinator.model.replica_records import DeletionPage, Dropped, Lost
-from coordinator.protocol.commands import AddReplica, AnyCommand, ReportDropped, ReportLost
-from coordinator.protocol.queries import ListReplicasToDelete
-from coordinator.rpc.client import MetadataClient
+from metadata.model.replica_records import DeletionPage, Dropped, Lost
+from metadata.protocol.commands import AddReplica, AnyCommand, ReportDropped, ReportLost
+from metadata.protocol.queries import ListReplicasToDelete
+from metadata.rpc.client import MetadataClient
 from node.storage.loss_notes import Reason
 
 RETRY_S: Final = 1.0  # before a report is sent again

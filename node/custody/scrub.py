@@ -23,8 +23,6 @@ from msgspec import Struct
 
 from ca.errors import FilestoreError, Unavailable
 from ca.secretfiles import write_durable
-from coordinator.runtime.json_files import sealed, unsealed
-from coordinator.runtime.lasting_troubles import LastingTroubles
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass, Stopped, Superseded
 from node.custody.loss_repair import LossRepair
 from node.custody.orders import Order, Orders, PassEvent
@@ -33,6 +31,8 @@ from node.storage.blob_files import BLOBS, PACKS, READS
 from node.storage.damage import read_whole, remove_from_service
 from node.storage.inventory import Names
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
+from runtime.json_files import sealed, unsealed
+from runtime.logs import LastingTroubles
 
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days

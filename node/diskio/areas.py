@@ -1,4 +1,4 @@
-"""The directories of a node beside each other: opened, held open, and made again when they are removed.
+"""The directories of a node: opened, held open, made again when removed. Apart from what lies in them.
 
 All calls block.
 """

@@ -8,12 +8,12 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
-from node.diskio.thread_pools import started_pool
+from ca.errors import Unavailable
 
 # Reads and uploads that may wait for the disk at once; more only queue up behind the same disk.
 DISK_THREADS = 24
@@ -249,3 +249,26 @@ async def _outlast(running: asyncio.Future[_T]) -> None:
         running.exception()  # marks it as seen; the caller is leaving anyway
     if cancelled is not None:
         raise cancelled
+
+
+def started_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """The pool, whose threads are named after it. Raises Unavailable when they cannot be started.
+
+    A pool that cannot start a thread for a job says so only when it has queued the job, which others of its
+    threads may do all the same. Of this one `submit` fails only after its shutdown, and queues nothing then.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    met = threading.Barrier(threads + 1)
+    try:
+        for _ in range(threads):
+            pool.submit(met.wait)
+        met.wait()
+    except BaseException as error:
+        met.abort()
+        pool.shutdown(wait=True)
+        if isinstance(error, RuntimeError):
+            raise Unavailable(
+                f"The system lets this process have fewer than {threads} threads more."
+            ) from error
+        raise
+    return pool

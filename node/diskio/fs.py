@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ca.errors import FilestoreError, InsufficientStorage, Internal
-from coordinator.runtime.lifetime import out_of_descriptors
+from runtime.lifetime import out_of_descriptors
 
 # O_NONBLOCK: a pipe that someone put in a file's place must not hang the thread that opens it.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

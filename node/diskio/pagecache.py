@@ -1,4 +1,7 @@
-"""Reading files without stopping the loop: what lies in the page cache at once, the rest by a thread."""
+"""Reads files without stopping the loop: from the page cache at once. Shared by segments and links.
+
+The rest is read by a thread.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Parts of one piece of work side by side, on cores that others leave free.
+"""Runs parts of one piece of work side by side on free cores. Shared by upload files and their store.
 
 The hashes let go of the interpreter's lock for as long as they work on a large buffer.
 """
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import wait
 
-from node.diskio.thread_pools import started_pool
+from node.diskio.executor import started_pool
 
 THREADS_MAX = 8  # of one process: more large uploads at a time keep its cores busy anyhow
 

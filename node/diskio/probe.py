@@ -1,4 +1,4 @@
-"""Whether a disk takes bytes: a synced write of a few, of which one at a time waits for the disk."""
+"""Whether a disk accepts bytes: a small synced write, one at a time. Apart from what lies on the disk."""
 
 import errno
 import threading

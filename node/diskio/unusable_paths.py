@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from ca.errors import FilestoreError
-from coordinator.runtime.lifetime import out_of_descriptors
 from node.diskio.fs import DiskFull, DiskRefused
+from runtime.lifetime import out_of_descriptors
 
 ITEMS_MAX: Final = 1000  # that are remembered: with more the disk is at fault, which is told otherwise
 REASON_CHARS_MAX: Final = 200

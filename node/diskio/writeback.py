@@ -1,4 +1,4 @@
-"""Syncs of a file behind whoever writes it: what came is made durable while more comes.
+"""Syncs a file behind its writer, while more comes. Shared by upload files and their store.
 
 One sync of a file is under way at a time. What it made durable counts once it has ended well; what it raised
 is raised to the writer, who must end it before it looks back, cuts the file, or closes it. The last sync,
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from node.diskio.durable import Disk
-from node.diskio.thread_pools import started_pool
+from node.diskio.executor import started_pool
 
 FLUSH_THREADS = 4  # syncs at a time in one process; more would only wait for the same disk
 HEAD_START_BYTES = 2 << 20  # that the disk is told to begin with at once

@@ -7,10 +7,10 @@ import asyncio
 import logging
 
 from ca.errors import FilestoreError, Unavailable
-from coordinator.model.records import NodeRecord
-from coordinator.protocol.commands import AnnounceNode
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.view import View
+from metadata.model.records import NodeRecord
+from metadata.protocol.commands import AnnounceNode
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.view import View
 from node.base.config import NodeConfig
 from node.base.instance import Start
 

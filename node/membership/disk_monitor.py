@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 
 from ca.errors import FilestoreError, Unavailable
-from coordinator.machine.execution.rules import RULES
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.runtime.lasting_troubles import LastingTroubles
-from coordinator.runtime.lifetime import out_of_descriptors
-from coordinator.runtime.version import VERSION
+from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.rules import RULES
 from node.diskio.executor import DiskWorkers
 from node.packs.index import IndexDamaged
 from node.storage.blobs import BlobStore
 from node.uploads.write_locks import UploadLocks
+from runtime.lifetime import out_of_descriptors
+from runtime.logs import LastingTroubles
+from runtime.version import VERSION
 
 LOOK_S = 1.0
 PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it

@@ -22,8 +22,8 @@ from ca.jointoken import JoinToken
 from ca.keys import key_from_pem, key_to_pem, new_key
 from ca.secretfiles import create_secret, make_directory, read_secret, write_durable
 from ca.tls import Credential, client_context, read_roots
-from coordinator.model.records import CoordinatorRecord
-from coordinator.rpc.roster import write_known
+from metadata.model.records import CoordinatorRecord
+from metadata.rpc.roster import write_known
 from node.base.config import OTHERS_WRITE, NodeConfig, NodeFiles
 from node.membership.first_contact import Cluster, ask, base_url, first_contact
 

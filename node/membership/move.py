@@ -4,6 +4,7 @@ The node is stopped: its locks are held. Only one directory is ever that of a no
 its `node.json` becomes `node.json.moved`. Each step can be said again after a crash.
 """
 
+import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,9 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from ca.errors import Conflict, InvalidRequest
 from ca.secretfiles import make_directory
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.roster import read_known
+from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeConfig, NodeFiles
+from node.membership.renewal import renew
 
 _MARK: Final = "moving"  # in a directory that is being filled: where from
 _OLD: Final = "node.json.moved"
@@ -138,3 +145,22 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+async def take_address(files: NodeFiles, config: NodeConfig, address: str) -> None:
+    """Renew the certificate of a stopped node for its new address, which the log knows, then write node.json.
+
+    Until node.json says the new address, a start of the node fails.
+
+    Raises UnusableCredential, and what the coordinators refuse with.
+    """
+    contexts = MemberContexts(files.credential(), config.identity)
+    coordinators = read_known(files.known, config.coordinators)
+    metadata = MetadataClient(config.identity, coordinators, contexts.client)
+    running = asyncio.create_task(metadata.run(), name="metadata client")
+    try:
+        await renew(metadata, contexts, config.identity, address)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    files.write_config(msgspec.structs.replace(config, address=address))

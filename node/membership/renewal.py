@@ -1,7 +1,8 @@
-"""A node's certificate, renewed over its own connection at two thirds of its life, with a new key each time.
+"""Renews a node's certificate over its own connection. Shared by a node that runs and one that moves.
 
-One that has ended meanwhile, because the node was off, still opens that one call, and so does one that is not
-valid yet, because the clock of the coordinator that signed it ran ahead.
+That is at two thirds of its life, with a new key each time. One that has ended meanwhile, because the node
+was off, still opens that one call, and so does one that is not valid yet, because the clock of the
+coordinator that signed it ran ahead.
 """
 
 import asyncio
@@ -13,10 +14,10 @@ from ca.csr import new_csr
 from ca.errors import FilestoreError
 from ca.identity import Identity
 from ca.keys import new_key
-from coordinator.model.clock import now_ms
-from coordinator.model.timestamps import rfc3339
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.tls_contexts import MemberContexts
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.tls_contexts import MemberContexts
+from runtime.clock import now_ms
+from runtime.timestamps import rfc3339
 
 LOOK_S = 600.0  # how often the due time is compared: a machine that slept notices soon
 RETRY_S = 60.0  # after a failure; two days of them are left before the certificate ends, as a rule

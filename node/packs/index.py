@@ -22,7 +22,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from coordinator.storage import database
 from node.packs.record import HEAD_BYTES, REMOVED_BYTES, PackRecord, Place
 from node.packs.rows import (
     PackedBlob,
@@ -38,6 +37,7 @@ from node.packs.rows import (
     require_ascending,
     size_of,
 )
+from runtime import sqlite
 
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
 DAMAGED: Final = "-damaged"  # behind the name of the file, in the name of the mark
@@ -95,7 +95,7 @@ class PackIndex:
             self._writing = opened.enter_context(closing(_connected(path)))
             self._writing.execute("PRAGMA journal_mode = WAL")
             self._writing.executescript(files("node.packs").joinpath("index.sql").read_text("utf-8"))
-            database.reserve_wal(self._writing, path)  # a blob is removed on a full disk too
+            sqlite.reserve_wal(self._writing, path)  # a blob is removed on a full disk too
             self._reading = opened.enter_context(closing(_connected(path)))
             opened.pop_all()
 
@@ -136,7 +136,7 @@ class PackIndex:
         """Raise IndexDamaged if the tables contradict themselves. Reads all of them, beside other work."""
         self.require_usable()
         with self._telling():
-            if why := database.integrity_of(self._path, _WHOLE, self._closing):
+            if why := sqlite.integrity_of(self._path, _WHOLE, self._closing):
                 raise RowInvalid(why)
 
     def find(self, sha256: bytes) -> PackedBlob | None:
@@ -381,7 +381,7 @@ def _keep_room(path: Path) -> None:
     if path.with_name(f"{path.name}-wal").exists():
         return  # others use it
     with suppress(OSError), _spare_of(path).open("wb") as spare:
-        os.posix_fallocate(spare.fileno(), 0, database.WAL_RESERVED_BYTES + _SHARED_MEMORY_BYTES)
+        os.posix_fallocate(spare.fileno(), 0, sqlite.WAL_RESERVED_BYTES + _SHARED_MEMORY_BYTES)
 
 
 def _spare_of(path: Path) -> Path:

@@ -1,4 +1,6 @@
-"""Which processes of a node use the index of its packs: told by locks, which end with their process.
+"""Which processes of a node use the index of its packs. Shared by the store and the doctor.
+
+Locks tell it, which end with their process.
 
     DIR/packs/opening.lock    held while packs that nobody appends to are read into the index
     DIR/packs/users.lock      shared by the processes that use the index

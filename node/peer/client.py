@@ -1,6 +1,7 @@
 """Calls from this node to the peer ports of other nodes.
 
-Dialled by address, verified by name, mutual TLS 1.3.
+Dialled by address, verified by name, mutual TLS 1.3. The address is that of the view; the view is up to a
+second old, so a peer that joined since is asked of the coordinators.
 
 Whatever goes wrong with a peer is a PeerFailed, so that callers choose another peer instead of studying the
 error.
@@ -8,28 +9,35 @@ error.
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from ca.errors import FilestoreError
-from coordinator.model.records import NodeRecord
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.connector import Connector
-from coordinator.rpc.view import View
-from coordinator.runtime.logs import REQUEST_ID
-from node.peer.members import find_node
+from metadata.model.records import ClusterView, NodeRecord
+from metadata.protocol.queries import GetView
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.connector import Connector
+from metadata.rpc.view import View
 from node.peer.request_body import ByteSpan, PeerBody, Piece
-from node.peer.silence import SilentPeers
+from runtime.logs import REQUEST_ID
 
 CONNECT_TIMEOUT_S = 3.0  # a live peer on a local network accepts in milliseconds
 STALL_TIMEOUT_S = 30.0  # without one byte of progress a peer is given up; there is no limit on the whole
 READ_BUFFER_BYTES = 256 * 1024  # per connection; the session stops reading at twice this
 CONNECTIONS_MAX = 256  # to all peers together; a call beyond it waits for its turn
 ASK_AGAIN_S = 3.0  # for a peer that was silent to write a few bytes to its disk, and to say so
+REST_S: Final = 0.5  # before a silent peer is asked for the first time
+REST_S_MAX: Final = 32.0
+RELAPSE_S: Final = 60.0  # one that is silent again so soon has not come back for good
+PEERS_MAX: Final = 256  # that are remembered; a cluster has fewer nodes
+
+Ask = Callable[[str], Awaitable[bool]]
 
 
 class PeerFailed(Exception):
@@ -64,7 +72,7 @@ class PeerClient:
     """One pooled session to all peers.
 
     `context` hands out the newest TLS context: certificates are renewed. `silent` knows the peers that did
-    not answer lately, see `node/peer/silence.py`; its readers choose others where they can.
+    not answer lately, see `node/peer/client.py`; its readers choose others where they can.
     """
 
     def __init__(self, context: Callable[[], ssl.SSLContext], metadata: MetadataClient, view: View) -> None:
@@ -279,3 +287,78 @@ def _reason(error: Exception) -> str:
     """What happened, for a log. Only the system's own words are used: others repeat URLs and raw bytes."""
     name = type(error).__name__
     return f"{name}: {error}" if isinstance(error, OSError) else name
+
+
+async def find_node(metadata: MetadataClient, view: View, node_id: str) -> NodeRecord | None:
+    """The record of a node that peers can reach, or what is known of it; None for a stranger.
+
+    Raises Unavailable when the view does not tell and the coordinators cannot be asked.
+    """
+    known = view.node(node_id)
+    if known is not None and known.peer_port:
+        return known
+    newest = await metadata.read(GetView(), ClusterView)
+    return next((node for node in newest.nodes if node.node_id == node_id), None)
+
+
+@dataclass(slots=True)
+class _Silence:
+    """`task` asks for the end of it; None when it is over, which `ended_at_s` tells of."""
+
+    rest_s: float
+    task: asyncio.Task[None] | None = None
+    ended_at_s: float = 0.0
+
+
+class SilentPeers:
+    """Peers that did not answer lately, so that nobody waits for the same one again.
+
+    A call that ends without a word, and a link of a chain that does not move, tell that a peer is silent.
+    From then on it is asked in the background for something that needs its disk, and counts as before once it
+    answers. One that falls silent again soon after is left out for longer, each time twice as long. To be
+    silent is a hint, never a verdict: whoever needs the peer asks it still, but beside the others and not in
+    front of them. So a process that stood still itself, and takes everybody for silent when it wakes up,
+    loses nothing by it. `ask` tells whether a peer answers, within a bound; `close` ends it.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._known: dict[str, _Silence] = {}
+
+    def __contains__(self, node_id: str) -> bool:
+        """Whether it did not answer lately."""
+        known = self._known.get(node_id)
+        return known is not None and known.task is not None
+
+    def note(self, node_id: str) -> None:
+        """It did not answer in time."""
+        if node_id in self:
+            return
+        now_s = asyncio.get_running_loop().time()
+        self._forget_before(now_s - RELAPSE_S)
+        if len(self._known) >= PEERS_MAX:
+            return
+        before = self._known.get(node_id)
+        rest_s = REST_S if before is None else min(2 * before.rest_s, REST_S_MAX)
+        silence = self._known[node_id] = _Silence(rest_s)
+        silence.task = asyncio.create_task(self._until_back(node_id, silence), name=f"silence of {node_id}")
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        tasks = [known.task for known in self._known.values() if known.task is not None]
+        self._known.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _until_back(self, node_id: str, silence: _Silence) -> None:
+        await asyncio.sleep(silence.rest_s)
+        while not await self._ask(node_id):
+            await asyncio.sleep(silence.rest_s)
+        silence.task, silence.ended_at_s = None, asyncio.get_running_loop().time()
+
+    def _forget_before(self, at_s: float) -> None:
+        for node_id, known in list(self._known.items()):
+            if known.task is None and known.ended_at_s < at_s:
+                del self._known[node_id]

@@ -26,9 +26,7 @@ from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient
 from node.peer.range_fetch import RANGE_SEGMENTS, FetchContext, Pace, SourcesFailed, gather
-from node.peer.replica_sources import Party, ask_sums, parties_of
-from node.peer.salvage import Salvager
-from node.peer.seeding import fill
+from node.peer.salvage import Party, Salvager, ask_sums, fill, parties_of
 from node.storage.blobs import BlobStore
 from node.storage.damage import verify_blob
 from node.storage.partial_blob import Partial

@@ -9,8 +9,8 @@ than fetched.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -28,6 +28,9 @@ ANSWER_S: Final = 20.0
 LINGER_S: Final = 60.0
 PULLS_MAX: Final = 64
 
+# Puts a blob back from quarantine, by its name, and tells what it reads; False if nothing sound is there.
+Restore = Callable[[str, Callable[[int], None]], Awaitable[bool]]
+
 _log = logging.getLogger(__name__)
 
 
@@ -41,12 +44,6 @@ class PullState(Struct, frozen=True, kw_only=True):
     is_here: bool
     moved: int
     failed_sources: list[str] = []
-
-
-class Restore(Protocol):
-    """Puts a blob back from quarantine, by its name; False if nothing sound is there. Tells what it reads."""
-
-    async def __call__(self, sha256: str, *, moved: Callable[[int], None]) -> bool: ...
 
 
 class _Pull:
@@ -147,7 +144,7 @@ class Pulls:
         try:
             if self._restore is not None and not await self._disk.run(self._blobs.has, blob.sha256):
                 with poison.skipping(QUARANTINED, blob.sha256):  # else it comes from elsewhere
-                    await self._restore(blob.sha256, moved=pull.count)
+                    await self._restore(blob.sha256, pull.count)
             failed = await self._fetches.fetch_blob(blob.sha256, blob.size_bytes, sources, pace=self._pace)
         except DiskRefused as error:
             poison.note(WORK, "pull", error)

@@ -22,12 +22,11 @@ from typing import Protocol
 import aiohttp
 
 from ca.errors import Unavailable
-from node.base.failures import first_failure
 from node.base.metrics import NodeMetrics
-from node.base.source_choice import REST_S_MIN, NodeAddress, NodeChoice
 from node.base.spans import Span
 from node.diskio.executor import DiskWorkers, write_overlapped
 from node.peer.client import PeerClient, PeerFailed, pieces
+from node.peer.source_choice import REST_S_MIN, NodeAddress, NodeChoice
 from node.storage.partial_blob import Partial, SegmentMismatch, SpanWriter
 from node.storage.segments import SEGMENT_BYTES, SegmentHasher
 
@@ -54,7 +53,10 @@ class SourcesFailed(Unavailable):
 
 
 class SegmentFetch(Protocol):
-    """What gathering tells whoever has it done."""
+    """What gathering tells the fetch that has it done.
+
+    A Protocol, as `node.peer.fetch`, which has the one class of this kind, imports this module.
+    """
 
     failed: set[str]  # sources that did not give what they were asked for
 
@@ -251,3 +253,11 @@ class _Gathering:
         """Whoever waits looks again."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def first_failure(failures: BaseExceptionGroup) -> BaseException:
+    """The failure that ended the others."""
+    found: BaseException = failures
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

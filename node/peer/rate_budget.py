@@ -1,4 +1,4 @@
-"""How many bytes per second this node spends on its replicas: pulls by order, and scrubbing.
+"""How many bytes per second this node spends on its replicas. Shared by pulls and scrubbing.
 
 One rate for all of them. While clients' bytes flow, through whichever worker of the node, it is halved each
 second, down to a floor that still reads a large disk within a month; without them it doubles again. Nobody

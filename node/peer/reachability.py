@@ -1,8 +1,8 @@
-"""Whether the other nodes can be reached from here: asked now and then, told with each heartbeat.
+"""Whether this node reaches the others, asked now and then. Apart from their answers: a task of its own.
 
-A node whose ports are closed by a firewall still sends its own heartbeats, and looks well to the
-coordinators. When most of the others cannot reach it, nothing new is placed there and its uploads go to
-others (`coordinator.rpc.node_health`).
+The heartbeats tell it. A node whose ports are closed by a firewall still sends its own heartbeats, and
+looks well to the coordinators. When most of the others cannot reach it, nothing new is placed there and its
+uploads go to others (`metadata.rpc.node_health`).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from itertools import islice
 from aiohttp import web
 
 from ca.errors import FilestoreError
-from coordinator.rpc.view import View
+from metadata.rpc.view import View
 from node.peer.client import PeerClient, PeerFailed
 
 LOOK_S = 3.0

@@ -14,13 +14,16 @@ from typing import Protocol
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
-from coordinator.http.internals.aiohttp_client import BodySentOnce, send_head
+from web.internals.aiohttp_client import BodySentOnce, send_head
 
 Piece = bytes | bytearray
 
 
 class ByteSpan(Protocol):
-    """Bytes that are read as they are sent."""
+    """Bytes that are read as they are sent.
+
+    A Protocol, as `node.uploads.chain_link`, which has the one class of this kind, imports this module.
+    """
 
     def __len__(self) -> int:
         """How many."""

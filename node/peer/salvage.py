@@ -10,16 +10,17 @@ whole is told of every byte that is missing, and gets no other.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ca.errors import Internal
 from node.base.metrics import NodeMetrics
+from node.base.spans import Span
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient, PeerFailed, pieces
-from node.peer.replica_sources import Party, ask_sums, parties_of
 from node.storage.blobs import BlobStore
+from node.storage.partial_blob import Partial
 from node.storage.quarantine import Quarantine
 from node.storage.segments import (
     SEGMENT_BYTES,
@@ -27,14 +28,23 @@ from node.storage.segments import (
     BlobMissing,
     FinishedBlob,
     SegmentSums,
+    SidecarInvalid,
+    decode_sidecar,
     read_segment,
     segment_digest,
+    sidecar_bytes,
 )
 
 ANSWER_TIMEOUT_S: Final = 5.0  # for a peer to read one segment, and without progress after that
 SEGMENT_S_MAX: Final = 20.0  # for all of it: 210 kB/s
 STRIKES_MAX: Final = 2  # in a row, before a source is asked no more
 PATH: Final = "/copies"  # at the peer port, see node/peerapi/copies.py
+BATCH_SEGMENTS: int = 4  # written before they are made durable together: 16 MiB
+SUMS_TIMEOUT_S: Final = 5.0  # for a source to open two files, and without progress after that
+SUMS_S_MAX: Final = 30.0  # for all of its checksums: 2 MiB for a blob of 1 TiB
+
+Pace = Callable[[int], Awaitable[None]]  # returns when so many bytes are paid for
+Party = tuple[SegmentSums, list[str]]
 
 _log = logging.getLogger(__name__)
 
@@ -187,3 +197,74 @@ def local_segment(blobs: BlobStore, sha256: str, index: int, digest: bytes) -> b
     with copy:
         found = copy.read_segment(index)
     return found if found is not None and segment_digest(found) == digest else None
+
+
+async def fill(disk: DiskWorkers, partial: Partial, copies: Copies, pace: Pace) -> None:
+    """Bring the segments that a partial replica lacks and a copy has, one by one.
+
+    The copies are this node's own damaged one, before anything is asked of others, and damaged ones of others
+    when no node holds the blob whole. `partial.missing()` tells afterwards what could not be had.
+
+    Raises InsufficientStorage, Internal.
+    """
+    for span in partial.missing():
+        async for first, stop in _written(disk, partial, copies, pace, span):
+            await disk.run(partial.keep, first, stop)
+
+
+async def _written(
+    disk: DiskWorkers, partial: Partial, copies: Copies, pace: Pace, span: Span
+) -> AsyncIterator[Span]:
+    """Spans of segments that were written, one after the other, to be kept."""
+    first = index = span[0]
+    while index < span[1]:
+        content = await copies.segment(index)
+        if content is not None:
+            await pace(len(content))
+            writer = await disk.run(partial.writer, index, index + 1)
+            await disk.run(writer.write, content)
+        if first < index and (content is None or index - first >= BATCH_SEGMENTS):
+            yield first, index
+            first = index
+        index += 1
+        if content is None:
+            first = index
+    if first < index:
+        yield first, index
+
+
+def parties_of(answers: Iterable[tuple[str, SegmentSums | None]]) -> list[Party]:
+    """Group nodes that tell the same checksums of a blob's segments, of a replica or of a damaged copy.
+
+    The largest party is first, and is tried first; the sha256 of the whole proves it in the end. In each, the
+    nodes are in the order given. None is no answer.
+    """
+    parties: dict[SegmentSums, list[str]] = {}
+    for source, sums in answers:
+        if sums is not None:
+            parties.setdefault(sums, []).append(source)
+    return sorted(parties.items(), key=lambda party: -len(party[1]))
+
+
+async def ask_sums(
+    peers: PeerClient, source: str, path: str, blob: FinishedBlob, *, log_level: int
+) -> SegmentSums | None:
+    """What a node says of the segments of a blob at this path.
+
+    It is None when the node has none, or cannot say, which is logged.
+    """
+    try:
+        async with asyncio.timeout(SUMS_S_MAX):
+            return await _ask(peers, source, path, blob.size_bytes)
+    except (PeerFailed, SidecarInvalid, TimeoutError) as failure:
+        facts = {"sha256": blob.sha256, "peer": source, "path": path, "reason": str(failure)}
+        _log.log(log_level, "a node does not send the checksums of a blob", extra=facts)
+        return None
+
+
+async def _ask(peers: PeerClient, source: str, path: str, size_bytes: int) -> SegmentSums:
+    async with peers.request(source, "GET", path, answer_timeout_s=SUMS_TIMEOUT_S) as answer:
+        if answer.status != 200 or answer.content_length != sidecar_bytes(size_bytes):
+            raise PeerFailed(source, f"answered {answer.status}")
+        raw = b"".join([piece async for piece in pieces(source, answer)])
+    return decode_sidecar(raw, size_bytes)

@@ -16,13 +16,13 @@ from aiohttp import web
 from ca.errors import Forbidden, Unauthorized
 from ca.identity import Role
 from ca.tls import Peer, peer_identity
-from coordinator.model.clock import now_ms
-from coordinator.model.records import ClusterView
-from coordinator.protocol.queries import GetView
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.view import View
-from node.peer.members import find_node
-from node.peerapi.context import PEER
+from metadata.model.records import ClusterView
+from metadata.protocol.queries import GetView
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.view import View
+from node.peer.client import find_node
+from node.uploads.services import NODE
+from runtime.clock import now_ms
 
 ORDERS = "/custody/"  # what only coordinators ask for
 
@@ -68,7 +68,7 @@ async def admit_members(request: web.Request, handler: _Handler) -> web.StreamRe
 
     Raises Unauthorized; Forbidden for an order of a node; Unavailable when the view is too old to tell.
     """
-    api = request.app[PEER].api
+    api = request.app[NODE].api
     peer = peer_identity(request.transport)
     await check_peer(peer, api.metadata, api.view, now_ms())
     if request.path.startswith(ORDERS) and peer.identity.role is not Role.COORDINATOR:

@@ -16,18 +16,11 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from ca.errors import InvalidRequest, NotFound, Unavailable
-from coordinator.http.app import body_batches, read_json
-from coordinator.http.internals.aiohttp_server import BodyResponse
-from coordinator.http.request_body import Batch
-from coordinator.http.responses import error_body, json_response, request_id
-from coordinator.model.bounds import Text
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 from node.base.metrics import counted
 from node.diskio.executor import write_overlapped
-from node.http.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
 from node.peer.fetch import SOURCES_MAX
 from node.peer.range_fetch import SourcesFailed
-from node.peerapi.context import PEER, PeerContext
 from node.sending.body_writer import BodyWriter
 from node.storage.blob_reader import read_blob
 from node.storage.damage import miss, remove_from_service, verify_blob
@@ -39,6 +32,13 @@ from node.storage.segments import (
     encode_sidecar,
     segment_count,
 )
+from node.uploads.services import NODE, NodeServices
+from runtime.bounds import Text
+from web.app import body_batches, read_json
+from web.headers.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
+from web.internals.aiohttp_server import BodyResponse
+from web.request_body import Batch
+from web.responses import error_body, json_response, request_id
 
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
@@ -70,7 +70,7 @@ async def _head(request: web.Request) -> web.StreamResponse:
     segment is read now, however lately it was found sound: somebody got wrong bytes. With `?expected=1` one
     that is not here is reported: the log names this node for it.
     """
-    services, sha256 = request.app[PEER], _sha256(request)
+    services, sha256 = request.app[NODE], _sha256(request)
     size_bytes: int | None
     if "segment" in request.query:
         size_bytes = await _recheck(services, sha256, request.query["segment"])
@@ -91,7 +91,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
     Damage found on the way breaks the connection; the peer goes on elsewhere. Raises NotFound,
     RangeNotSatisfiable, Unavailable when the first bytes are damaged.
     """
-    services, sha256 = request.app[PEER], _sha256(request)
+    services, sha256 = request.app[NODE], _sha256(request)
     size_bytes = await _expected_bytes(services, sha256)
     ranges = parse_range(request.headers.get("Range"), size_bytes)
     if ranges is not None and len(ranges) > 1:
@@ -121,7 +121,7 @@ async def _put(request: web.Request) -> web.StreamResponse:
 
     Raises ChecksumMismatch (nothing is kept), InsufficientStorage, InvalidRequest without a Content-Length.
     """
-    services, sha256 = request.app[PEER], _sha256(request)
+    services, sha256 = request.app[NODE], _sha256(request)
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > SIZE_BYTES_MAX:
         raise InvalidRequest("Content-Length: is required.")
@@ -146,7 +146,7 @@ async def _put(request: web.Request) -> web.StreamResponse:
 
 async def _sums(request: web.Request) -> web.StreamResponse:
     """The checksums of the segments, as a sidecar has them (`node/storage/segments.py`). Raises NotFound."""
-    services, sha256 = request.app[PEER], _sha256(request)
+    services, sha256 = request.app[NODE], _sha256(request)
     with await _opened(services, sha256) as blob:
         return web.Response(body=encode_sidecar(blob.sums))
 
@@ -158,7 +158,7 @@ async def _pull(request: web.Request) -> web.StreamResponse:
     Raises Unavailable when none of them can give it, and what has come is kept for the next time;
     InsufficientStorage. The answer for sources that failed names them.
     """
-    services, sha256 = request.app[PEER], _sha256(request)
+    services, sha256 = request.app[NODE], _sha256(request)
     order = await read_json(request, PullOrder)
     try:
         state = await services.pulls.pull(FinishedBlob(sha256, order.size_bytes), order.sources)
@@ -176,7 +176,7 @@ async def _retain(request: web.Request) -> web.StreamResponse:
 
     Raises NotFound when it is not here: then it may come anew. Unavailable.
     """
-    services, sha256 = request.app[PEER], _sha256(request)
+    services, sha256 = request.app[NODE], _sha256(request)
     if services.custody is None:
         raise Unavailable("This process does not keep the replicas of its node.")
     if not await services.custody.retain(sha256):
@@ -184,12 +184,12 @@ async def _retain(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-async def _size_bytes(services: PeerContext, sha256: str) -> int:
+async def _size_bytes(services: NodeServices, sha256: str) -> int:
     with await _opened(services, sha256) as blob:
         return blob.size_bytes
 
 
-async def _expected_bytes(services: PeerContext, sha256: str) -> int:
+async def _expected_bytes(services: NodeServices, sha256: str) -> int:
     """The size of a blob that a member has reason to look for here. Raises NotFound, and leaves a note."""
     try:
         return await _size_bytes(services, sha256)
@@ -198,7 +198,7 @@ async def _expected_bytes(services: PeerContext, sha256: str) -> int:
         raise
 
 
-async def _opened(services: PeerContext, sha256: str) -> OpenBlob:
+async def _opened(services: NodeServices, sha256: str) -> OpenBlob:
     """The blob, which the caller closes. Raises NotFound."""
     try:
         return await services.disk.open(services.blobs.open, sha256)
@@ -209,7 +209,7 @@ async def _opened(services: PeerContext, sha256: str) -> OpenBlob:
         raise NotFound("No whole replica of this blob is here.") from damage
 
 
-async def _recheck(services: PeerContext, sha256: str, number: str) -> int:
+async def _recheck(services: NodeServices, sha256: str, number: str) -> int:
     """The size, when that segment is sound on the disk. Raises NotFound, InvalidRequest."""
     with await _opened(services, sha256) as blob:
         index = int(number) if _NUMBER.fullmatch(number) else segment_count(blob.size_bytes)
@@ -223,7 +223,7 @@ async def _recheck(services: PeerContext, sha256: str, number: str) -> int:
         return blob.size_bytes
 
 
-async def _affirmed_bytes(services: PeerContext, sha256: str) -> int | None:
+async def _affirmed_bytes(services: NodeServices, sha256: str) -> int | None:
     """The size of a sound blob, which is then kept for a while; None when there is none."""
     try:
         size_bytes = await verify_blob(services.disk, services.blobs, services.metrics, sha256)

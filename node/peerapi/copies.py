@@ -12,10 +12,10 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import InvalidRequest, NotFound
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 from node.peer.salvage import PATH, local_segment, local_sums
-from node.peerapi.context import PEER
 from node.storage.segments import encode_sidecar
+from node.uploads.services import NODE
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{16}")
 _INDEX: Final = re.compile(r"[0-9]{1,12}")
@@ -32,7 +32,7 @@ def copy_routes() -> list[web.RouteDef]:
 
 async def _sums(request: web.Request) -> web.StreamResponse:
     """The checksums of this node's copy, of any size. Raises NotFound."""
-    services = request.app[PEER]
+    services = request.app[NODE]
     sums = await services.disk.run(local_sums, services.blobs, _sha256(request))
     if sums is None:
         raise NotFound("No copy of this blob that has checksums is here.")
@@ -41,7 +41,7 @@ async def _sums(request: web.Request) -> web.StreamResponse:
 
 async def _segment(request: web.Request) -> web.StreamResponse:
     """Raises NotFound when no copy here has it, InvalidRequest."""
-    services, sha256 = request.app[PEER], _sha256(request)
+    services, sha256 = request.app[NODE], _sha256(request)
     digest, index = request.query.get("xxh3", ""), request.match_info["index"]
     if not _DIGEST.fullmatch(digest):
         raise InvalidRequest("xxh3: expected 16 hexadecimal digits.")

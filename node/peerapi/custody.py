@@ -15,9 +15,9 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from ca.errors import NotFound, Unavailable
-from coordinator.http.app import json_response, read_json
 from node.custody.orders import PassStanding
-from node.peerapi.context import PEER
+from node.uploads.services import NODE
+from web.app import json_response, read_json
 
 OrderId = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -36,7 +36,7 @@ def custody_routes() -> list[web.RouteDef]:
 
 async def _order(request: web.Request) -> web.StreamResponse:
     """How the order stands, at once. Raises NotFound for a kind that is none, Unavailable."""
-    custody = request.app[PEER].custody
+    custody = request.app[NODE].custody
     body = await read_json(request, OrderBody)
     if custody is None:
         raise Unavailable("This process does not keep the replicas of its node.")

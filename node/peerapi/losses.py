@@ -14,13 +14,13 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from coordinator.http.app import read_json
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 from node.peer.client import PeerFailed
-from node.peerapi.context import PEER, PeerContext
 from node.storage.blobs import BlobStore
 from node.storage.out_of_service import Loss
 from node.storage.segments import BlobDamaged
+from node.uploads.services import NODE, NodeServices
+from web.app import read_json
 
 REPORT_INTERVAL_S: Final = 1.0
 REPORT_LOSSES_MAX: Final = 200  # at once
@@ -41,7 +41,7 @@ def loss_routes() -> list[web.RouteDef]:
     return [web.post(_PATH, _take_over)]
 
 
-async def keep_reporting(services: PeerContext) -> None:
+async def keep_reporting(services: NodeServices) -> None:
     """Report to the first worker for ever. For the others."""
     while True:
         with suppress(PeerFailed, TimeoutError):  # it is being started anew, say
@@ -49,7 +49,7 @@ async def keep_reporting(services: PeerContext) -> None:
         await asyncio.sleep(REPORT_INTERVAL_S)
 
 
-async def report(services: PeerContext) -> None:
+async def report(services: NodeServices) -> None:
     """Everything that is in memory now. Raises PeerFailed, TimeoutError."""
     out_of_service = services.blobs.out_of_service
     while losses := out_of_service.losses(REPORT_LOSSES_MAX):
@@ -70,7 +70,7 @@ async def report(services: PeerContext) -> None:
 
 
 async def _take_over(request: web.Request) -> web.Response:
-    services = request.app[PEER]
+    services = request.app[NODE]
     received = await read_json(request, LossReport)
     for loss in received.losses:
         if is_sha256(loss.sha256):

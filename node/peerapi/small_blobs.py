@@ -11,10 +11,10 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import InvalidRequest, PayloadTooLarge
-from coordinator.http.app import body_batches
 from node.packs.store import BLOB_BYTES_MAX
-from node.peerapi.context import PEER
+from node.uploads.services import NODE
 from node.uploads.small_copies import PATH, REQUEST_BYTES_MAX, decode_small_blobs
+from web.app import body_batches
 
 _BODY_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
 
@@ -29,7 +29,7 @@ async def _take(request: web.Request) -> web.StreamResponse:
 
     Raises InvalidRequest, and nothing is kept, when one does not hash to its name; InsufficientStorage.
     """
-    services = request.app[PEER]
+    services = request.app[NODE]
     if request.content_length is None or request.content_length > _BODY_BYTES_MAX:
         raise PayloadTooLarge(f"Content-Length: is required, of at most {_BODY_BYTES_MAX}.")
     pieces = list[bytes]()

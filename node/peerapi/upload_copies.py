@@ -16,12 +16,12 @@ from aiohttp import web
 from msgspec import Struct
 
 from ca.errors import InvalidRequest, Unavailable
-from coordinator.http.app import json_response, read_json
-from coordinator.http.internals.aiohttp_server import BodyResponse
-from node.peerapi.context import PEER
 from node.peerapi.uploads import by_owner, number_in, upload_named
 from node.sending.body_writer import BodyWriter
+from node.uploads.services import NODE
 from node.uploads.upload_copies import CopyOrder, CopyStanding
+from web.app import json_response, read_json
+from web.internals.aiohttp_server import BodyResponse
 
 READ_BYTES: Final = 1 << 20
 
@@ -43,7 +43,7 @@ def upload_copy_routes() -> list[web.RouteDef]:
 
 async def _order(request: web.Request) -> web.StreamResponse:
     """How the order stands. Raises Conflict for an epoch that is over, Unavailable, InsufficientStorage."""
-    services, file_uuid = request.app[PEER], upload_named(request)
+    services, file_uuid = request.app[NODE], upload_named(request)
     order = await read_json(request, CopyOrder)
     state = await services.copies.give(file_uuid, order)
     return json_response(CopyState(state=state, moved=services.copies.moved_bytes))
@@ -54,7 +54,7 @@ async def _bytes(request: web.Request) -> web.StreamResponse:
 
     Bytes that the disk loses meanwhile break it off: whoever asked compares the sha256 of the whole.
     """
-    services, file_uuid = request.app[PEER], upload_named(request)
+    services, file_uuid = request.app[NODE], upload_named(request)
     start, stop = (number_in(request, name) for name in ("start", "stop"))
     if start > stop:
         raise InvalidRequest("start: is beyond stop.")

@@ -24,6 +24,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
+from api.spec.operation import Handler
 from ca.errors import (
     Conflict,
     FilestoreError,
@@ -34,16 +35,10 @@ from ca.errors import (
     RequestTimeout,
     Unavailable,
 )
-from coordinator.http.app import ClientGone, body_batches
-from coordinator.http.rate_limits import BodyPace
-from coordinator.http.request_body import Batch
-from node.api.spec.operation import Handler
-from node.base.identifiers import is_sha256, is_uuid
+from metadata.model.identifiers import is_sha256, is_uuid
 from node.diskio.executor import write_overlapped
-from node.http.ranges import SIZE_BYTES_MAX
 from node.peer.client import PeerFailed
-from node.peerapi.context import PEER
-from node.staging.opening import opened_in_steps
+from node.staging.resumed_hash import opened_in_steps
 from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.uploads.chain_link import (
@@ -57,7 +52,12 @@ from node.uploads.chain_link import (
 )
 from node.uploads.forwarding import pass_on, worker_holding
 from node.uploads.link_fencing import LinkFences
+from node.uploads.services import NODE
 from node.uploads.takeover import own_prefix
+from web.app import ClientGone, body_batches
+from web.headers.ranges import SIZE_BYTES_MAX
+from web.rate_limits import BodyPace
+from web.request_body import Batch
 
 SYNC_BYTES = 16 << 20
 SYNC_S = 1.0
@@ -99,7 +99,7 @@ def by_owner(handler: Handler) -> Handler:
     """The handler, which is given a `file_uuid`, in the worker of this node that the upload belongs to."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if owner := worker_holding(request.app[PEER], upload_named(request)):
+        if owner := worker_holding(request.app[NODE], upload_named(request)):
             return await pass_on(request, owner, pace=_pace(), from_peer=True)
         return await handler(request)
 
@@ -118,7 +118,7 @@ async def _prefix(request: web.Request) -> web.StreamResponse:
     that an upload cannot go on here, and while the bytes are still being read: whoever asks again finds more
     done.
     """
-    services = request.app[PEER]
+    services = request.app[NODE]
     services.api.view.require_leader()
     if services.disk.hangs():
         raise Unavailable("The disk of this node hangs.", retry_after_s=5)
@@ -141,7 +141,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
     Raises OffsetMismatch when fewer are here, InsufficientStorage when those have no room, and as `_agree`
     does.
     """
-    services, start = request.app[PEER], number_in(request, "start")
+    services, start = request.app[NODE], number_in(request, "start")
     stop = number_in(request, "stop") if "stop" in request.query else start  # older ones do not say
     behind = [name for name in request.query.get("behind", "").split(",") if name]
     if len(behind) > MEMBERS_MAX:
@@ -162,7 +162,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
 
 async def _finish(request: web.Request) -> web.StreamResponse:
     """Put the content into place: 200 when it is durable there. Raises ChecksumMismatch, OffsetMismatch."""
-    services, size_bytes = request.app[PEER], number_in(request, "size")
+    services, size_bytes = request.app[NODE], number_in(request, "size")
     sha256 = request.query.get("sha256", "")
     if not is_sha256(sha256):
         raise InvalidRequest("sha256: must be 64 hexadecimal digits.")
@@ -180,7 +180,7 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[UploadFile
     Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over
     and for an older link, UploadLocked while a client writes the upload here.
     """
-    services, terms, fencing_token = request.app[PEER], _terms(request), request.app[FENCES]
+    services, terms, fencing_token = request.app[NODE], _terms(request), request.app[FENCES]
     disk, uploads = services.disk, services.uploads
     has_bytes = await disk.run(_has_bytes, uploads, terms)  # before anybody is disturbed
 
@@ -280,7 +280,7 @@ class _Following:
     """One link at the member that it leads to."""
 
     def __init__(self, request: web.Request, upload: UploadFile, terms: LinkTerms, behind: list[str]) -> None:
-        services = request.app[PEER]
+        services = request.app[NODE]
         self._request, self._upload, self._services = request, upload, services
         self._file_uuid = terms.file_uuid
         self._received = services.metrics.replica_bytes.labels("received")

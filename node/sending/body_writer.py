@@ -11,14 +11,6 @@ from typing import Self
 
 from aiohttp import web
 
-from coordinator.http.app import ClientGone
-from coordinator.http.internals.aiohttp_server import (
-    BodyResponse,
-    ServerConnection,
-    require_nothing_sent,
-    take_head,
-)
-from coordinator.http.internals.tls import SLICE_BYTES
 from node.diskio.executor import DiskWorkers
 from node.peer.request_body import Piece
 from node.sending.sendfile import BURST_BYTES, FileSender, SendfileRefused
@@ -26,6 +18,9 @@ from node.sending.splice import Flow
 from node.sending.stall_watch import StallWatch
 from node.storage.blob_reader import PIECE_BYTES, read_piece, sound_stops
 from node.storage.segments import OpenBlob
+from web.app import ClientGone
+from web.internals.aiohttp_server import BodyResponse, ServerConnection, require_nothing_sent, take_head
+from web.internals.tls import SLICE_BYTES
 
 STALL_TIMEOUT_S = 60.0  # a client that takes nothing for so long holds a descriptor and buffers for nothing
 # Of one connection. Measured: 256 KiB and more let the kernel work in one go. A client that takes its time

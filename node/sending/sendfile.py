@@ -11,11 +11,11 @@ import errno
 import os
 import socket
 
-from coordinator.http.app import ClientGone
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import MEDIUM_ERRORS
 from node.sending.stall_watch import StallWatch
 from node.storage.segments import BlobDamaged, OpenBlob
+from web.app import ClientGone
 
 BURST_BYTES = 1 << 20  # of one connection; then the others on the loop have their turn
 _REFUSED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})

@@ -13,9 +13,9 @@ from contextlib import aclosing, suppress
 import aiohttp
 from prometheus_client import Counter
 
-from coordinator.http.internals.tls import SLICE_BYTES
 from node.peer.client import PeerFailed, pieces
 from node.peer.request_body import Piece
+from web.internals.tls import SLICE_BYTES
 
 BULK_BYTES_MIN = 4 << 20  # a handshake costs about as much as 2 MiB
 COUNT_INTERVAL_S = 1.0  # between two updates of the counters

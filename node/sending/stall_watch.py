@@ -1,8 +1,11 @@
-"""A client that takes nothing at all of its answer is cut off; one that takes it slowly is not."""
+"""Cuts off a client that takes nothing at all of its answer. Shared by sendfile and the body writer.
+
+One that takes it slowly is not cut off.
+"""
 
 import asyncio
 
-from coordinator.http.app import ClientGone
+from web.app import ClientGone
 
 
 class StallWatch:

@@ -1,21 +1,31 @@
-"""What was hashed of uploads whose files are closed, so that opening one again does not read all of it anew.
+"""Opening uploads of any size within a bound: each is hashed in steps, and its hash kept when it is closed.
 
 A node keeps only so many uploads open. With more than that under way each request would find its upload
-closed, and hash what it has from the beginning; and one that opens a large upload after a restart would have
-to wait for all of it. A stream's state after some durable bytes is small, and stays true as long as nothing
-cuts the file below it, which only an open upload does: it has taken its state from here by then. For any
-thread; forgotten with the process.
+closed, and hash what it has from the beginning. A stream's state after some durable bytes is small, and stays
+true as long as nothing cuts the file below it, which only an open upload does: it has taken its state from
+here by then. For any thread; forgotten with the process.
+
+After a restart a node has to read what it has of an upload. Few such jobs have a thread at a time, and each
+step ends one, so a small upload never waits for all of a large one, nor for several.
 """
 
+import asyncio
 import threading
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from ca.errors import Unavailable
+from node.diskio.executor import DiskWorkers
 from node.storage.segments import SegmentHasher
+from runtime.time_limits import moved
 
 STATES_MAX: Final = 16_384
 SEGMENTS_MAX: Final = 4 << 20  # of all together: their checksums take 32 MiB
+STEP_BYTES: Final = 256 << 20  # five seconds of a slow disk that others read too, at most
+OPEN_S: Final = 15.0  # a client waits so long; what was hashed by then is not hashed again
+
+_T = TypeVar("_T")
 
 
 class HashingUnfinished(Unavailable):
@@ -56,3 +66,21 @@ class HashedUploads:
         if hasher is not None:
             self._segments -= hasher.whole_segments
         return hasher
+
+
+async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, within_s: float = OPEN_S) -> _T:
+    """What `step` returns that hashes so many bytes at most, however often it takes.
+
+    Raises Unavailable when that is not over after `within_s` and a step; the next one goes on there.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + within_s
+    while True:
+        try:
+            return await disk.run_long(step, STEP_BYTES)
+        except HashingUnfinished as unfinished:
+            moved()
+            if loop.time() >= until_s:
+                raise Unavailable(
+                    "This node still reads what it has of the upload: ask again.", retry_after_s=1
+                ) from unfinished

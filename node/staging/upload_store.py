@@ -21,8 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from ca.errors import NotFound, PayloadTooLarge, Unavailable, UploadLocked
-from coordinator.runtime.lifetime import descriptor_limit
-from node.base.identifiers import is_uuid
+from metadata.model.identifiers import is_uuid
 from node.diskio.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.diskio.fs import (
     READ_FLAGS,
@@ -46,6 +45,7 @@ from node.storage.segments import (
     SegmentHasher,
     decode_finished,
 )
+from runtime.lifetime import descriptor_limit
 
 PREFIX_BYTES_MAX = 4 << 20  # of finished content that goes on as an upload; larger content was settled whole
 QUICK_BYTES = 4 << 20  # that are read and hashed in a moment

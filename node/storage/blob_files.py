@@ -25,9 +25,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ca.errors import InsufficientStorage, InvalidRequest
-from coordinator.model.placement import RESERVE_SHARE
-from coordinator.storage.log_directory import writable_bytes
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
+from metadata.model.placement import RESERVE_SHARE
 from node.diskio.areas import Areas
 from node.diskio.durable import DirectorySyncs, Disk, write_all
 from node.diskio.fs import (
@@ -60,6 +59,7 @@ from node.storage.segments import (
 from node.storage.unclaimed import DIRECTORY as UNCLAIMED
 from node.storage.unclaimed import note_unclaimed
 from node.storage.verified_segments import TrustedSegments
+from runtime.disk import writable_bytes
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
 INCOMING = "incoming-"

@@ -10,11 +10,11 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from coordinator.http.internals.tls import SLICE_BYTES
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_error
 from node.storage.blobs import BlobStore
 from node.storage.segments import SEGMENT_BYTES, OpenBlob
+from web.internals.tls import SLICE_BYTES
 
 PIECE_BYTES = 4 * SLICE_BYTES  # 252 KiB, that TLS sends in whole slices
 

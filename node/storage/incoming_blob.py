@@ -18,7 +18,10 @@ SYNC_BYTES = 64 << 20
 
 
 class BlobPlace(Protocol):
-    """Where the blob goes: the store, as far as a writer needs it."""
+    """Where the blob goes: the store, as far as a writer needs it.
+
+    A Protocol, as `node.storage.blob_files`, which has the one class of this kind, imports this module.
+    """
 
     disk: Disk
     uploads_directory: int

@@ -1,12 +1,18 @@
-"""What lies on one disk, in pages by name, and what a look at one blob tells. All calls block.
+"""What lies on one disk, in pages by name, and what a look at a blob tells. Shared by compare and scrub.
 
-A look opens the blob and compares sizes; it reads none of the content: that is what scrubbing is for.
+All calls block. A look opens the blob and compares sizes; it reads none of the content: that is what
+scrubbing is for.
 """
 
 import itertools
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
+from metadata.model.identifiers import is_sha256
+from node.diskio.fs import unlink
+from node.storage.blob_files import REPLICAS, SIDECAR, directory_names
 from node.storage.blobs import BlobStore
 from node.storage.segments import BlobDamaged, BlobMissing
 
@@ -45,3 +51,31 @@ def look(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
         return Look(sha256, is_whole=False)
     except BlobDamaged as damage:
         return Look(sha256, is_whole=False, damage=damage)
+
+
+def remove_lone_sidecars(blobs: BlobStore, upper: str) -> int:
+    """Remove the sidecars without a blob in one directory below `blobs` (two digits); return how many.
+
+    A crash between two renames left them, on the way in or to quarantine. They prove nothing and are tiny,
+    but nobody else looks for them.
+    """
+    removed = 0
+    for leaf in blobs.listed(upper, directory_names):
+        for sha256 in blobs.listed(f"{upper}/{leaf}", _lone_sidecars):
+            with blobs.poison.skipping(REPLICAS, sha256), suppress(FileNotFoundError):
+                removed += _remove(blobs, sha256)
+    return removed
+
+
+def _remove(blobs: BlobStore, sha256: str) -> bool:
+    with blobs.placing, blobs.leaf(sha256) as leaf:
+        if sha256 in os.listdir(leaf):  # it has come since
+            return False
+        return unlink(sha256 + SIDECAR, parent=leaf)
+
+
+def _lone_sidecars(descriptor: int) -> list[str]:
+    """The names of blobs that are not there."""
+    names = set(os.listdir(descriptor))
+    lone = {name.removesuffix(SIDECAR) for name in names if name.endswith(SIDECAR)} - names
+    return sorted(filter(is_sha256, lone))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 from node.diskio.fs import closing_descriptor, read_whole, remove_tree, unlink
 from node.storage.blobs import BlobStore
 from node.storage.out_of_service import Loss

@@ -16,10 +16,10 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from coordinator.runtime.lifetime import descriptor_limit
 from node.packs.store import BLOB_BYTES_MAX
 from node.storage.segments import OpenBlob
 from node.storage.verified_segments import FileIdentity
+from runtime.lifetime import descriptor_limit
 
 OPEN_BLOBS_MAX = 256  # descriptors
 OPEN_BLOBS_SHARE = 10  # of those that a process may have, where that is less

@@ -45,7 +45,10 @@ class SegmentMismatch(Exception):
 
 
 class PartialOwner(Protocol):
-    """What a partial needs of whoever handed it out."""
+    """What a partial needs of the store that handed it out.
+
+    A Protocol, as `node.storage.partial_store`, which has the one class of this kind, imports this module.
+    """
 
     blobs: BlobStore
 

@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 
 from ca.errors import InsufficientStorage, Unavailable
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 from node.diskio.fs import open_directory, opened_directory, remove_tree, storage_error
 from node.storage.blobs import BlobStore
 from node.storage.partial_blob import STATE, Partial, open_files

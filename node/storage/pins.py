@@ -1,4 +1,4 @@
-"""Blobs that stay on this node's disk for now, although the log wants them gone or does not know them.
+"""Blobs that stay although the log wants them gone, or does not know them. Shared by three passes.
 
 Pinned is what somebody may be about to count on: a blob that came, or of which somebody was told that it is
 here, within PIN_S (`BlobStore.affirm`), and one that an upload on this disk has become. The time lies in the

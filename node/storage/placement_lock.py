@@ -1,4 +1,4 @@
-"""One at a time where blobs come and go: among the threads of a process, and among processes.
+"""Lets one thread of one process at a time place or remove blobs. Apart from the blobs: a lock alone.
 
 A blob's content and its sidecar are two files. Two workers of a node that place and quarantine the same blob
 at once could leave one without the other.

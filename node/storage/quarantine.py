@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
 
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 from node.base.spans import Coverage, Span
 from node.diskio.fs import READ_FLAGS, read_whole, remove_tree, storage_error, unlink
 from node.packs.rows import PackedBlob

@@ -1,4 +1,4 @@
-"""Blobs that came to this node and that the log has not been seen to know since.
+"""Blobs that came and that the log has not been seen to know. Shared by the store and orphans.
 
     DIR/unclaimed/SHA256   empty; its time is that of the last arrival
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 from node.diskio.fs import storage_error, unlink
 from node.storage.packed_blobs import PackedBlobs
 

@@ -17,7 +17,7 @@ after RETRY_S and catches up from the file. With fewer members than the write qu
 placement stand in, and as well for members that drain. The holder alone decides this; members only tell what
 they lost.
 
-A member that did not answer lately (`node/peer/silence.py`) has a link of its own from the beginning, so
+A member that did not answer lately (`node/peer/client.py`) has a link of its own from the beginning, so
 nobody is behind it, others stand in for it at once, and nothing waits for it. So a node that hangs costs one
 request SILENCE_S, or STALL_S where it speaks and takes nothing, whatever the size, and the ones after it
 nothing.
@@ -31,13 +31,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ca.errors import FilestoreError, InsufficientStorage, Unavailable
-from coordinator.model.time_limits import PATIENCE_S, bounded_s, moved
-from coordinator.rpc.view import View
-from coordinator.runtime.wording import counted
+from metadata.rpc.view import View
 from node.base.metrics import NodeMetrics
 from node.peer.client import PeerClient, PeerFailed
 from node.uploads.chain_link import Link, LinkSource, LinkTerms
 from node.uploads.link_fencing import next_fencing_token
+from runtime.time_limits import PATIENCE_S, bounded_s, moved
+from runtime.wording import counted
 
 RETRY_S = 5.0  # before a member that failed is tried again
 LACKING_S = PATIENCE_S  # without a write quorum of members: one that hangs is passed over in this time

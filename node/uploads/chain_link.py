@@ -24,13 +24,13 @@ from msgspec import Struct
 from prometheus_client import Counter
 
 from ca.errors import InsufficientStorage
-from coordinator.runtime.json_files import decode_foreign
 from node.diskio.executor import DiskWorkers
 from node.diskio.pagecache import read_cached
 from node.peer.client import PeerClient, PeerFailed, pieces
 from node.peer.request_body import ByteSpan, Piece
 from node.staging.prefixes import PrefixHash
 from node.staging.upload_file import UploadFile
+from runtime.json_files import decode_foreign
 
 READ_BYTES = 64 << 10  # what is read is encrypted while a core's cache has it
 SPAN_BYTES = 512 << 10  # what is sent as one chunk

@@ -14,19 +14,19 @@ from typing import Final
 import msgspec
 
 from ca.errors import ChecksumMismatch, FilestoreError, Forbidden, Unauthorized, Unavailable
-from coordinator.model.records import PROJECT_FILE, ContentRecord, Manifest, UploadRecord
-from coordinator.model.replica_records import KnownReplica
-from coordinator.model.time_limits import bounded_s, failing, moved
-from coordinator.protocol.commands import CompleteUpload
-from coordinator.protocol.queries import GetUpload, KnownReplicas
-from node.archive.manifest import read_manifest
+from metadata.archive.manifest import read_manifest
+from metadata.model.records import PROJECT_FILE, ContentRecord, Manifest, UploadRecord
+from metadata.model.replica_records import KnownReplica
+from metadata.protocol.commands import CompleteUpload
+from metadata.protocol.queries import GetUpload, KnownReplicas
 from node.peer.client import PeerFailed
 from node.storage.blobs import BlobStore
 from node.storage.damage import verify_blob
 from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
-from node.uploads.context import UploadContext
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
 from node.uploads.progress import SMALL_BYTES
+from node.uploads.services import NodeServices
+from runtime.time_limits import bounded_s, failing, moved
 
 RETAIN_TIMEOUT_S: Final = 5.0  # see RETAIN_S of node/custody/collect.py
 LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose completion it has refused
@@ -120,7 +120,7 @@ async def _check_finished(holder: UploadHolder, sha256: str) -> None:
         await holder.drop_lost(error)
 
 
-async def _manifest(services: UploadContext, record: UploadRecord, sha256: str) -> Manifest | None:
+async def _manifest(services: NodeServices, record: UploadRecord, sha256: str) -> Manifest | None:
     """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
     if record.kind != PROJECT_FILE:
         return None
@@ -136,7 +136,7 @@ def _read_manifest(blobs: BlobStore, sha256: str) -> Manifest:
         return read_manifest(blob.fd, blob.size_bytes)
 
 
-async def record_completion(services: UploadContext, command: CompleteUpload) -> ContentRecord:
+async def record_completion(services: NodeServices, command: CompleteUpload) -> ContentRecord:
     """What the log makes of it.
 
     One that names a replica which is about to be dropped, or is gone since it was seen, is refused: then all
@@ -152,7 +152,7 @@ async def record_completion(services: UploadContext, command: CompleteUpload) ->
     return await metadata.propose(again, ContentRecord)
 
 
-async def _look_again(services: UploadContext, command: CompleteUpload) -> CompleteUpload | None:
+async def _look_again(services: NodeServices, command: CompleteUpload) -> CompleteUpload | None:
     """The completion by what the nodes hold now; None when this node does not hold the upload any more.
 
     A node that is to drop its replica is asked to retain it, or to drop it now. One of an older version, or
@@ -173,19 +173,19 @@ async def _look_again(services: UploadContext, command: CompleteUpload) -> Compl
     return msgspec.structs.replace(command, replicas=replicas, as_of=record.as_of)
 
 
-async def _marked_for_deletion(services: UploadContext, sha256: str, node_ids: Sequence[str]) -> list[str]:
+async def _marked_for_deletion(services: NodeServices, sha256: str, node_ids: Sequence[str]) -> list[str]:
     """Those of these nodes that shall drop the blob. Raises FilestoreError when the log cannot be asked."""
     asked = await asyncio.gather(*(_is_marked(services, sha256, node_id) for node_id in node_ids))
     return [node_id for node_id, is_marked in zip(node_ids, asked, strict=True) if is_marked]
 
 
-async def _is_marked(services: UploadContext, sha256: str, node_id: str) -> bool:
+async def _is_marked(services: NodeServices, sha256: str, node_id: str) -> bool:
     query = KnownReplicas(node_id=node_id, sha256s=[sha256])
     known = await services.api.metadata.read(query, list[KnownReplica], timeout_s=LOOK_AGAIN_S)
     return any(replica.state == "doomed" for replica in known)
 
 
-async def _retain(services: UploadContext, sha256: str, node_id: str) -> None:
+async def _retain(services: NodeServices, sha256: str, node_id: str) -> None:
     path, facts = f"/blobs/{sha256}/retain", {"sha256": sha256, "holder": node_id}
     try:
         async with asyncio.timeout(bounded_s(2 * RETAIN_TIMEOUT_S)):

@@ -31,15 +31,15 @@ from ca.errors import (
     RangeNotSatisfiable,
     Unavailable,
 )
-from coordinator.http.app import ClientGone, body_batches, body_chunks, request_id
-from coordinator.http.rate_limits import BodyPace
-from coordinator.http.request_body import waits_to_go_on
-from coordinator.http.web_access import CLIENT_ADDRESS, client_address
-from coordinator.model.time_limits import PATIENCE_S, moved
 from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed, pieces
-from node.uploads.context import UploadContext
+from node.uploads.services import NodeServices
 from node.uploads.takeover import is_reachable
+from runtime.time_limits import PATIENCE_S, moved
+from web.app import ClientGone, body_batches, body_chunks, request_id
+from web.rate_limits import BodyPace
+from web.request_body import waits_to_go_on
+from web.web_access import CLIENT_ADDRESS, client_address
 
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
@@ -83,13 +83,13 @@ class HolderAddress:
     is_reachable: Callable[[], Awaitable[bool]] | None = None
 
 
-def node_holding(services: UploadContext, node_id: str) -> HolderAddress:
+def node_holding(services: NodeServices, node_id: str) -> HolderAddress:
     """Another node."""
     request = partial(services.peers.request, node_id)
     return HolderAddress(f"Node {node_id}", PASSED_ON, request, partial(is_reachable, services, node_id))
 
 
-def worker_holding(services: UploadContext, file_uuid: str) -> HolderAddress | None:
+def worker_holding(services: NodeServices, file_uuid: str) -> HolderAddress | None:
     """The worker of this node that an upload belongs to; None when it is this process."""
     owner = services.siblings.owner(file_uuid)
     if owner is None:

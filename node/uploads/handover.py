@@ -6,23 +6,33 @@ which one is sent it before it joins. Where nothing is acknowledged yet all of t
 lies at the old holder stays a copy of what is acknowledged until the upload ends.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 
-from coordinator.model.records import Caller, UploadRecord
-from coordinator.protocol.commands import RecordProgress
-from node.uploads.context import UploadContext
-from node.uploads.room import roomy_nodes
+from aiohttp import web
+
+from ca.errors import FilestoreError, Unavailable
+from metadata.model.records import Caller, UploadRecord
+from metadata.protocol.commands import RecordProgress
+from node.peer.client import PeerClient, PeerFailed
+from node.uploads.services import NODE, NodeServices
 from node.uploads.takeover import propose_takeover, who_has_prefix
+from runtime.time_limits import bounded_s
 
 SENT_BYTES_MAX = 4 << 30  # the client waits for it, and nobody else can write: a minute or so
 UNKNOWN_BYTES = 4 << 20  # of room, for an upload that may have any size: who has most comes first
+ASKED_MAX = 32  # nodes, for one upload
+ANSWER_TIMEOUT_S = 3.0
+ROOM_HEADER = "Filestore-Room-Bytes"
+_PATH = "/room"
 
 _log = logging.getLogger(__name__)
 
 
 async def hand_over(
-    services: UploadContext,
+    services: NodeServices,
     caller: Caller,
     record: UploadRecord,
     send_to: Callable[[str], Awaitable[bool]],
@@ -57,13 +67,13 @@ async def hand_over(
     return ""
 
 
-def known_nodes(services: UploadContext, node_ids: Sequence[str]) -> list[str]:
+def known_nodes(services: NodeServices, node_ids: Sequence[str]) -> list[str]:
     """Those of these nodes that were not removed, as far as this node knows, in their order."""
     return [node_id for node_id in node_ids if services.api.view.node(node_id) is not None]
 
 
 async def _place(
-    services: UploadContext,
+    services: NodeServices,
     caller: Caller,
     record: UploadRecord,
     chosen: Sequence[str],
@@ -84,3 +94,48 @@ async def _place(
         return ""  # it has ended meanwhile
     await propose_takeover(services, caller, placed, chosen[0])
     return chosen[0]
+
+
+async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: int) -> list[str]:
+    """Those of the first ASKED_MAX of these nodes that have room for so many bytes, most room first.
+
+    The nodes are asked when it is needed, so that each answers with what its disk takes in this moment;
+    heartbeats are a second old and tell the coordinators only.
+
+    Nodes of older versions do not tell, and count as full.
+    """
+    asked = list(node_ids)[:ASKED_MAX]
+    asked = [node_id for node_id in asked if node_id not in peers.silent] or asked
+    rooms = await asyncio.gather(*(_room_of(peers, node_id) for node_id in asked))
+    found = [(-room, node_id) for room, node_id in zip(rooms, asked, strict=True) if room > size_bytes]
+    return [node_id for _, node_id in sorted(found)]
+
+
+def room_routes() -> list[web.RouteDef]:
+    """What others ask here; who may is decided by `node/peerapi/admission.py`."""
+    return [web.head(_PATH, _tell_room)]
+
+
+async def _room_of(peers: PeerClient, node_id: str) -> int:
+    if not (within_s := bounded_s(ANSWER_TIMEOUT_S)):
+        return 0
+    with suppress(PeerFailed, ValueError):
+        async with peers.ask(node_id, "HEAD", _PATH, within_s=within_s) as answer:
+            return int(answer.headers.get(ROOM_HEADER, "0"))
+    return 0
+
+
+async def _tell_room(request: web.Request) -> web.Response:
+    """204 with the bytes that uploads may take of this disk: none if it cannot be written to now.
+
+    503 where it hangs: whoever asks waits for that to end, and not for this node.
+    """
+    services, found_bytes = request.app[NODE], 0
+    try:
+        await services.disk.run(services.blobs.probe)
+        found_bytes = await services.disk.run(services.blobs.room_bytes)
+    except TimeoutError as error:
+        raise Unavailable("The disk of this node hangs.", retry_after_s=5) from error
+    except (FilestoreError, OSError):
+        pass
+    return web.Response(status=204, headers={ROOM_HEADER: str(max(found_bytes, 0))})

@@ -24,18 +24,17 @@ from ca.errors import (
     Unauthorized,
     Unavailable,
 )
-from coordinator.model.records import VM, Caller, UploadRecord
-from coordinator.model.time_limits import moved
-from node.staging.opening import opened_in_steps
+from metadata.model.records import VM, Caller, UploadRecord
+from node.staging.resumed_hash import opened_in_steps
 from node.staging.upload_file import Unreadable, UploadFile
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.uploads.chain_link import LinkTerms
-from node.uploads.context import UploadContext
 from node.uploads.handover import hand_over
 from node.uploads.progress import UploadProgress
-from node.uploads.recorded import Overtaken, RecordedUpload
-from node.uploads.reserving import NO_ROOM
+from node.uploads.recorded import NO_ROOM, Overtaken, RecordedUpload
+from node.uploads.services import NodeServices
 from node.uploads.takeover import give_up, own_prefix
+from runtime.time_limits import moved
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
@@ -48,7 +47,7 @@ class UploadHolder:
     `whole_copies` are the members that have all bytes durably, after `settle`.
     """
 
-    def __init__(self, services: UploadContext, caller: Caller, record: UploadRecord) -> None:
+    def __init__(self, services: NodeServices, caller: Caller, record: UploadRecord) -> None:
         self.services, self.caller = services, caller
         self.whole_copies: list[str] = []
         self._file: UploadFile | None = None

@@ -1,10 +1,11 @@
-"""Which link to an upload is the newest, as a member knows it: an older one must not undo what that brought.
+"""Which link to an upload is the newest, as a member knows it. Shared by both ends of a link.
 
-A node in the middle of a chain that stood still may lay its link when the holder has long linked around it,
-and would have the member go back below what the holder has counted since. So the holder numbers its links;
-the number travels on along the chain, and a member refuses what is lower than the highest it has seen. The
-numbers are those of one run of the holder's process. Within an epoch of the log the holder is one node, so a
-run that another one followed is over. No I/O here; forgotten with the process.
+An older one must not undo what that brought. A node in the middle of a chain that stood still may lay its
+link when the holder has long linked around it, and would have the member go back below what the holder has
+counted since. So the holder numbers its links; the number travels on along the chain, and a member refuses
+what is lower than the highest it has seen. The numbers are those of one run of the holder's process. Within
+an epoch of the log the holder is one node, so a run that another one followed is over. No I/O here;
+forgotten with the process.
 
 A member that was restarted knows no number any more, and has bytes of this epoch that the holder may have
 counted. It takes no link then but from the holder itself, whose older links ended with their connections.

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ca.errors import InsufficientStorage, Unavailable
-from coordinator.model.records import VM
+from metadata.model.records import VM
 from node.staging.upload_file import UploadFile
 from node.uploads.chain import BEHIND_BYTES_MAX, Chain
 from node.uploads.chain_link import MARK_BYTES, LinkSource, LinkTerms
-from node.uploads.context import UploadContext
 from node.uploads.handover import known_nodes
-from node.uploads.recorded import RecordedUpload
-from node.uploads.reserving import RESERVED_AHEAD_BYTES, reserve_ahead, reserved_stop
+from node.uploads.recorded import RESERVED_AHEAD_BYTES, RecordedUpload, reserve_ahead, reserved_stop
+from node.uploads.services import NodeServices
 
 SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
 REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about
@@ -36,7 +35,7 @@ def is_report_due(new_bytes: int, since_s: float) -> bool:
 class UploadProgress:
     """What the members and the log get of one upload. Begins with the first bytes; `end` it."""
 
-    def __init__(self, services: UploadContext, recorded: RecordedUpload) -> None:
+    def __init__(self, services: NodeServices, recorded: RecordedUpload) -> None:
         self._services, self._recorded = services, recorded
         self._loop = asyncio.get_running_loop()
         self._source: LinkSource | None = None

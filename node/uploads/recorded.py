@@ -4,12 +4,27 @@ Every command names the epoch in which the holder knows the upload. The log refu
 an answer counts only while it names this node as the holder.
 """
 
-from ca.errors import Conflict, Forbidden, InvalidRequest, Unauthorized, Unavailable
-from coordinator.model.records import Caller, UploadRecord
-from coordinator.model.time_limits import moved
-from coordinator.protocol.commands import DeclareSize, RecordProgress, RewindUpload
-from node.uploads.context import UploadContext
-from node.uploads.reserving import NO_ROOM
+from collections.abc import Awaitable, Callable
+
+from msgspec import UNSET
+
+from ca.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    PayloadTooLarge,
+    RateLimited,
+    Unauthorized,
+    Unavailable,
+)
+from metadata.model.records import Caller, UploadRecord
+from metadata.protocol.commands import DeclareSize, RecordProgress, RewindUpload
+from node.uploads.services import NodeServices
+from runtime.time_limits import moved
+from web.headers.ranges import SIZE_BYTES_MAX
+
+RESERVED_AHEAD_BYTES = 16 << 20  # for a body that does not tell its length
+NO_ROOM = (PayloadTooLarge, RateLimited)  # what the log says when the quota has no room for more, or not yet
 
 
 class Overtaken(Exception):
@@ -22,7 +37,7 @@ class RecordedUpload:
     A report of it may have got no answer.
     """
 
-    def __init__(self, services: UploadContext, caller: Caller, record: UploadRecord) -> None:
+    def __init__(self, services: NodeServices, caller: Caller, record: UploadRecord) -> None:
         self.record = record
         self.proposed_offset = record.offset_bytes
         self._services, self._caller = services, caller
@@ -85,3 +100,22 @@ class RecordedUpload:
             raise Overtaken("the upload has ended, or another node holds it")
         moved()
         self.record = record
+
+
+def reserved_stop(record: UploadRecord) -> int:
+    """Up to where there may be bytes of the upload on several nodes; SIZE_BYTES_MAX without a bound."""
+    if record.size_bytes is not None or record.reserved_bytes is UNSET:
+        return SIZE_BYTES_MAX
+    return record.reserved_bytes
+
+
+async def reserve_ahead(reserve: Callable[[int], Awaitable[None]], offset: int) -> None:
+    """Reserve quota for more bytes than came; for those that came if the bucket is nearly full.
+
+    The log itself reserves a declared size. If nobody declared one, the holder reserves before other nodes
+    get bytes. Raises NO_ROOM.
+    """
+    try:
+        await reserve(min(offset + RESERVED_AHEAD_BYTES, SIZE_BYTES_MAX))
+    except NO_ROOM:
+        await reserve(offset)

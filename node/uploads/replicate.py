@@ -16,11 +16,10 @@ from contextlib import aclosing
 from typing import Any
 
 from ca.errors import Unavailable
-from coordinator.model.records import HEALTHY, BlobRecord
-from coordinator.model.time_limits import PATIENCE_S, SPARE_S, bounded_s, is_client_waiting, moved
-from coordinator.protocol.queries import FindBlob
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.view import View
+from metadata.model.records import HEALTHY, BlobRecord
+from metadata.protocol.queries import FindBlob
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.view import View
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.client import STALL_TIMEOUT_S, PeerClient, PeerFailed
@@ -30,6 +29,7 @@ from node.storage.blobs import BlobStore
 from node.storage.damage import remove_from_service
 from node.storage.segments import BlobDamaged, FinishedBlob
 from node.uploads.chain_link import LinkTerms
+from runtime.time_limits import PATIENCE_S, SPARE_S, bounded_s, is_client_waiting, moved
 
 ASK_TIMEOUT_S = 5.0  # for a peer to say whether it holds a blob: it opens two files
 SYNC_S = 10.0  # after its last byte: a peer has at most 64 MiB left to sync, on a slow disk

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from ca.errors import FilestoreError
-from coordinator.model.records import PROJECT_FILE, VM, Caller, ContentRecord, Manifest, UploadRecord
-from coordinator.model.time_limits import SPARE_S, bounded_s, moved
-from coordinator.protocol.commands import CompleteUpload, StoredContent
-from node.archive.manifest import manifest_at_once, read_manifest
+from metadata.archive.manifest import manifest_at_once, read_manifest
+from metadata.model.records import PROJECT_FILE, VM, Caller, ContentRecord, Manifest, UploadRecord
+from metadata.protocol.commands import CompleteUpload, StoredContent
 from node.packs.store import BLOB_BYTES_MAX
 from node.storage.packed_blobs import in_memory
 from node.storage.segments import FinishedBlob
 from node.uploads.completion import record_completion
-from node.uploads.context import UploadContext
+from node.uploads.services import NodeServices
+from runtime.time_limits import SPARE_S, bounded_s, moved
 
 SMALL_CONTENT_BYTES: Final = BLOB_BYTES_MAX
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 async def complete_small(
-    services: UploadContext,
+    services: NodeServices,
     caller: Caller,
     record: UploadRecord,
     content: bytes,
@@ -64,7 +64,7 @@ async def complete_small(
 
 
 async def store_small(
-    services: UploadContext,
+    services: NodeServices,
     kind: str,
     placement: Sequence[str],
     content: bytes,
@@ -88,7 +88,7 @@ async def store_small(
 
 
 async def _stored(
-    services: UploadContext, placement: Sequence[str], blob: FinishedBlob, content: bytes
+    services: NodeServices, placement: Sequence[str], blob: FinishedBlob, content: bytes
 ) -> list[str]:
     """The nodes that hold the blob durably now, this one first; at least the write quorum.
 
@@ -115,7 +115,7 @@ async def _stored(
     return await services.replication.spread(blob, placement, made=made)
 
 
-async def _manifest(services: UploadContext, content: bytes) -> Manifest | None:
+async def _manifest(services: NodeServices, content: bytes) -> Manifest | None:
     """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
     if (manifest := manifest_at_once(content)) is not None:
         return manifest

@@ -1,9 +1,10 @@
-"""Upload directories whose upload has ended: expired, given up, deleted, or finished before a crash.
+"""Removes the directories of uploads that have ended. Apart from requests: a task of its own.
 
-The log is asked first, in bounded questions; what is in use now is left alone whatever it says. Each worker
-of a node sweeps the uploads that belong to it: only it knows whether they are in use; and only it can seal
-the pack that it appends to, which custody then rewrites. What the disk does not
-let go is passed over (`node/diskio/unusable_paths.py`), and tried again each time.
+They expired, were given up or deleted, or finished before a crash. The log is asked first, in bounded
+questions; what is in use now is left alone whatever it says. Each worker of a node sweeps the uploads that
+belong to it: only it knows whether they are in use; and only it can seal the pack that it appends to, which
+custody then rewrites. What the disk does not let go is passed over (`node/diskio/unusable_paths.py`), and
+tried again each time.
 """
 
 import asyncio
@@ -11,13 +12,13 @@ import logging
 import time
 
 from ca.errors import FilestoreError, Unavailable, UploadLocked
-from coordinator.protocol.queries import LiveUploads
+from metadata.protocol.queries import LiveUploads
 from node.diskio.unusable_paths import WORK
 from node.storage.blob_files import INCOMING
 from node.storage.damage import retry_quarantine
 from node.storage.leftovers import AREA
 from node.storage.quarantine import Quarantine
-from node.uploads.context import UploadContext
+from node.uploads.services import NodeServices
 
 SWEEP_S = 60.0
 QUESTION_IDS_MAX = 500  # what one LiveUploads query takes
@@ -26,7 +27,7 @@ STALE_S = 3600.0  # half-written things that nobody has written to: a process th
 _log = logging.getLogger(__name__)
 
 
-async def keep_swept(services: UploadContext) -> None:
+async def keep_swept(services: NodeServices) -> None:
     """Sweep at start and each minute, for ever."""
     while True:
         try:
@@ -44,7 +45,7 @@ async def keep_swept(services: UploadContext) -> None:
         await asyncio.sleep(SWEEP_S)
 
 
-async def sweep(services: UploadContext) -> int:
+async def sweep(services: NodeServices) -> int:
     """Discard what no live upload needs; how many. Raises FilestoreError when the log cannot be asked."""
     listed = await services.disk.run(services.uploads.list_uuids)
     present = [file_uuid for file_uuid in listed if services.siblings.owner(file_uuid) is None]
@@ -58,7 +59,7 @@ async def sweep(services: UploadContext) -> int:
     return discarded
 
 
-async def _discard(services: UploadContext, file_uuid: str) -> bool:
+async def _discard(services: NodeServices, file_uuid: str) -> bool:
     """Under the lock that requests take, so that none begins to write what goes away."""
     if services.locks.is_locked(file_uuid):
         return False

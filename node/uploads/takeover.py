@@ -19,16 +19,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
-from coordinator.model.records import Caller, UploadRecord
-from coordinator.model.time_limits import bounded_s, moved
-from coordinator.protocol.commands import RestartUpload, TakeOverUpload
-from coordinator.protocol.queries import GetUpload
+from metadata.model.records import Caller, UploadRecord
+from metadata.protocol.commands import RestartUpload, TakeOverUpload
+from metadata.protocol.queries import GetUpload
 from node.peer.client import PeerFailed
-from node.staging.opening import STEP_BYTES
+from node.staging.resumed_hash import STEP_BYTES
 from node.staging.upload_store import QUICK_BYTES
 from node.storage.segments import SegmentHasher
 from node.uploads.chain_link import SHA256_HEADER
-from node.uploads.context import UploadContext
+from node.uploads.services import NodeServices
+from runtime.time_limits import bounded_s, moved
 
 TAKEOVER_S = 8.0  # for the leader to miss the holder, and for members to answer; less for a client
 RETRY_S = 0.5
@@ -38,7 +38,7 @@ SILENT_PROBE_S = 1.0  # for one that did not answer lately
 _log = logging.getLogger(__name__)
 
 
-async def is_reachable(services: UploadContext, node_id: str) -> bool:
+async def is_reachable(services: NodeServices, node_id: str) -> bool:
     """Whether the node answers on its peer port now, and can go on with what it holds."""
     probe_s = SILENT_PROBE_S if node_id in services.peers.silent else PROBE_S
     try:
@@ -50,7 +50,7 @@ async def is_reachable(services: UploadContext, node_id: str) -> bool:
         return False
 
 
-async def take_over(services: UploadContext, caller: Caller, record: UploadRecord) -> UploadRecord:
+async def take_over(services: NodeServices, caller: Caller, record: UploadRecord) -> UploadRecord:
     """The upload with a holder that lives: a new one, or the old one after all.
 
     It is begun anew if its bytes are gone.
@@ -84,7 +84,7 @@ async def take_over(services: UploadContext, caller: Caller, record: UploadRecor
 
 
 async def begin_anew_if_lost(
-    services: UploadContext, caller: Caller, record: UploadRecord
+    services: NodeServices, caller: Caller, record: UploadRecord
 ) -> UploadRecord | None:
     """The upload as it begins anew; None where somebody has, or may have, what is acknowledged of it.
 
@@ -119,7 +119,7 @@ async def begin_anew_if_lost(
     return begun
 
 
-async def give_up(services: UploadContext, caller: Caller, record: UploadRecord) -> bool:
+async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) -> bool:
     """This node, the holder, has lost bytes: whether another one holds the upload now.
 
     Raises Unavailable when none says that it has them, and nodes that may have them do not answer.
@@ -136,7 +136,7 @@ async def give_up(services: UploadContext, caller: Caller, record: UploadRecord)
 
 
 async def propose_takeover(
-    services: UploadContext, caller: Caller, record: UploadRecord, successor: str
+    services: NodeServices, caller: Caller, record: UploadRecord, successor: str
 ) -> UploadRecord:
     """The upload as another node of the placement holds it. Raises Conflict, and what the log refuses."""
     command = TakeOverUpload(
@@ -155,7 +155,7 @@ async def propose_takeover(
 
 
 async def who_has_prefix(
-    services: UploadContext, node_ids: Sequence[str], record: UploadRecord
+    services: NodeServices, node_ids: Sequence[str], record: UploadRecord
 ) -> tuple[str, bool]:
     """The first of these nodes that says it has the acknowledged bytes, "" if none does.
 
@@ -177,7 +177,7 @@ async def who_has_prefix(
             await asyncio.wait(pending)
 
 
-async def has_prefix(services: UploadContext, node_id: str, record: UploadRecord) -> bool | None:
+async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord) -> bool | None:
     """Whether the node has the acknowledged bytes, as one that was removed has not.
 
     It is None when the node does not say, within PROBE_S: one that has to read much of them says so when it
@@ -205,7 +205,7 @@ async def has_prefix(services: UploadContext, node_id: str, record: UploadRecord
         return None if await _is_member(services, node_id) else False
 
 
-async def own_prefix(services: UploadContext, file_uuid: str, stop: int) -> str:
+async def own_prefix(services: NodeServices, file_uuid: str, stop: int) -> str:
     """The sha256 of the first `stop` bytes as this node has them.
 
     Raises NotFound when it has fewer; Unavailable while they are still being read, see
@@ -228,12 +228,12 @@ async def own_prefix(services: UploadContext, file_uuid: str, stop: int) -> str:
     return sha256
 
 
-async def _successor(services: UploadContext, record: UploadRecord) -> str:
+async def _successor(services: NodeServices, record: UploadRecord) -> str:
     """A node of the placement that has the acknowledged bytes, "" when none says so."""
     return (await who_has_prefix(services, record.placement[1:], record))[0]
 
 
-async def _is_member(services: UploadContext, node_id: str) -> bool:
+async def _is_member(services: NodeServices, node_id: str) -> bool:
     """Whether it has joined, as far as can be told now: our view may be of before that."""
     if services.api.view.node(node_id) is not None:
         return True

@@ -18,17 +18,17 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
-from coordinator.model.bounds import Count, Text
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
-from node.http.ranges import SIZE_BYTES_MAX
 from node.peer.client import PeerClient, PeerFailed, pieces
 from node.peer.range_fetch import Pace
-from node.staging.opening import STEP_BYTES, opened_in_steps
+from node.staging.resumed_hash import STEP_BYTES, opened_in_steps
 from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.storage.segments import SegmentHasher
 from node.uploads.write_locks import UploadLocks
+from runtime.bounds import Count, Text
+from web.headers.ranges import SIZE_BYTES_MAX
 
 ANSWER_S: Final = 20.0
 LINGER_S: Final = 60.0

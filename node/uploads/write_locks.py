@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ca.errors import RateLimited, UploadLocked
-from coordinator.model.time_limits import bounded_s
+from runtime.time_limits import bounded_s
 
 TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
 WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of those that it can take

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import aiohttp
 
-from coordinator.http.listener import BACKLOG
-from node.base.identifiers import is_uuid
+from metadata.model.identifiers import is_uuid
 from node.peer.client import (
     CONNECTIONS_MAX,
     READ_BUFFER_BYTES,
@@ -27,6 +26,7 @@ from node.peer.client import (
     open_request,
 )
 from node.peer.request_body import Piece
+from web.listener import BACKLOG
 
 WORKERS_MAX = 64
 PAUSE_S = 0.05  # before a worker that did not listen is tried again

@@ -18,7 +18,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
-from coordinator.runtime import logs
+from runtime import logs
 
 DRAIN: Final = b"drain\n"
 RELOAD: Final = b"reload\n"

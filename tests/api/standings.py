@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any, Final
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.api.expectations import KINDS, Person, grant, person
 from tests.cluster.harness import REQUEST_TIMEOUT_S, Answer, Cluster
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.api.expectations import NOBODY, TIME, check_refused, check_shape, create, person, store
 from tests.cluster.harness import Cluster
 

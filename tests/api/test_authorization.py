@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
+from api.documentation import Documentation
+from api.routes import METADATA
+from api.spec.operation import Operation
 from ca.certificates import new_root
-from node.api.documentation import Documentation
-from node.api.routes import METADATA
-from node.api.spec.operation import Operation
 from node.content.routes import OPERATIONS as CONTENT
 from tests.api.expectations import DEFAULT_BUCKET, KINDS, NOBODY, grant
 from tests.api.standings import ADMIN, DISABLED, STANDINGS, KeptConnections, Level, World

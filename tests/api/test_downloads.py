@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.http.rate_limits import PUBLIC_TOKENS_BURST
 from tests.cluster.harness import API, Cluster
+from web.rate_limits import PUBLIC_TOKENS_BURST
 
 CONTENT = os.urandom(100_000)
 ETAG = f'"{hashlib.sha256(CONTENT).hexdigest()}"'

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ca.errors import CATALOGUE
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.api.expectations import KINDS, NOBODY, check_refused, create, person, store, unique
 from tests.cluster.harness import STRANGERS, Answer, Cluster
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.api.expectations import JOB_RUN, NOBODY, check_refused, check_shape, pages, person
 from tests.cluster.harness import Answer, Cluster
 

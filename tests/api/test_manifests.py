@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from node.archive.zip_reader import ENTRIES_MAX
+from metadata.archive.zip_reader import ENTRIES_MAX
 from tests.cluster.harness import Cluster
 
 MD5 = "8d3612fe22b1a7dec118010e17e29411"

@@ -11,20 +11,20 @@ from aiohttp import web
 from openapi_spec_validator import validate
 from prometheus_client import CollectorRegistry
 
+from api.console.routes import console_routes
+from api.documentation import DOCUMENT_PATH, packaged_file
+from api.spec.openapi import TAGS
 from ca.errors import CATALOGUE
-from coordinator.console.routes import console_routes
-from coordinator.http.cors import ConsoleMembers
-from coordinator.http.web_access import WebAccess
-from coordinator.runtime.metrics import Metrics
 from coordinator.server import Shell
 from deploy import coordinator_api
 from node import listeners
-from node.api.documentation import DOCUMENT_PATH, packaged_file
-from node.api.spec.openapi import TAGS
 from node.base.metrics import NodeMetrics
-from node.services import NodeServices
+from node.uploads.services import NodeServices
+from runtime.metrics import Metrics
 from tests.api.promises import ENDPOINTS, Fields
 from tests.cluster.harness import Cluster
+from web.cors import ConsoleMembers
+from web.web_access import WebAccess
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 FIELD_NAME = re.compile(r"[a-z][a-z0-9_]*")

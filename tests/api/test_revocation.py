@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.api.expectations import Person, check_refused, create, grant, person, store, unique
 from tests.cluster.harness import Answer, Cluster
 

@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 
 from ca.errors import CATALOGUE, FilestoreError, OffsetMismatch, RangeNotSatisfiable
-from coordinator.http.app import Listener, body_chunks, json_response, new_application, read_json, serve
-from coordinator.http.rate_limits import RequestTimeouts
-from coordinator.runtime.metrics import Metrics
+from runtime.metrics import Metrics
+from web.app import Listener, body_chunks, json_response, new_application, read_json, serve
+from web.rate_limits import RequestTimeouts
 
 HOST = b"Host: test\r\n"
 PUT = b"PUT /content HTTP/1.1\r\n" + HOST

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from deploy.dev.processes import LOOPBACK, wait_until
+from deploy.processes import LOOPBACK, wait_until
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.browser.chromium import Page
 
 # Address, and what is on the page once it has loaded. `{project}` and `{bucket}` are ids of what a test made.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.browser.chromium import Browser, Page
 from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
 from tests.browser.console_world import IMAGE, project_archive

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.cluster import Member
-from node.api.documentation import DOCUMENT_PATH
+from api.documentation import DOCUMENT_PATH
+from deploy.dev_cluster import Member
 from tests.browser.chromium import Page
 from tests.cluster.harness import Cluster
 

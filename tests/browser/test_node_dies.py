@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.browser.chromium import Browser, Page
 from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
 from tests.browser.test_console_day import dropped, percent_of, slow, state_of

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.browser import axe
 from tests.browser.chromium import Page
 from tests.browser.console_pages import QUIET, faults, open_console, show, sign_in

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.browser.chromium import Browser, Page
 from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
 from tests.browser.test_console_day import dropped, percent_of, slow, state_of

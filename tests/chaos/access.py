@@ -16,14 +16,14 @@ from ca.identity import Identity, Role
 from ca.jointoken import JoinToken, new_join_token, secret_digest
 from ca.keys import new_key
 from ca.tls import Credential
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.records import Caller, CoordinatorRecord, JoinTokenRecord, NodeRecord
-from coordinator.protocol.calls import HeartbeatCall, JoinCall
-from coordinator.protocol.commands import AnnounceNode, CreateJoinToken
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.roster import Roster
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
+from metadata.model.records import Caller, CoordinatorRecord, JoinTokenRecord, NodeRecord
+from metadata.protocol.calls import HeartbeatCall, JoinCall
+from metadata.protocol.commands import AnnounceNode, CreateJoinToken
+from metadata.protocol.rules import RULES
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.roster import Roster
+from metadata.rpc.tls_contexts import MemberContexts
 from tests.chaos.members import CLUSTER_NAME
 
 NODE_ID = "clients"

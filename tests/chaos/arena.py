@@ -11,11 +11,11 @@ from typing import Any
 
 import aiohttp
 
-from coordinator.model.records import Caller
-from coordinator.protocol.calls import CoordinatorStatus
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.roster import Roster
-from deploy.dev.processes import LOOPBACK, free_ports
+from deploy.processes import LOOPBACK, free_ports
+from metadata.model.records import Caller
+from metadata.protocol.calls import CoordinatorStatus
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.roster import Roster
 from tests.chaos.access import Access, join
 from tests.chaos.clients import Client, Workload
 from tests.chaos.contents import Contents, session

@@ -17,15 +17,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from ca.errors import FilestoreError, InsufficientStorage, InvalidRequest, NotFound, Unavailable
-from coordinator.model.records import (
-    Caller,
-    ProjectFilePage,
-    ProjectFileRecord,
-    UploadRecord,
-)
-from coordinator.protocol.commands import CreateProjectFile, DeleteFile, UpdateProjectFile
-from coordinator.protocol.queries import GetProjectFile, ListProjectFiles
-from coordinator.rpc.client import MetadataClient
+from metadata.model.records import Caller, ProjectFilePage, ProjectFileRecord, UploadRecord
+from metadata.protocol.commands import CreateProjectFile, DeleteFile, UpdateProjectFile
+from metadata.protocol.queries import GetProjectFile, ListProjectFiles
+from metadata.rpc.client import MetadataClient
 from tests.history import Operation
 from tests.history_records import Kind, Outcome, Value
 from tests.unit import state

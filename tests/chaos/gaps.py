@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.protocol.calls import CALL_TIMEOUT_S
-from coordinator.rpc.client import MetadataClient
+from metadata.protocol.calls import CALL_TIMEOUT_S
+from metadata.rpc.client import MetadataClient
 from tests.chaos.clients import Client, Workload
 
 AIM_S = 2.5  # neither writes nor reads should wait for longer, whatever one fault it is

@@ -12,11 +12,11 @@ from pathlib import Path
 from ca.secretfiles import read_secret
 from coordinator.admin import setup
 from coordinator.admin.authority import SigningAuthority
-from coordinator.model.clock import now_ms
-from coordinator.model.records import CoordinatorRecord
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_store import Store
-from deploy.dev.processes import OURS
+from deploy.processes import OURS
+from metadata.model.records import CoordinatorRecord
+from runtime.clock import now_ms
 from tests.cluster.clocks import Clocks
 
 CLUSTER_NAME = "chaos"

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from coordinator.admin import setup
-from coordinator.model.records import ClusterView
-from coordinator.protocol.queries import GetView
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
+from metadata.model.records import ClusterView
+from metadata.protocol.queries import GetView
 from tests.chaos.arena import POLL_S, Arena, new_member, pinned_client
 from tests.chaos.members import Member
 

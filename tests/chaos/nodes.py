@@ -5,7 +5,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from coordinator.model.records import Caller
+from metadata.model.records import Caller
 from tests.chaos.access import Access, new_token, running
 from tests.chaos.members import REPLICAS, Member
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ca.errors import FilestoreError
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_store import Store, replay
 from tests.chaos.arena import POLL_S, Arena

@@ -8,9 +8,9 @@ two, by the right time; the one from within has just begun, and a clock that is 
 import asyncio
 
 from ca.errors import FilestoreError, Unauthorized, Unavailable
-from coordinator.model.records import Caller, UserRecord
-from coordinator.protocol.queries import GetUser
-from coordinator.rpc.view import HEARTBEAT_S
+from metadata.model.records import Caller, UserRecord
+from metadata.protocol.queries import GetUser
+from metadata.rpc.view import HEARTBEAT_S
 from tests.chaos.arena import CLOCK_BASE_S, POLL_S, Arena
 from tests.chaos.clients import Client
 from tests.chaos.members import Member

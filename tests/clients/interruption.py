@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.throttle import ThrottlingProxy
 
 BYTES_PER_S = 24 << 20

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.clients.restic_server import BASIC, Restic, ask, gateway, password_file, serving
 from tests.cluster.harness import Cluster, peak_memory_bytes
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import Child, free_ports, wait_until
+from deploy.processes import Child, free_ports, wait_until
 from tests.cluster.harness import API, Cluster
 from tests.cluster.test_metrics import families, value
 from tests.cluster.web_browser import HOST, STRANGER, Browser

@@ -13,7 +13,7 @@ import pytest
 from tusclient.client import TusClient
 from tusclient.exceptions import TusCommunicationError
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.clients.interruption import cut_after, downloading, run_client, uploading
 from tests.cluster.harness import API, Cluster, random_file
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from coordinator.admin.restore import write_snapshot
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.snapshot_store import SnapshotStore
 from tests.cluster.file_damage import DAMAGES as NODE_DAMAGES
 from tests.cluster.file_damage import Damage, named

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 
 ATTACH_TIMEOUT_S = 20.0
 DETACH_TIMEOUT_S = 20.0

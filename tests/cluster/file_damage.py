@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from node.base.identifiers import is_sha256
+from metadata.model.identifiers import is_sha256
 
 Damage = Callable[[random.Random, Path, Path | None], None]
 

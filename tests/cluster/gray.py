@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from node.content.sources import ANSWER_TIMEOUT_S
 from node.membership.disk_monitor import HANG_S, LOOK_S
 from node.membership.disk_monitor import PROBE_S as LOOK_AT_DISK_S

@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from ca.tls import client_context
-from deploy.dev.cluster import DevelopmentCluster, Member
-from deploy.dev.processes import free_ports, is_ready, last_line, stop_children, wait_until
+from deploy.dev_cluster import DevelopmentCluster, Member
+from deploy.processes import free_ports, is_ready, last_line, stop_children, wait_until
 from tests.blobs_on_disk import file_of, is_on
 
 FILESTORE = str(Path(sys.executable).with_name("filestore"))

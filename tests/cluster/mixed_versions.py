@@ -15,10 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator.machine.execution.rules import in_force
-from coordinator.runtime.config import CoordinatorFiles
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from coordinator.machine.execution.change import rules_in_force
+from coordinator.storage.config import CoordinatorFiles
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.previous_release import PreviousRelease
 
@@ -100,7 +100,7 @@ class MixedCluster(Cluster):
         found = set()
         for member in self.coordinators:
             with closing(sqlite3.connect(CoordinatorFiles(self.data(member)).state)) as db:
-                found.add(in_force(db))
+                found.add(rules_in_force(db))
         return found
 
 

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.harness import Cluster
 
 

@@ -17,11 +17,12 @@ from typing import Final
 
 import pytest
 
-from coordinator.machine.execution.rules import RULES
+from metadata.protocol.rules import RULES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".previous-release"
-RULES_FILE: Final = "coordinator/machine/execution/rules.py"
+# Where the rules lie, and where they lay before.
+RULES_FILES: Final = ("metadata/protocol/rules.py", "coordinator/machine/execution/rules.py")
 _NUMBER: Final = re.compile(r"^RULES: Final = (\d+)", re.MULTILINE)
 _INSTALL_S: Final = 600.0
 
@@ -36,7 +37,7 @@ class PreviousRelease:
 
 def previous_release() -> PreviousRelease:
     """Installed, if it is not yet. Skips the test where git or its history is missing."""
-    commit = _commit()
+    commit = previous_commit()
     directory = CACHE / commit
     CACHE.mkdir(exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
@@ -49,11 +50,11 @@ def previous_release() -> PreviousRelease:
     return PreviousRelease(commit, directory / ".venv" / "bin" / "filestore")
 
 
-def _commit() -> str:
+def previous_commit() -> str:
     """The parent of the commit that raised the rules to those of now, which is the last of those before."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("no git, or no history of this directory, to build the previous release from")
-    changed = _git("log", "--format=%H", r"-G^RULES: Final = ", "--", RULES_FILE).decode().split()
+    changed = _git("log", "--format=%H", r"-G^RULES: Final = ", "--", *RULES_FILES).decode().split()
     for commit in changed:
         if (_rules_at(commit), _rules_at(f"{commit}^")) == (RULES, RULES - 1):
             return _git("rev-parse", f"{commit}^").decode().strip()
@@ -62,11 +63,12 @@ def _commit() -> str:
 
 def _rules_at(commit: str) -> int:
     """The newest rules that the program of a commit knows; 0 where that cannot be told."""
-    shown = subprocess.run(
-        ["git", "show", f"{commit}:{RULES_FILE}"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    found = _NUMBER.search(shown.stdout)
-    return int(found[1]) if found else 0
+    for file in RULES_FILES:
+        command = ["git", "show", f"{commit}:{file}"]
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if found := _NUMBER.search(shown.stdout):
+            return int(found[1])
+    return 0
 
 
 def _unpack(commit: str, directory: Path) -> None:

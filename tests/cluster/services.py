@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ca.errors import Unavailable
-from deploy.dev.processes import Child, free_ports, wait_until
+from deploy.processes import Child, free_ports, wait_until
 from tests.cluster.harness import FILESTORE
 from tests.notify_socket import NotifySocket
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import free_ports, wait_until
+from deploy.processes import free_ports, wait_until
 from tests.cluster.harness import FILESTORE, run_filestore
 
 LINE = re.compile(r"filestore setup --join <<< '(FSS1\.[^']+)'")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.harness import Answer
 from tests.cluster.storm_contents import Upload, content
 from tests.cluster.upload_storm import DEAD_S, FROZEN_S, WAYS, Storm

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 
 BLOCK_BYTES: Final = 4096
 DIGEST_BYTES: Final = 32

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 
 READ_BYTES = 65536
 INTERRUPT = b"\x03"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_metrics import families, value
 

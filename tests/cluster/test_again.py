@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 
 AGE_S = 3600.0  # more than a node keeps what came just now

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.harness import Cluster
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from tests.chaos.faults import KINDS
 from tests.chaos.members import Member, set_up
 from tests.chaos.verdict import compare_states

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from coordinator.model.jobs import JOBS
 from filestore_client import AsyncClient, Client
 from filestore_client.base.errors import (
     Conflict,
@@ -22,6 +21,7 @@ from filestore_client.base.errors import (
     Unauthorized,
 )
 from filestore_client.base.records import Backup, Image, Project
+from metadata.model.jobs import JOBS
 from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster
 

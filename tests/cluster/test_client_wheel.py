@@ -27,7 +27,7 @@ import importlib.util, json, os, sys
 from importlib.metadata import distributions
 from filestore_client import Client
 
-names = ("ca", "coordinator", "node", "deploy", "uvloop")
+names = ("ca", "runtime", "web", "metadata", "api", "coordinator", "node", "deploy", "uvloop")
 others = [name for name in names if importlib.util.find_spec(name)]
 assert not others, others
 os.environ["FILESTORE_URL"] = sys.argv[1]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.runtime.config import CoordinatorFiles
-from deploy.dev.processes import wait_until
+from coordinator.storage.config import CoordinatorFiles
+from deploy.processes import wait_until
 from tests.cluster.clocks import library, set_clock
 from tests.cluster.harness import Cluster
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ca.certificates import new_root
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import FILESTORE, Cluster, random_file, run_filestore
 from tests.cluster.throttle import ThrottlingProxy
 

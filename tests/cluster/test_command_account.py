@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster import clocks
 from tests.cluster.command_output import Terminal, objects_in, refusal
 from tests.cluster.harness import FILESTORE, Cluster

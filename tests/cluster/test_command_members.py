@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.command_output import objects_in
 from tests.cluster.harness import FILESTORE, Cluster
 

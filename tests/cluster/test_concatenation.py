@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from node.content.concatenation import READ_BYTES
 from node.uploads.chain import BEHIND_BYTES_MAX
 from tests.blobs_on_disk import change_byte

@@ -17,8 +17,8 @@ import pytest
 
 from ca.errors import Unavailable
 from coordinator.storage import segment as form
-from deploy.dev.cluster import Member
-from deploy.dev.processes import is_ready, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import is_ready, wait_until
 from tests.cluster.coordinator_damage import (
     DAMAGES,
     IDENTITY,

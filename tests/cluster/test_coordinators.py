@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from ca.errors import Forbidden, Unauthorized
-from coordinator.model.records import CoordinatorRecord, HashReport
-from coordinator.protocol.commands import ReportHash
-from coordinator.rpc.roster import known_in
-from deploy.dev.cluster import Member
-from deploy.dev.processes import OURS, Child, free_ports, start_child, stop_children, wait_until
+from coordinator.member.snapshot_fetch import chunk_of
+from deploy.dev_cluster import Member
+from deploy.processes import OURS, Child, free_ports, start_child, stop_children, wait_until
+from metadata.model.records import CoordinatorRecord, HashReport
+from metadata.protocol.commands import ReportHash
+from metadata.rpc.roster import known_in
 from tests.cluster.harness import Cluster, run_filestore
 from tests.cluster.test_members import as_node, forged
 
@@ -231,7 +232,7 @@ async def test_node_gets_no_snapshot_and_changes_nothing_in_the_group(cluster: C
     report = ReportHash(coordinator_id=cluster.coordinators[0].id, log_index=1, digest="0" * 64)
     async with as_node(cluster, cluster.nodes[0]) as client:
         with pytest.raises(Forbidden):
-            await client.snapshot_chunk(cluster.coordinators[0].id, 1, 1, 0)
+            await chunk_of(client, cluster.coordinators[0].id, 1, 1, 0)
         with pytest.raises(Forbidden):
             await client.propose(report, HashReport)
         for caller in forged():

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ca.tls import peer_client_context
-from coordinator.runtime.config import CoordinatorFiles
-from deploy.dev.cluster import CLUSTER_NAME, Member
-from deploy.dev.processes import wait_until
+from coordinator.storage.config import CoordinatorFiles
+from deploy.dev_cluster import CLUSTER_NAME, Member
+from deploy.processes import wait_until
 from tests.blobs_on_disk import change_byte, change_byte_on, content_on, lose_on, sizes_on
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import replica

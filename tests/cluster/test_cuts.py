@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.harness import Answer, Cluster, random_file
 from tests.cluster.throttle import ThrottlingProxy
 from tests.cluster.upload_steps import TUS

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.raft.messages import HardState
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_damage import flaw_in
 from coordinator.storage.state_store import Store, replay
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.unit.state_damage import place_of_row
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import FILESTORE, run_filestore
 
 START_TIMEOUT_S = 60.0

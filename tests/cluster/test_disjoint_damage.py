@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from node.storage.segments import SEGMENT_BYTES
 from tests.blobs_on_disk import change_byte
 from tests.cluster.harness import Cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_damage import replica

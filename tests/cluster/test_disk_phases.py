@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from node.packs.store import BLOB_BYTES_MAX
 from tests.blobs_on_disk import change_byte_on, content_on
 from tests.cluster.disk_shim import CHANGES, KINDS, DiskRules, disk_rules

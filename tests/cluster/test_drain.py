@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import pytest
 
-from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.model.safety_limits import SAFETY_BLOBS_MAX
 from tests.cluster.harness import Cluster
 from tests.cluster.test_healing import holders, let_an_hour_pass, runs_of, state_of
 from tests.packed_blobs import packed_names

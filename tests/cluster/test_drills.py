@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import Child, start_child, stop_children, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import Child, start_child, stop_children, wait_until
 from tests.cluster.clocks import Clocks
 from tests.cluster.drills import drill
 from tests.cluster.harness import Cluster

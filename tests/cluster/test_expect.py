@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.harness import Cluster
 from tests.cluster.test_uploads import TUS, Upload
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.failing_disk import FailingDisk, failing_disk
 from tests.cluster.harness import Cluster
 from tests.cluster.test_metrics import families, value

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.harness import Answer, Cluster
 
 CREATES = 200

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 import pytest
 
 from ca.tls import peer_client_context
-from deploy.dev.cluster import CLUSTER_NAME, Member
+from deploy.dev_cluster import CLUSTER_NAME, Member
 from node.base.config import NodeFiles
 from node.storage.partial_blob import HEADER_BYTES
 from tests.blobs_on_disk import change_byte

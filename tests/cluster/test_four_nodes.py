@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.model.placement import Candidate, choose
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.model.placement import Candidate, choose
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import replica
 from tests.cluster.test_handover import without_room

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.packed import packs_of
 from tests.cluster.small_disks import fill, move_to_small_disks

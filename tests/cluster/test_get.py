@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from filestore_client.transfer.partial_file import PartialState
 from filestore_client.transfer.ranges import CONNECTIONS, RANGE_BYTES_MIN
 from tests.cluster.harness import FILESTORE, Cluster, run_filestore

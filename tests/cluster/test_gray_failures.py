@@ -16,10 +16,10 @@ import pytest
 from _pytest.mark import ParameterSet
 from _pytest.terminal import TerminalReporter
 
-from coordinator.model.placement import Candidate, choose
-from coordinator.model.time_limits import PATIENCE_S
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.model.placement import Candidate, choose
+from runtime.time_limits import PATIENCE_S
 from tests.cluster.gray import (
     DISK_S,
     HANGS,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from node.storage.partial_store import PARTIALS_MAX
 from tests.cluster.harness import Cluster
 from tests.cluster.test_healing import HEALED_S, holders, until_state, until_whole

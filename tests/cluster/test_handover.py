@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.protocol.calls import DISK_OK
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.protocol.calls import DISK_OK
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
 from tests.cluster.upload_steps import Steps

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.records import BlobRecord
-from coordinator.model.replica_records import ReplicaCounts
-from coordinator.protocol.queries import FindBlob, GetReplicaCounts
-from coordinator.rpc.client import MetadataClient
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.model.records import BlobRecord
+from metadata.model.replica_records import ReplicaCounts
+from metadata.protocol.queries import FindBlob, GetReplicaCounts
+from metadata.rpc.client import MetadataClient
 from tests.blobs_on_disk import age_all_on, content_on
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node

@@ -12,10 +12,10 @@ from ca.certificates import certificates_in, new_root
 from ca.keys import key_from_pem, key_to_pem
 from ca.secretfiles import write_secret
 from coordinator.admin.authority import make_intermediate
-from coordinator.runtime.config import CoordinatorFiles
 from coordinator.server import RENEWAL_CHECK_S
-from deploy.dev.cluster import CLUSTER_NAME, Member
-from deploy.dev.processes import wait_until
+from coordinator.storage.config import CoordinatorFiles
+from deploy.dev_cluster import CLUSTER_NAME, Member
+from deploy.processes import wait_until
 from tests.cluster.clocks import library, set_clock
 from tests.cluster.drills import drill
 from tests.cluster.harness import Cluster, run_filestore

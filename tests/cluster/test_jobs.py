@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ca.errors import InvalidRequest
-from coordinator.model.clock import now_ms
-from coordinator.model.jobs import JOBS
-from coordinator.model.records import Caller, PermissionRecord
-from coordinator.protocol.commands import GrantPermission
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
+from metadata.model.jobs import JOBS
+from metadata.model.records import Caller, PermissionRecord
+from metadata.protocol.commands import GrantPermission
+from runtime.clock import now_ms
 from tests.cluster.clocks import Clocks
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node

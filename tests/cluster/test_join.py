@@ -15,7 +15,7 @@ from ca.csr import new_csr
 from ca.identity import Identity, Role
 from ca.jointoken import JoinToken
 from ca.keys import new_key
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import Answer, Cluster
 
 PATH = "/cluster/join/filestore"

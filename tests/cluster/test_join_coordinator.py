@@ -14,8 +14,8 @@ from ca.jointoken import JoinToken, secret_digest
 from ca.keys import new_cluster_key
 from ca.setuptoken import SetupToken, new_setup_token
 from coordinator.admin.setup import Bundle, bootstrap_of
-from coordinator.runtime.config import CoordinatorFiles
-from deploy.dev.cluster import Member
+from coordinator.storage.config import CoordinatorFiles
+from deploy.dev_cluster import Member
 from tests.cluster.harness import Answer, Cluster
 
 PATH = "/cluster/join/coordinator"

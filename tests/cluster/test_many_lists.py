@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from coordinator.model.records import UserRecord, VmPage
-from coordinator.protocol.queries import GetUser, ListVms
+from metadata.model.records import UserRecord, VmPage
+from metadata.protocol.queries import GetUser, ListVms
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node, caller_of
 

@@ -19,20 +19,20 @@ from ca.identity import Identity, Role
 from ca.secretfiles import read_secret
 from ca.tls import peer_client_context
 from coordinator.admin.authority import SigningAuthority
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.clock import now_ms
-from coordinator.model.records import Caller, JoinTokenRecord, NodeRecord, UploadRecord, UserRecord
-from coordinator.protocol import commands, queries
-from coordinator.protocol.calls import AnyCall, HeartbeatCall, MintCall, ProposeCall
 from coordinator.raft.messages import Message, MessageKind
-from coordinator.rpc import wire
-from coordinator.rpc.client import MetadataClient, _SessionEnded
-from coordinator.rpc.raft_transport import peer_url
-from coordinator.rpc.websocket import dialling
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.rpc.raft_wire import frame_of
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_store import Store
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
+from metadata.model.records import Caller, JoinTokenRecord, NodeRecord, UploadRecord, UserRecord
+from metadata.protocol import commands, queries
+from metadata.protocol.calls import AnyCall, HeartbeatCall, MintCall, ProposeCall
+from metadata.protocol.rules import RULES
+from metadata.rpc import wire
+from metadata.rpc.client import MetadataClient, _SessionEnded
+from metadata.rpc.websocket import dialling, peer_url
 from node.base.config import NodeFiles
+from runtime.clock import now_ms
 from tests.cluster.harness import Cluster
 
 POLL_S = 0.05
@@ -233,7 +233,7 @@ async def test_certificate_of_a_node_does_not_open_raft(cluster: Cluster) -> Non
         b"",
         b"\x91" * 100_000,
         os.urandom(1000),
-        wire.encode_parcel([wire.encode_frame(wire.RaftFrame(Message(MessageKind.VOTE, "c1", "c2", 9)))]),
+        wire.encode_parcel([wire.encode_frame(frame_of(Message(MessageKind.VOTE, "c1", "c2", 9)))]),
     ],
 )
 async def test_what_is_no_call_ends_the_connection_and_nothing_else(cluster: Cluster, message: bytes) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 
 LEAF_LIFE_S = 7 * 86_400

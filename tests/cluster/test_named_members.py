@@ -10,11 +10,11 @@ import pytest
 
 from ca.tls import client_context
 from coordinator.admin.setup import init_cluster, mint_admin_token
-from coordinator.http.listener import EVERYWHERE, listening_socket, place_of
-from coordinator.model.records import CoordinatorRecord
-from deploy.dev.processes import Child, free_ports, is_ready, start_child, stop_children, wait_until
+from deploy.processes import Child, free_ports, is_ready, start_child, stop_children, wait_until
 from filestore_client import AsyncClient
+from metadata.model.records import CoordinatorRecord
 from node.membership.join import join
+from web.listener import EVERYWHERE, listening_socket, place_of
 
 NAME = "localhost"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import is_ready, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import is_ready, wait_until
 from tests.blobs_on_disk import is_sound_on
 from tests.cluster.file_damage import AT_START, AT_WORK, DAMAGES, IDENTITY
 from tests.cluster.harness import Cluster

@@ -11,10 +11,10 @@ import pytest
 
 from ca.identity import Identity, Role
 from ca.tls import peer_identity
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.tls_contexts import MemberContexts
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeFiles
 from node.membership.renewal import renew
 from node.uploads.sweep import SWEEP_S

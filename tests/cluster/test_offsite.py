@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import stop_children, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import stop_children, wait_until
 from tests.cluster.drills import drill
 from tests.cluster.harness import Cluster, run_filestore
 from tests.cluster.test_coordinators import Guest, done

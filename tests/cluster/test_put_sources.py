@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import FILESTORE, Cluster, run_filestore
 from tests.cluster.throttle import ThrottlingProxy
 

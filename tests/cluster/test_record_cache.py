@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import API, Cluster
 from tests.history import Operation, check
 from tests.history_records import Outcome

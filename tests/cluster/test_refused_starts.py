@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.storage.stored_sums import SUMS
-from deploy.dev.cluster import CLUSTER_NAME, Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import CLUSTER_NAME, Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_doctor import lose_end_of_log, reword
 from tests.web_certificates import write_pair

@@ -5,7 +5,7 @@ import json
 import uuid
 from typing import Any
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import API, Cluster
 
 

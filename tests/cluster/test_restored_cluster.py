@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.roster import read_known
-from coordinator.rpc.tls_contexts import MemberContexts
-from deploy.dev.cluster import Member
-from deploy.dev.processes import stop_children, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import stop_children, wait_until
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.roster import read_known
+from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeFiles
 from node.membership.renewal import renew
 from tests.cluster.harness import Cluster, run_filestore

@@ -13,13 +13,13 @@ import pytest
 
 from ca.identity import Identity, Role
 from ca.tls import Credential
-from coordinator.machine.execution.rules import RULES
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.raft_transport import peer_url
-from coordinator.rpc.tls_contexts import MemberContexts
-from deploy.dev.cluster import Member
-from deploy.dev.processes import LOOPBACK, is_ready, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import LOOPBACK, is_ready, wait_until
+from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.rules import RULES
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.websocket import peer_url
 from node.base.config import NodeConfig, NodeFiles
 from tests.cluster.drills import drill
 from tests.cluster.harness import Cluster

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from ca.errors import Unavailable
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_storm import Storm, blobs_lacking
 from tests.cluster.worker_processes import pids_of

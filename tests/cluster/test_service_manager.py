@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import FILESTORE
 from tests.cluster.services import WAIT_S, Place, Service, service
 
@@ -69,7 +69,7 @@ def test_node_and_its_workers_tell_the_same_and_log_by_the_level_of_the_file(
         config.write_text(f'data = "{data}"\nworkers = 2\nlog-level = "info"\n')
         node.reload(times=1)
         node.reload(times=2)
-        using = '"component": "node-worker-1", "logger": "coordinator.rpc.tls_contexts"'
+        using = '"component": "node-worker-1", "logger": "metadata.rpc.tls_contexts"'
         wait_until(lambda: node.says(using), what="word of the worker", timeout_s=WAIT_S)
         node.process.terminate()
         node.until("STOPPING=1")

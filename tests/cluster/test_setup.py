@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.runtime.config import CoordinatorFiles
-from deploy.dev.processes import wait_until
+from coordinator.storage.config import CoordinatorFiles
+from deploy.processes import wait_until
 from node.base.config import NodeFiles
 from tests.cluster.harness import FILESTORE
 from tests.cluster.set_up_machines import LINE, Machine, environment, healthy, machines, run_healthy

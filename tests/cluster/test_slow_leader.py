@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.disk_shim import DiskRules, disk_rules
 from tests.cluster.harness import Cluster
 

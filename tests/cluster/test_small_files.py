@@ -19,14 +19,14 @@ import pytest
 
 from ca.identity import Identity, Role
 from ca.tls import Credential
-from coordinator.model.time_limits import PATIENCE_S
-from coordinator.rpc.raft_transport import peer_url
-from coordinator.rpc.tls_contexts import MemberContexts
-from deploy.dev.cluster import Member
-from deploy.dev.processes import LOOPBACK, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import LOOPBACK, wait_until
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.websocket import peer_url
 from node.base.config import NodeFiles
 from node.packs.store import BLOB_BYTES_MAX
 from node.uploads.small_copies import encode_small_blobs
+from runtime.time_limits import PATIENCE_S
 from tests.cluster.gray import ANSWER_S_MAX, DISK_S, LOAD_S, SYNC_HANGS
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.packed import holders_of, packed_on

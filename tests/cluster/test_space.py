@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.blobs_on_disk import age_all_on
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_steps import Steps

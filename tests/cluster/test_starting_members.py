@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.runtime.lifetime import KNOWN_S
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from runtime.lifetime import KNOWN_S
 from tests.cluster.harness import Answer, Cluster
 
 START_S = 20.0  # of a process, on a busy machine

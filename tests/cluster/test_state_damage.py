@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.unit.state_damage import flip, rows_of, spoil
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ca.secretfiles import write_secret
-from coordinator.model.clock import now_ms
-from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
-from coordinator.model.timestamps import parse_rfc3339
-from coordinator.runtime.version import VERSION
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
+from metadata.model.safety_limits import SAFETY_BLOBS_MAX
+from runtime.clock import now_ms
+from runtime.timestamps import parse_rfc3339
+from runtime.version import VERSION
 from tests.cluster.clocks import library, set_clock
 from tests.cluster.harness import Cluster
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import Child, free_ports, is_ready, start_child, stop_children, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import Child, free_ports, is_ready, start_child, stop_children, wait_until
 from tests.cluster.harness import Cluster
 
 pytestmark = pytest.mark.long  # run by `make long`

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from ca.errors import Unavailable
-from coordinator.model.records import Caller, UploadRecord
-from coordinator.protocol import commands
-from deploy.dev.processes import wait_until
-from node.http.digests import repr_digest
+from deploy.processes import wait_until
+from metadata.model.records import Caller, UploadRecord
+from metadata.protocol import commands
 from tests.blobs_on_disk import change_byte
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node
 from tests.cluster.upload_steps import TUS, Steps, stopped
+from web.headers.digests import repr_digest
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZE = 20 * MIB

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 
 pytestmark = pytest.mark.long  # run by `make long`

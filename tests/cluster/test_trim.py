@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.model.records import BlobRecord
-from coordinator.protocol.queries import FindBlob
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
+from metadata.model.records import BlobRecord
+from metadata.protocol.queries import FindBlob
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from node.uploads.progress import REPORT_S
 from tests.cluster.harness import Cluster
 from tests.cluster.test_uploads import digest_of

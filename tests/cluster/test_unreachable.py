@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.cut_shim import network_cuts
 from tests.cluster.harness import Cluster
 from tests.cluster.upload_steps import Steps

@@ -5,16 +5,17 @@ from contextlib import closing
 
 import pytest
 
-from coordinator.machine.execution.rules import RULES, in_force
-from coordinator.runtime.config import CoordinatorFiles
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from coordinator.machine.execution.change import rules_in_force
+from coordinator.storage.config import CoordinatorFiles
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.protocol.rules import RULES
 from tests.cluster.harness import Cluster
 
 
 def rules_of(cluster: Cluster, member: Member) -> int:
     with closing(sqlite3.connect(CoordinatorFiles(cluster.data(member)).state)) as db:
-        return in_force(db)
+        return rules_in_force(db)
 
 
 @pytest.mark.long

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from node.uploads.write_locks import POLL_DOUBT_S, TAKEOVER_STALL_S
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_uploads import TUS, Upload

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.clocks import Clocks
 from tests.cluster.harness import Cluster
 from tests.cluster.part_steps import TUS, Parts, check_content

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.blobs_on_disk import content_on
 from tests.cluster.harness import Cluster
 from tests.cluster.storm_clients import Client

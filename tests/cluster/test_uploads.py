@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.blobs_on_disk import content_on
 from tests.cluster.harness import Answer, Cluster
 

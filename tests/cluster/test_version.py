@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from coordinator.runtime.version import VERSION
+from runtime.version import VERSION
 from tests.cluster.harness import Cluster
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.model.placement import Candidate, choose
-from coordinator.model.time_limits import PATIENCE_S
-from coordinator.rpc.client import UNLED_S, UNLED_TRY_S
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.model.placement import Candidate, choose
+from metadata.rpc.client import UNLED_S, UNLED_TRY_S
+from runtime.time_limits import PATIENCE_S
 from tests.cluster.cut_shim import Cuts, network_cuts
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_steps import Steps, stopped

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from node.diskio.executor import DISK_THREADS
 from tests.cluster.disk_shim import DiskRules, disk_rules
 from tests.cluster.services import WAIT_S, WATCHDOG_S, Place, Service, run, service

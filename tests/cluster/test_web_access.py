@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ca.webcertificate import WebCertificateFiles
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import API, Cluster
 from tests.cluster.web_browser import HOST, STRANGER, Browser
 from tests.web_certificates import trusting, write_pair

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.execution.rules import RULES
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.tls_contexts import MemberContexts
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
+from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.rules import RULES
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeFiles
 from node.membership.join import join
 from node.membership.renewal import renew

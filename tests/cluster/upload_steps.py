@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from node.diskio.durable import Disk, OffsetRecord
 from tests.cluster.harness import Answer, Cluster
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.harness import STRANGERS, Answer, Cluster
 from tests.cluster.storm_contents import Upload
 from tests.cluster.upload_steps import TUS

@@ -7,8 +7,8 @@ import select
 import socket
 from pathlib import Path
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from node.workers.siblings import owner_of
 from tests.cluster.harness import Cluster
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from node.api.documentation import DOCUMENT_PATH
+from api.documentation import DOCUMENT_PATH
 from tests.cluster.harness import Cluster
 from tests.contract.fuzzing import Report, operations_of, session_of, try_operation
 from tests.contract.targets import Targets

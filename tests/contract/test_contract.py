@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from node.api.documentation import DOCUMENT_PATH
+from api.documentation import DOCUMENT_PATH
 from tests.cluster.harness import STRANGERS, Cluster
 from tests.contract.fuzzing import EXCLUDED, Report, operations_of, session_of, try_operation
 from tests.contract.targets import Targets

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from ca.webcertificate import WebCertificateFiles
-from deploy.dev.processes import free_ports, wait_until
+from deploy.processes import free_ports, wait_until
 from tests.web_certificates import trusting
 
 PASSWORD: Final = "of the test"

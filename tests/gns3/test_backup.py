@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
 from tests.gns3.thirty_projects import odd_name, thirty_projects

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.blobs_on_disk import change_byte_on
 from tests.cluster.harness import Cluster
 from tests.gns3.lab_server import LabServer

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.small_disks import move_to_small_disks, small_disk
 from tests.gns3.cutting_proxy import CuttingProxy

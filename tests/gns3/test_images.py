@@ -109,7 +109,7 @@ def test_push_that_was_killed_goes_on_where_it_ended(operator: Operator, old: La
         files = operator.store.get("/vms?limit=1000").json["vms"]
         return [file for file in files if file["filename"] == name and file["status"] != "available"]
 
-    from deploy.dev.processes import wait_until
+    from deploy.processes import wait_until
 
     def has_some() -> bool:
         found = unfinished()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.renewed import Renewed
 from tests.gns3.installed import gns3server

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ca.errors import FilestoreError
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.harness import Answer
 from tests.healing.stage import AWAY_MAX, NODES_MAX, QUOTA_BYTES, Stage
 from tests.packed_blobs import age_packed_all

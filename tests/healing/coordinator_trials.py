@@ -32,24 +32,24 @@ from coordinator.member import rebuilding
 from coordinator.member.open_storage import Ledger
 from coordinator.member.rebuilding import note_damage, rebuilt_at_ms
 from coordinator.member.state_digests import _read_saved, check_not_diverged
-from coordinator.model.instance import Instance
-from coordinator.model.jobs import check_schedules
-from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol import commands
-from coordinator.protocol.commands import Envelope
 from coordinator.raft.messages import Entry, EntryKind, HardState, SnapshotMeta
-from coordinator.rpc.instances import KnownInstances, count_start
-from coordinator.rpc.roster import read_known, write_known
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.runtime.json_files import sealed, unsealed
 from coordinator.server import _opened
 from coordinator.storage import segment as form
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_origins import write_origin
 from coordinator.storage.snapshot_store import SnapshotStore, describe
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
+from metadata.model.instance import Instance
+from metadata.model.jobs import check_schedules
+from metadata.model.records import CoordinatorRecord
+from metadata.protocol import commands
+from metadata.protocol.commands import Envelope
+from metadata.rpc.instances import KnownInstances, count_start
+from metadata.rpc.roster import read_known, write_known
+from metadata.rpc.tls_contexts import MemberContexts
+from runtime.json_files import sealed, unsealed
 from tests.healing.harms import Harm
 from tests.healing.trial_outcomes import Outcome
 from tests.unit.snapshot_files import taken

@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from node.storage.segments import SEGMENT_BYTES, segment_count
 from tests.blobs_on_disk import change_byte, is_sound_on
 from tests.healing.stage import Stage

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from tests.cluster.disk_shim import KINDS
 from tests.healing.stage import AWAY_MAX, Stage
 

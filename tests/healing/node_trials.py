@@ -23,11 +23,11 @@ from ca.certificates import Authority, new_intermediate, new_root
 from ca.errors import FilestoreError
 from ca.identity import Identity, Role
 from ca.secretfiles import write_durable
-from coordinator.model.records import CoordinatorRecord
-from coordinator.rpc.roster import read_known, write_known
-from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_store import Store
+from metadata.model.records import CoordinatorRecord
+from metadata.rpc.roster import read_known, write_known
+from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeConfig, NodeFiles
 from node.base.instance import begin
 from node.custody.context import Pass, Stopped

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from ca.errors import Unavailable
 from ca.tls import client_context
-from deploy.dev.cluster import Member
-from deploy.dev.processes import is_ready, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import is_ready, wait_until
 from node.base.config import NodeFiles
 from node.base.instance import _Note, _place
 from tests.cluster.coordinator_damage import snapshot

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import Answer
 from tests.healing.acts import ask, let_time_pass, take_back
 from tests.healing.clients import go_on

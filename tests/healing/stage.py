@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.runtime.config import CoordinatorFiles
-from deploy.dev.cluster import Member
+from coordinator.storage.config import CoordinatorFiles
+from deploy.dev_cluster import Member
 from tests.cluster.disk_shim import DiskRules
 from tests.cluster.harness import Cluster
 from tests.healing.ledger import Ledger

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 from node.packs.store import BLOB_BYTES_MAX
 from tests.blobs_on_disk import is_sound_on
 from tests.cluster.test_doctor import doctor

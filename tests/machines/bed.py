@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 
 BRIDGE = "filestore0"
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.machines.bed import Machine
 from tests.test_tidy import ROOT
 

@@ -2,7 +2,7 @@
 
 import time
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.machines.bed import Machine
 
 UNITS = ("filestore-coordinator", "filestore-node")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.debian_packages import require
 from tests.machines.bed import Namespaces, make_base
 from tests.test_tidy import ROOT

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.gns3.installed import gns3server
 from tests.gns3.lab_server import LabServer
 from tests.machines.bed import BRIDGE, Machine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.machines.bed import Machine
 from tests.machines.operator import ACCESS, STRANGERS, UNITS, WAIT_S, shown, until_healthy
 

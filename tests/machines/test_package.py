@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.debian_packages import require
 from tests.machines.products import made
 from tests.test_release import DEVELOPMENT_ONLY

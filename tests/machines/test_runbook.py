@@ -15,7 +15,7 @@ from cryptography import x509
 
 from ca.certificates import certificates_in
 from coordinator.server import RENEWAL_CHECK_S
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.clocks import library, table_of
 from tests.cluster.preload import MAPPED_BYTES
 from tests.machines.bed import ADDRESSES, SHARE, Machine, bed

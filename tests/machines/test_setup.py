@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from deploy.setup.running import READY_S
 from tests.machines.bed import Failed, Machine
 from tests.machines.manual import PRINTED

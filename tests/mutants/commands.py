@@ -25,7 +25,7 @@ GATEWAY = (
         "bodies are unpacked",
         (
             (
-                "coordinator/http/connection.py",
+                "web/connection.py",
                 "if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:",
                 "if False:",
             ),

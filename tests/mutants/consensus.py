@@ -17,64 +17,64 @@ _KEEPS_LOG = """\
 
 
 ELECTION = (
-    Mutant.of("vote not persisted", "storage/segment", ") + hard_state.vote.encode()", ")"),
+    Mutant.of("vote not persisted", "coordinator/storage/segment", ") + hard_state.vote.encode()", ")"),
     Mutant.of(
         "vote granted twice",
-        "raft/election",
+        "coordinator/raft/election",
         "may_vote = state.vote == message.source or (not state.vote and not state.leader)",
         "may_vote = not state.leader",
     ),
     Mutant.of(
         "vote for a shorter log",
-        "raft/election",
+        "coordinator/raft/election",
         "grants = may_vote and state.log.is_up_to_date(message.log_index, message.log_term)",
         "grants = may_vote",
     ),
     Mutant.of(
         "logs compared by length alone",
-        "raft/log_view",
+        "coordinator/raft/log_view",
         "return (term, index) >= (self.last_term, self.last_index)",
         "return index >= self.last_index",
     ),
     Mutant.of(
         "vote answered before its sync",
-        "raft/election",
+        "coordinator/raft/election",
         "state.send_after_sync.append(reply)",
         "state.send_now.append(reply)",
     ),
     Mutant.of(
         "vote asked for before the own sync",
-        "raft/election",
+        "coordinator/raft/election",
         "state.send_after_sync.extend(",
         "state.send_now.extend(",
     ),
     Mutant.of(
         "pre-vote granted to any log",
-        "raft/election",
+        "coordinator/raft/election",
         "grants = message.term > state.term and state.log.is_up_to_date(message.log_index, message.log_term)",
         "grants = message.term > state.term",
     ),
     Mutant.of(
         "live leader unseated by a candidate",
-        "raft/core",
+        "coordinator/raft/core",
         "if asks_for_vote and not is_handed_over and election.has_live_leader(state):",
         "if False:",
     ),
     Mutant.of(
         "leader without a majority goes on",
-        "raft/election",
+        "coordinator/raft/election",
         "if state.membership.reached_by_majority(active) == 0:",
         "if False:",
     ),
     Mutant.of(
         "transfer to a member without the whole log",
-        "raft/replication",
+        "coordinator/raft/replication",
         "if target and state.progress[target].match == state.log.last_index:",
         "if target:",
     ),
     Mutant.of(
         "proposals taken during a transfer",
-        "raft/core",
+        "coordinator/raft/core",
         """        if state.transfer_target:
             raise ProposalRefused(f"the lead is being handed over to {state.transfer_target}")
         if not 0""",
@@ -85,25 +85,25 @@ ELECTION = (
 REPLICATION = (
     Mutant.of(
         "commit of an old term's entry by count",
-        "raft/replication",
+        "coordinator/raft/replication",
         "if index <= state.log.commit or state.log.term(index) != state.term:",
         "if index <= state.log.commit:",
     ),
     Mutant.of(
         "conflict not truncated on disk",
-        "raft/log_view",
+        "coordinator/raft/log_view",
         "self._truncate_from = index if pending is None else min(pending, index)",
         "self._truncate_from = pending",
     ),
     Mutant.of(
         "truncation on a stale append",
-        "raft/log_view",
+        "coordinator/raft/log_view",
         "            if not self.matches(entry.index, entry.term):\n",
         "            if entry.index > self.commit:\n",
     ),
     Mutant.of(
         "commit index beyond the match",
-        "raft/replication",
+        "coordinator/raft/replication",
         "log.commit_to(min(message.commit, matched_index))",
         "log.commit_to(min(message.commit, log.last_index))",
     ),
@@ -129,65 +129,67 @@ REPLICATION = (
     ),
     Mutant.of(
         "majority off by one in even groups",
-        "raft/membership",
+        "coordinator/raft/membership",
         "self.quorum = len(self.voters) // 2 + 1",
         "self.quorum = (len(self.voters) + 1) // 2",
     ),
     Mutant.of(
         "whole own log acknowledged",
-        "raft/replication",
+        "coordinator/raft/replication",
         "    matched_index = message.log_index + len(message.entries)\n",
         "    matched_index = log.last_index\n",
     ),
     Mutant.of(
         "leader counts itself before its sync",
-        "raft/replication",
+        "coordinator/raft/replication",
         "    if progress.match < state.log.stable_last:\n        progress.match = state.log.stable_last\n",
         "    if progress.match < state.log.last_index:\n        progress.match = state.log.last_index\n",
     ),
     Mutant.of(
         "overwritten entries count as written",
-        "raft/log_view",
+        "coordinator/raft/log_view",
         "            written = min(written, self._truncate_from - 1)",
         "            pass",
     ),
     Mutant.of(
         "lost append is not sent again",
-        "raft/progress",
+        "coordinator/raft/progress",
         "            self.probe_due = True\n            self.match_at_tick = -1",
         "            self.match_at_tick = -1",
     ),
 )
 
 DISK = (
-    Mutant.of("acknowledged without a sync", "raft/core", "or bool(entries) or truncate", "or truncate"),
+    Mutant.of(
+        "acknowledged without a sync", "coordinator/raft/core", "or bool(entries) or truncate", "or truncate"
+    ),
     Mutant.of(
         "sync left out",
-        "storage/raft_log",
+        "coordinator/storage/raft_log",
         "            active.file.sync()\n            self._synced_bytes = self._position_bytes\n",
         "            self._synced_bytes = self._position_bytes\n",
     ),
     Mutant.of(
         "forgotten votes given again",
-        "raft/state",
+        "coordinator/raft/state",
         "return self.log.term(self.log.stable_last) <= self.lost_term",
         "return False",
     ),
     Mutant.of(
         "loss of a log taken for an installation",
-        "storage/reopening",
+        "coordinator/storage/reopening",
         "elif is_behind and promised.installing != (index, term):",
         "elif is_behind and promised.installing == (1, 1):",
     ),
     Mutant.of(
         "acknowledged before the sync",
-        "raft/replication",
+        "coordinator/raft/replication",
         "    state.send_after_sync.append(\n        Message(MessageKind.APPEND_REPLY, state.own_id, leader,",
         "    state.send_now.append(\n        Message(MessageKind.APPEND_REPLY, state.own_id, leader,",
     ),
     Mutant.of(
         "commit index on disk ahead of the log",
-        "raft/core",
+        "coordinator/raft/core",
         "min(state.log.commit, state.log.stable_last))",
         "state.log.commit)",
     ),
@@ -208,13 +210,13 @@ DISK = (
     ),
     Mutant.of(
         "applied twice after a restart",
-        "member/member",
+        "coordinator/member/member",
         "hard_state, index, rand,",
         "hard_state, index - 1, rand,",
     ),
     Mutant.of(
         "compaction beyond the durable state",
-        "member/member",
+        "coordinator/member/member",
         "        index = durable_index\n",
         "        index = self.applied_index\n",
         "tests/unit/coordinator/storage/test_reopening.py"
@@ -222,13 +224,13 @@ DISK = (
     ),
     Mutant.of(
         "vote forgotten with the log behind a snapshot",
-        "storage/reopening",
+        "coordinator/storage/reopening",
         "log.reset(HardState(known.term, known.vote, index), index, term)",
         'log.reset(HardState(known.term, "", index), index, term)',
     ),
     Mutant.of(
         "log of another history kept behind a snapshot",
-        "storage/reopening",
+        "coordinator/storage/reopening",
         "is_behind = index > log.last_index() or log.term(index) != term",
         "is_behind = index > log.last_index()",
     ),
@@ -237,30 +239,33 @@ DISK = (
 READS = (
     Mutant.of(
         "read index without a round",
-        "raft/reads",
+        "coordinator/raft/reads",
         "confirmed = state.membership.reached_by_majority(acked)",
         "confirmed = reads.last_round",
     ),
     Mutant.of(
         "follower reads without its leader",
-        "raft/reads",
+        "coordinator/raft/reads",
         "        _forward(state)\n",
         "        contexts = tuple(state.reads.waiting)\n"
         "        state.reads.waiting.clear()\n"
         "        state.reads.answer(contexts, state.log.commit)\n",
     ),
     Mutant.of(
-        "read served before it is applied", "member/member", "if index > self.applied_index:", "if index < 0:"
+        "read served before it is applied",
+        "coordinator/member/member",
+        "if index > self.applied_index:",
+        "if index < 0:",
     ),
     Mutant.of(
         "new leader reads before it has committed",
-        "raft/reads",
+        "coordinator/raft/reads",
         "has_own_commit = state.log.term(state.log.commit) == state.term",
         "has_own_commit = True",
     ),
     Mutant.of(
         "reads are numbered alike after a restart",
-        "raft/state",
+        "coordinator/raft/state",
         "next_batch=rand.getrandbits(BATCH_NUMBER_BITS)",
         "next_batch=rand.getrandbits(BATCH_NUMBER_BITS) * 0",
     ),
@@ -269,49 +274,49 @@ READS = (
 MEMBERSHIP = (
     Mutant.of(
         "learner counted for a commit",
-        "raft/membership",
+        "coordinator/raft/membership",
         "ascending = sorted(values.get(voter, 0) for voter in self.voters)",
         "ascending = sorted(values.get(voter, 0) for voter in self.voters + self.learners)",
     ),
     Mutant.of(
         "learner's vote counted",
-        "raft/membership",
+        "coordinator/raft/membership",
         "granted = sum(votes.get(voter, False) for voter in self.voters)",
         "granted = sum(votes.values())",
     ),
     Mutant.of(
         "removed leader counts itself",
-        "raft/membership",
+        "coordinator/raft/membership",
         "ascending = sorted(values.get(voter, 0) for voter in self.voters)",
         "ascending = sorted(values.get(voter, 0) for voter in {*self.voters, self.own_id})",
     ),
     Mutant.of(
         "two changes of the group at once",
-        "raft/core",
+        "coordinator/raft/core",
         "if state.log.memberships.latest_index > state.log.commit:",
         "if False:",
     ),
     Mutant.of(
         "change of the group by a new leader",
-        "raft/core",
+        "coordinator/raft/core",
         "        if state.log.term(state.log.commit) != state.term:\n            raise",
         "        if False:\n            raise",
     ),
     Mutant.of(
         "two voters in one change",
-        "raft/membership",
+        "coordinator/raft/membership",
         "if len(set(target.voters) ^ set(self.voters)) > 1:",
         "if len(set(target.voters) ^ set(self.voters)) > 2:",
     ),
     Mutant.of(
         "change of the group waits for its commit",
-        "raft/membership",
+        "coordinator/raft/membership",
         "        return self._steps[-1][1]",
         "        return self._steps[0][1]",
     ),
     Mutant.of(
         "truncated change of the group kept",
-        "raft/log_view",
+        "coordinator/raft/log_view",
         "self.memberships.truncated_from(index)",
         "pass",
     ),
@@ -320,13 +325,13 @@ MEMBERSHIP = (
 SNAPSHOTS = (
     Mutant.of(
         "snapshot without its membership",
-        "raft/log_view",
+        "coordinator/raft/log_view",
         "self.memberships.restored(meta.index, meta.members)",
         "pass",
     ),
     Mutant.of(
         "snapshot drops the replies of sessions",
-        "storage/state_store",
+        "coordinator/storage/state_store",
         "                self._file.begin_anew()\n            self._load()",
         "                self._file.begin_anew()\n            self._load()\n"
         '            self._writer.execute("DELETE FROM replies")\n'
@@ -334,7 +339,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "snapshot over a log that goes on behind it",
-        "raft/snapshots",
+        "coordinator/raft/snapshots",
         _KEEPS_LOG,
         "",
     ),
@@ -360,7 +365,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "offer acknowledged by length alone",
-        "raft/snapshots",
+        "coordinator/raft/snapshots",
         "elif log.matches(message.log_index, message.log_term):",
         "elif log.last_index >= message.log_index:",
     ),
@@ -369,25 +374,25 @@ SNAPSHOTS = (
 CLIENTS = (
     Mutant.of(
         "replies of sessions are not kept",
-        "machine/dispatch",
+        "coordinator/machine/dispatch",
         "        self._sessions.keep_reply(log_index, envelope, reply)\n",
         "",
     ),
     Mutant.of(
         "retry in one batch with its first applied again",
-        "machine/execution/replies",
+        "coordinator/machine/execution/replies",
         "reply = known.replies.get(sequence)",
         "reply = None",
     ),
     Mutant.of(
         "late copy of a command applied",
-        "machine/execution/replies",
+        "coordinator/machine/execution/replies",
         "if sequence < known.acknowledged_below:",
         "if False:",
     ),
     Mutant.of(
         "another leader's entry acknowledged",
-        "member/member",
+        "coordinator/member/member",
         "            if term == entry.term:\n",
         "            if term:\n",
     ),

@@ -12,7 +12,7 @@ _PARTS = f"{_MACHINE}/test_parts.py::test_"
 _QUOTAS = f"{_MACHINE}/test_quotas.py::test_"
 _LINKS = f"{_MACHINE}/test_public_tokens.py::test_"
 _PACKING = f"{_CUSTODY}/test_packing.py::test_"
-_PAGES = "tests/unit/coordinator/runtime/test_audit_pages.py::test_"
+_PAGES = "tests/unit/runtime/test_audit_pages.py::test_"
 _RULES = "tests/unit/coordinator/member/test_rules_upgrade.py::test_"
 
 
@@ -22,22 +22,37 @@ def _of(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 COMPLETION = (
     Mutant.of(
+        "a later field of a kind is not changed",
+        "coordinator/machine/kinds",
+        "    _store_later(change, kind, sequence, values)\n",
+        "",
+        f"{_MACHINE}/test_later_fields.py::test_field_that_was_given_is_shown_and_changes",
+    ),
+    Mutant.of(
+        "a coordinator starts with a job that nobody works on",
+        "coordinator/reconcile/jobs",
+        "odd = self._by_kind.keys() ^ {*JOBS}",
+        "odd = self._by_kind.keys() - {*JOBS}",
+        "tests/unit/coordinator/reconcile/test_repair_failures.py::"
+        "test_coordinator_does_not_start_with_a_job_that_nobody_works_on",
+    ),
+    Mutant.of(
         "upload completed by a node that does not hold it",
-        "machine/uploads",
+        "coordinator/machine/uploads",
         "if command.node_id and live is not None and not _is_held(",
         "if live is None and not _is_held(",
         f"{_COMPLETION}holder_that_was_taken_over_from_completes_nothing",
     ),
     Mutant.of(
         "completion counts on a replica that was dropped since",
-        "machine/uploads",
+        "coordinator/machine/uploads",
         "    replicas.require_present(change.db, command.blob_sha256, command.replicas, command.as_of)\n",
         "",
         f"{_REPLICAS}completion_that_looked_before_a_replica_was_dropped_is_refused",
     ),
     Mutant.of(
         "created content counts on a replica that was dropped since",
-        "machine/uploads",
+        "coordinator/machine/uploads",
         "    replicas.require_present(change.db, content.sha256, content.replicas, content.as_of)\n",
         "",
         f"{_MACHINE}/test_stored_content.py::"
@@ -45,14 +60,14 @@ COMPLETION = (
     ),
     Mutant.of(
         "content on fewer nodes than the write quorum is available",
-        "machine/contents",
+        "coordinator/machine/contents",
         "if known != len(node_ids) or known < write_quorum:",
         "if known != len(node_ids):",
         f"{_MACHINE}/test_files.py::test_completion_below_the_write_quorum_is_refused",
     ),
     Mutant.of(
         "upload begun anew while a member has its bytes",
-        "machine/uploads",
+        "coordinator/machine/uploads",
         "if unasked and contents.known_nodes(change, unasked):",
         "if False:",
         f"{_MACHINE}/test_upload_places.py::test_upload_does_not_begin_anew_while_a_member_was_not_asked",
@@ -135,7 +150,7 @@ ROOM = (
     ),
     Mutant.of(
         "leader without room refuses reports of orphans",
-        "member/proposing",
+        "coordinator/member/proposing",
         "    commands.ReportOrphans,\n",
         "",
         "tests/unit/coordinator/member/test_driver_group.py::"
@@ -143,14 +158,14 @@ ROOM = (
     ),
     Mutant.of(
         "older snapshot keeps the room of the newer one",
-        "member/snapshot_making",
+        "coordinator/member/snapshot_making",
         "await self._discard()  # the snapshot before",
         "pass  # the snapshot before",
         "tests/unit/coordinator/member/test_snapshot_making.py",
     ),
     Mutant.of(
         "rest of a fetch counts against the next",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         "        self._path.unlink(missing_ok=True)  # first",
         "        # first",
         "tests/unit/coordinator/storage/test_snapshot_store.py::"
@@ -160,56 +175,56 @@ ROOM = (
 QUOTAS = (
     Mutant.of(
         "deleted content counts for no quota",
-        "machine/execution/quotas",
+        "coordinator/machine/execution/quotas",
         "if taken_bytes + released_bytes > 2 * quota_bytes:",
         "if False:",
         f"{_QUOTAS}loop_of_upload_and_deletion_ends_at_twice_the_quota",
     ),
     Mutant.of(
         "reservation outlives its upload",
-        "machine/uploads",
+        "coordinator/machine/uploads",
         "    quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, row.file_uuid))\n",
         "",
         f"{_QUOTAS}reservation_is_given_back_at_the_end_of_the_upload",
     ),
     Mutant.of(
         "progress beyond the quota recorded",
-        "machine/uploads",
+        "coordinator/machine/uploads",
         "    quotas.require_room(change.db, row.bucket_id, more_bytes)\n",
         "",
         f"{_QUOTAS}upload_of_unknown_size_reserves_what_it_holds_or_asks_for",
     ),
     Mutant.of(
         "upload begun beyond the quota",
-        "machine/files",
+        "coordinator/machine/files",
         "        quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)\n",
         "        pass\n",
         f"{_QUOTAS}of_three_uploads_of_most_of_a_quota_one_is_admitted",
     ),
     Mutant.of(
         "unfinished uploads of others listed for every reader",
-        "machine/buckets",
+        "coordinator/machine/buckets",
         "if held < Level.ADMIN else ()",
         "if held < Level.READ else ()",
         f"{_PARTS}unfinished_uploads_are_listed_for_admins_of_the_bucket_and_for_their_owners",
     ),
     Mutant.of(
         "partial upload deleted by every writer",
-        "machine/files",
+        "coordinator/machine/files",
         "change, command.caller, command.file_uuid, Level.ADMIN, command.kind, also",
         "change, command.caller, command.file_uuid, Level.WRITE, command.kind, also",
         f"{_PARTS}partial_upload_is_deleted_like_a_file_by_its_owner_and_admins_of_its_bucket",
     ),
     Mutant.of(
         "partial uploads survive the deletion of their user",
-        "machine/users",
+        "coordinator/machine/users",
         "    _end_parts(change, command.user_id)\n",
         "",
         f"{_PARTS}partial_uploads_end_with_their_user",
     ),
     Mutant.of(
         "partial uploads survive their user's account",
-        "machine/users",
+        "coordinator/machine/users",
         "    if disabled:\n        _end_parts(change, user_id)\n",
         "",
         f"{_PARTS}partial_uploads_end_with_their_user",
@@ -225,7 +240,7 @@ RIGHTS = (
     ),
     Mutant.of(
         "ticket opens every file of its user",
-        "rpc/caller_proof",
+        "coordinator/rpc/caller_proof",
         "if ticket.file_uuid != asked.file_uuid:",
         "if False:",
         "tests/unit/coordinator/test_user_tokens.py::"
@@ -233,35 +248,35 @@ RIGHTS = (
     ),
     Mutant.of(
         "link of a disabled user works",
-        "machine/public_tokens",
+        "coordinator/machine/public_tokens",
         " or maker is None or maker[2]:",
         " or maker is None:",
         f"{_LINKS}token_ends_with_its_time_and_with_what_its_maker_may",
     ),
     Mutant.of(
         "link works for whoever may read the file",
-        "machine/public_tokens",
+        "coordinator/machine/public_tokens",
         "file = files.permitted(question, maker[0], row, Level.ADMIN)",
         "file = files.permitted(question, maker[0], row, Level.READ)",
         f"{_LINKS}token_ends_when_its_maker_may_only_write",
     ),
     Mutant.of(
         "bucket of a link not compared",
-        "machine/public_tokens",
+        "coordinator/machine/public_tokens",
         "if row is None or files.row_of(row).bucket_id != query.bucket_id:",
         "if row is None:",
         f"{_LINKS}unknown_token_and_wrong_bucket_are_not_found_even_when_it_has_ended",
     ),
     Mutant.of(
         "rules raised over the nodes' heads",
-        "member/rules_upgrade",
+        "coordinator/member/rules_upgrade",
         "min(RULES, *known.values(), *nodes.values())",
         "min(RULES, *known.values())",
         f"{_RULES}node_of_an_older_version_is_waited_for",
     ),
     Mutant.of(
         "field proposed that older members pass over",
-        "machine/execution/rules",
+        "metadata/protocol/rules",
         "max(SINCE.get(type(command), FIRST), needed_by_fields(command))",
         "SINCE.get(type(command), FIRST)",
         f"{_PARTS}commands_wait_for_the_rules_that_have_them",
@@ -270,7 +285,7 @@ RIGHTS = (
 RECORDS = (
     _of(
         "failed attempts push out what users did",
-        "node/api/access.py",
+        "api/access.py",
         "audit.failed.record(",
         "audit.record(",
         "tests/api/test_audit.py::test_failed_attempts_are_apart_and_listed_with_the_rest",

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants.mutant import Mutant
+from tests.rooms import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("ca", "coordinator", "node", "deploy", "client", "tests", "docs", "pyproject.toml")
+COPIED = (*PACKAGES[:-1], "client", "tests", "docs", "pyproject.toml")
 HUNT_S_MAX = 1200
 PYTEST = ("pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-m", "long or not long")
 FAILED = 1  # what pytest ends with when a test failed; anything else is no verdict

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-COORDINATOR = "coordinator"
-
 
 class MutantDoesNotFit(Exception):
     """The text that a mutant changes is not there, or there twice."""
@@ -23,8 +21,8 @@ class Mutant:
 
     @classmethod
     def of(cls, name: str, module: str, old: str, new: str, *tests: str) -> Self:
-        """One change of a module of the coordinator, without ".py"."""
-        return cls(name, ((f"{COORDINATOR}/{module}.py", old, new),), tests)
+        """One change of a module, which is given as its path without ".py"."""
+        return cls(name, ((f"{module}.py", old, new),), tests)
 
     def check_fits(self, root: Path) -> None:
         """Raises MutantDoesNotFit unless each text that it changes is there once."""

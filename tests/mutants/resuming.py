@@ -49,14 +49,14 @@ RESUMING = (
     ),
     Mutant.of(
         "recorded offset goes back",
-        "machine/uploads",
+        "coordinator/machine/uploads",
         "    if command.offset_bytes < earlier.offset_bytes:",
         "    if command.offset_bytes < 0:",
         _NEVER_BACK,
     ),
     Mutant.of(
         "other bytes are recorded at the same offset",
-        "machine/uploads",
+        "coordinator/machine/uploads",
         "is_same = command.prefix_sha256 == earlier.prefix_sha256 or not earlier.prefix_sha256",
         "is_same = True",
         _NEVER_BACK,

@@ -35,59 +35,65 @@ _ORIGIN_PLACED = """\
 _SECRET_FILES = "ca/secretfiles.py"
 
 STATE = (
-    Mutant.of("state not synced", "storage/database", "synchronous = NORMAL", "synchronous = OFF", APPLIED),
+    Mutant.of(
+        "state not synced",
+        "coordinator/storage/database",
+        "synchronous = NORMAL",
+        "synchronous = OFF",
+        APPLIED,
+    ),
     Mutant.of(
         "name of the WAL not synced",
-        "storage/database",
+        "coordinator/storage/database",
         "        reserve_wal(writer, path)\n        sync_directory(path.parent)\n",
         "        reserve_wal(writer, path)\n",
         DEAF,
     ),
     Mutant.of(
         "WAL not synced before the log forgets",
-        "storage/state_file",
+        "coordinator/storage/state_file",
         "            os.fdatasync(wal)\n",
         "            pass\n",
         APPLIED,
     ),
     Mutant.of(
         "sums of pages not taken out before they are written",
-        "storage/page_sums",
+        "coordinator/storage/page_sums",
         "                self._forget(pages)\n",
         "                pass\n",
         *SUMMED,
     ),
     Mutant.of(
         "sums of pages taken out without a sync",
-        "storage/stored_sums",
+        "coordinator/storage/stored_sums",
         "wal_salts=wal_salts))\n            os.fdatasync(self._file)\n",
         "wal_salts=wal_salts))\n",
         *SUMMED,
     ),
     Mutant.of(
         "sums kept of a database whose mark is not durable",
-        "storage/state_file",
+        "coordinator/storage/state_file",
         "            self.sync_wal()  # else a power cut leaves the sums of a file that bears no mark\n",
         "",
         APPLIED,
     ),
     Mutant.of(
         "copy not synced",
-        "storage/state_backup",
+        "coordinator/storage/state_backup",
         "        yield descriptor\n        os.fsync(descriptor)\n",
         "        yield descriptor\n",
         COPIED,
     ),
     Mutant.of(
         "name of a copy not synced",
-        "storage/state_backup",
+        "coordinator/storage/state_backup",
         "        os.close(descriptor)\n    sync_directory(target.parent)\n",
         "        os.close(descriptor)\n",
         COPIED,
     ),
     Mutant.of(
         "damaged pages not told at start",
-        "storage/state_file",
+        "coordinator/storage/state_file",
         """        if odd:
             return f"page {odd[0]} changed while nothing ran"
 """,
@@ -97,7 +103,7 @@ STATE = (
     ),
     Mutant.of(
         "form of unknown pages not checked at start",
-        "storage/state_file",
+        "coordinator/storage/state_file",
         '        return "" if found == "ok" else str(found)\n',
         '        return ""\n',
         "tests/unit/coordinator/member/test_rebuilding.py"
@@ -105,7 +111,7 @@ STATE = (
     ),
     Mutant.of(
         "page sums not compared",
-        "storage/page_sums",
+        "coordinator/storage/page_sums",
         "                elif found != self._sums[first + page]:\n",
         "                elif False:\n",
         "tests/unit/coordinator/storage/test_page_sums.py"
@@ -113,7 +119,7 @@ STATE = (
     ),
     Mutant.of(
         "frames of a WAL behind its last commit not read again",
-        "storage/wal_pages",
+        "coordinator/storage/wal_pages",
         "        del self._pages[self._committed :]\n",
         "",
         "tests/unit/coordinator/storage/test_wal_pages.py"
@@ -121,7 +127,7 @@ STATE = (
     ),
     Mutant.of(
         "file copied of which a part is in the WAL",
-        "storage/state_store",
+        "coordinator/storage/state_store",
         "return None if self._file is None or self._held_back else self._file.pages",
         "return None if self._file is None else self._file.pages",
         "tests/unit/coordinator/storage/test_sound_snapshots.py"
@@ -132,7 +138,7 @@ STATE = (
 SNAPSHOTS = (
     Mutant.of(
         "snapshot named before its note",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         """        write_durable(path.with_suffix(".json"), sealed(note), mode=SECRET_MODE)
         making.replace(path)
 """,
@@ -143,7 +149,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "snapshot before goes first",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         """        sync_directory(self._directory)
         self._outgoing = note
         self._remove_outgoing(but=_name(meta))
@@ -156,28 +162,28 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "name of a snapshot not synced",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         "        making.replace(path)\n        sync_directory(self._directory)\n",
         "        making.replace(path)\n",
         MADE,
     ),
     Mutant.of(
         "fetched snapshot not synced",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         "            sync_file(self._path)\n",
         "            pass\n",
         INSTALLED,
     ),
     Mutant.of(
         "name of a verified snapshot not synced",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         "is looked at once more\n        sync_directory(self._path.parent)\n",
         "is looked at once more\n",
         INSTALLED,
     ),
     Mutant.of(
         "verified before it is synced",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         """        try:
             sync_file(self._path)
         except OSError:
@@ -193,7 +199,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "intent's name not synced",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         """self._intent_path)
         self._disk.sync(self._state_path.parent)
         self._disk.sync(self._directory)
@@ -220,7 +226,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "WAL of the state before outlives it",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         """        self._disk.sync(self._state_path.parent)
         self._disk.replace(self._intent_path, self._state_path)
 """,
@@ -229,21 +235,21 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "WAL of the state before not removed",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         '        self._disk.remove(self._sidecar("-wal"))\n',
         "",
         KILLED,
     ),
     Mutant.of(
         "sums of the state before not removed",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         "        self._disk.remove(self._sidecar(SUMS))\n",
         "",
         INSTALLED,
     ),
     Mutant.of(
         "log begun anew before the state is there",
-        "member/member",
+        "coordinator/member/member",
         """            self._snapshots.install(ready.snapshot, self._store)
             self._log.reset(hard_state or self._log.hard_state, index, term)
 """,
@@ -254,14 +260,14 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "installation not promised",
-        "member/member",
+        "coordinator/member/member",
         "            self._log.promise(replace(self._log.promised, installing=(index, term)))\n",
         "",
         INSTALLED,
     ),
     Mutant.of(
         "digest of what is installed not verified",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         "                if matches_digest(self._intent_path):\n",
         "                if True:\n",
         "tests/unit/coordinator/storage/test_reopening.py"
@@ -269,7 +275,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "digest of what came not verified",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         "        if examined.sha256 != self._note.sha256:\n",
         "        if False:\n",
         "tests/unit/coordinator/storage/test_snapshot_store.py"
@@ -277,7 +283,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "rows that came not compared with those that were vouched for",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         '        if examined.flaw or self._note.content not in ("", examined.content):\n',
         "        if examined.flaw:\n",
         "tests/unit/coordinator/storage/test_sound_snapshots.py"
@@ -285,7 +291,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "checksum of a part not verified",
-        "storage/snapshot_store",
+        "coordinator/storage/snapshot_store",
         "        and zlib.crc32(chunk.data) == chunk.crc\n",
         "",
         "tests/unit/coordinator/storage/test_snapshot_store.py::test_damaged_or_hostile_part_changes_nothing",
@@ -295,21 +301,21 @@ SNAPSHOTS = (
 MARKS = (
     Mutant.of(
         "damage noted in passing",
-        "member/rebuilding",
+        "coordinator/member/rebuilding",
         '        write_durable(files.state_damaged, damage.details.encode() + b"\\n")\n',
         '        files.state_damaged.write_bytes(damage.details.encode() + b"\\n")\n',
         REBUILT,
     ),
     Mutant.of(
         "note of damage removed before the state",
-        "member/rebuilding",
+        "coordinator/member/rebuilding",
         "    await asyncio.to_thread(_move_aside, files)\n",
         "    files.state_damaged.unlink(missing_ok=True)\n    await asyncio.to_thread(_move_aside, files)\n",
         REBUILT,
     ),
     Mutant.of(
         "damaged state set aside without a sync",
-        "member/rebuilding",
+        "coordinator/member/rebuilding",
         """            path.rename(files.data / f"{target}{ending}")
     sync_directory(files.data)
 """,
@@ -357,7 +363,7 @@ MARKS = (
     ),
     Mutant.of(
         "promises of a killed process not synced",
-        "storage/promises",
+        "coordinator/storage/promises",
         "        self._file.sync()\n        self._directory.sync()\n        for slot",
         "        for slot",
         "tests/unit/coordinator/storage/test_reopening.py"
@@ -365,21 +371,21 @@ MARKS = (
     ),
     Mutant.of(
         "promises not synced",
-        "storage/promises",
+        "coordinator/storage/promises",
         "_encode(self._number, promised))\n            self._file.sync()\n",
         "_encode(self._number, promised))\n",
         PROMISED,
     ),
     Mutant.of(
         "promises written over each other",
-        "storage/promises",
+        "coordinator/storage/promises",
         "self._file.write(self._number % SLOTS * SLOT_BYTES,",
         "self._file.write(0,",
         PROMISED,
     ),
     Mutant.of(
         "start counted in passing",
-        "rpc/instances",
+        "metadata/rpc/instances",
         "            write_durable(each, sealed(instance, of=own_id))\n",
         "            each.write_bytes(sealed(instance, of=own_id))\n",
         COUNTED,
@@ -389,42 +395,42 @@ MARKS = (
         "runtime/json_files",
         "    if found.crc32 != _checksum(bytes(found.content), found.of):\n",
         "    if False:\n",
-        "tests/unit/coordinator/runtime/test_json_files.py::test_flipped_bit_of_a_sealed_file_is_noticed",
+        "tests/unit/runtime/test_json_files.py::test_flipped_bit_of_a_sealed_file_is_noticed",
     ),
     Mutant.of(
         "file of another member taken",
         "runtime/json_files",
         "    if found.of != of:\n",
         "    if False:\n",
-        "tests/unit/coordinator/runtime/test_json_files.py::test_file_of_another_member_is_damage",
+        "tests/unit/runtime/test_json_files.py::test_file_of_another_member_is_damage",
     ),
 )
 
 FILES = (
     Mutant.of(
         "file that was reshaped not synced whole",
-        "storage/log_directory",
+        "coordinator/storage/log_directory",
         "        if self._is_reshaped:  # fdatasync",
         "        if False:  # fdatasync",
         SHAPED,
     ),
     Mutant.of(
         "file that was cut not synced whole",
-        "storage/log_directory",
+        "coordinator/storage/log_directory",
         "        os.ftruncate(self._descriptor, size_bytes)\n        self._is_reshaped = True\n",
         "        os.ftruncate(self._descriptor, size_bytes)\n",
         SHAPED,
     ),
     Mutant.of(
         "file that was allocated not synced whole",
-        "storage/log_directory",
+        "coordinator/storage/log_directory",
         "        os.posix_fallocate(self._descriptor, 0, size_bytes)\n        self._is_reshaped = True\n",
         "        os.posix_fallocate(self._descriptor, 0, size_bytes)\n",
         SHAPED,
     ),
     Mutant.of(
         "name of the log not synced",
-        "storage/log_directory",
+        "coordinator/storage/log_directory",
         "        sync_directory(path.parent)  # also when it was there",
         "        # also when it was there",
         APPENDED,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import free_ports, wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import free_ports, wait_until
 from tests.cluster.harness import Cluster
 from tests.debian_packages import installed
 from tests.prometheus.scraping import OURS, SCRAPED_S, asked, targets

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from deploy.dev.cluster import Member
+from deploy.dev_cluster import Member
 
 OURS = Path(__file__).resolve().parent.parent.parent / "deploy" / "prometheus"
 SCRAPED_S = 60.0

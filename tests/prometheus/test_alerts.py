@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.small_disks import fill, move_to_small_disks
 from tests.cluster.test_coordinators import Guest, add, done, prepared, running, wait_voter

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.cluster import Member
-from deploy.dev.processes import wait_until
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.cluster.clocks import library, set_clock
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster

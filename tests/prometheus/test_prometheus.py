@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.prometheus.scraping import OURS, SCRAPED_S, asked
 

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coordinator.member.record_leases import Block, CacheLeases
-from coordinator.model.records import Caller, ContentRecord
-from coordinator.protocol.calls import FollowCall, FollowReply
-from node.records.record_store import CachedRecords, Reading
+from metadata.model.records import Caller, ContentRecord
+from metadata.protocol.calls import FollowCall, FollowReply
+from node.base.record_store import CachedRecords, Reading
 from tests.history import Operation
 from tests.history_records import Outcome
 from tests.unit.file_records import available_file

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.model.records import ProjectFileRecord
-from coordinator.protocol.commands import AnyCommand, Envelope, Reply, UpdateProjectFile, encode_envelope
-from coordinator.protocol.queries import GetProjectFile
 from coordinator.raft.core import NotLeader
+from metadata.model.records import ProjectFileRecord
+from metadata.protocol.commands import AnyCommand, Envelope, Reply, UpdateProjectFile, encode_envelope
+from metadata.protocol.queries import GetProjectFile
 from tests.history import Operation
 from tests.sim.genesis import ADMIN, AT_MS, KEYS, PROBE_KEY, create
 

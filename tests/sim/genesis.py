@@ -9,9 +9,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.records import Caller, CoordinatorRecord
-from coordinator.protocol.commands import (
+from coordinator.raft.messages import Entry, EntryKind
+from coordinator.storage.state_store import Store
+from metadata.model.records import Caller, CoordinatorRecord
+from metadata.protocol.commands import (
     AnyCommand,
     Bootstrap,
     CreateProjectFile,
@@ -19,8 +20,7 @@ from coordinator.protocol.commands import (
     OpenSession,
     encode_envelope,
 )
-from coordinator.raft.messages import Entry, EntryKind
-from coordinator.storage.state_store import Store
+from metadata.protocol.rules import RULES
 from tests.unit import state
 
 ADMIN = Caller("admin", 1)

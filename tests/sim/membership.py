@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from coordinator.model.records import LEARNER, VOTER
-from coordinator.protocol.commands import Envelope, RecordCoordinators, encode_envelope
 from coordinator.raft.messages import Members
+from metadata.model.records import LEARNER, VOTER
+from metadata.protocol.commands import Envelope, RecordCoordinators, encode_envelope
 from tests.sim.genesis import AT_MS, record_of
 
 if TYPE_CHECKING:

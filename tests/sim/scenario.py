@@ -44,10 +44,10 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.protocol.commands import Envelope, UpdateProjectFile, encode_envelope
-from coordinator.protocol.queries import GetProjectFile
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Members, Message, MessageKind
+from metadata.protocol.commands import Envelope, UpdateProjectFile, encode_envelope
+from metadata.protocol.queries import GetProjectFile
 from tests.sim import genesis
 from tests.sim.checkers import Violation
 from tests.sim.clients import _reply_decoder, value_of

@@ -51,7 +51,7 @@ def test_mutant_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "coordinator" / "log.py").write_text("twice twice", encoding="utf-8")
 
     with pytest.raises(MutantDoesNotFit):
-        Mutant.of("twice there", "log", "twice", "once").plant(tmp_path)
+        Mutant.of("twice there", "coordinator/log", "twice", "once").plant(tmp_path)
 
 
 def test_planted_bug_is_caught() -> None:

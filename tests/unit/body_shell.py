@@ -12,7 +12,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from ca.errors import PayloadTooLarge
-from coordinator.http.app import (
+from node.diskio.executor import DiskWorkers, write_overlapped
+from tests.unit.peer_nodes import CLUSTER
+from web.app import (
     Listener,
     body_batches,
     json_response,
@@ -21,12 +23,10 @@ from coordinator.http.app import (
     read_json,
     serve,
 )
-from coordinator.http.buffer_ring import POOL
-from coordinator.http.memory_quota import BUFFERED, BUFFERED_BYTES_MAX
-from coordinator.http.rate_limits import RequestTimeouts
-from coordinator.http.request_body import Batch
-from node.diskio.executor import DiskWorkers, write_overlapped
-from tests.unit.peer_nodes import CLUSTER
+from web.buffer_ring import POOL
+from web.memory_quota import BUFFERED, BUFFERED_BYTES_MAX
+from web.rate_limits import RequestTimeouts
+from web.request_body import Batch
 
 CONTENT = random.Random(5).randbytes(6 << 20)
 HOST = b"Host: test\r\n"

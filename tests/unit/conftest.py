@@ -16,13 +16,13 @@ from ca.certificates import Authority, new_intermediate, new_root
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential, client_context, server_context
-from coordinator.http.rate_limits import RequestTimeouts
 from node.custody import reporter
 from tests.unit.body_shell import PATIENCE, Run, Scenario, Shell
 from tests.unit.custody_node import LAYOUTS, Keeper
 from tests.unit.peer_nodes import CLUSTER, Node, introduce, running_node
 from tests.unit.state import State
 from tests.unit.upload_machine import Machine
+from web.rate_limits import RequestTimeouts
 
 
 @pytest.fixture

@@ -16,24 +16,25 @@ from ca.identity import Identity, Role
 from ca.keys import new_key, public_key_digest
 from ca.tls import Credential
 from coordinator.admin.setup import init_cluster, init_from_bundle
-from coordinator.http.app import new_application, serve
 from coordinator.member.open_storage import open_ledger
-from coordinator.model.records import CertificateRecord, CoordinatorRecord
-from coordinator.protocol.calls import AnyCall
-from coordinator.protocol.commands import DrainNode, RecordCoordinators, RemoveNode
 from coordinator.raft.messages import Message
-from coordinator.rpc import wire
 from coordinator.rpc.call_metrics import ServedCalls
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.instances import HEADER, Instance, KnownInstances
 from coordinator.rpc.node_client import NodeOrders
-from coordinator.rpc.raft_transport import Transport, peer_url
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.rpc.websocket import dialling, end
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.rpc.raft_transport import Transport
+from coordinator.rpc.raft_wire import frame_of
 from coordinator.server import _Member
-from deploy.dev.processes import free_ports
+from coordinator.storage.config import CoordinatorFiles
+from deploy.processes import free_ports
+from metadata.model.records import CertificateRecord, CoordinatorRecord
+from metadata.protocol.calls import AnyCall
+from metadata.protocol.commands import DrainNode, RecordCoordinators, RemoveNode
+from metadata.rpc import wire
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.instances import HEADER, Instance, KnownInstances
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.websocket import dialling, end, peer_url
 from tests.unit.state import ADMIN, join, join_token
+from web.app import new_application, serve
 
 CLUSTER = "lab"
 ANSWER_S = 10.0
@@ -209,7 +210,7 @@ class Spoken:
 
     async def say(self, *messages: Message) -> None:
         """Send Raft messages."""
-        await self.send(*map(wire.RaftFrame, messages))
+        await self.send(*map(frame_of, messages))
 
     async def send(self, *frames: wire.Frame) -> None:
         """Send frames, together."""

@@ -16,13 +16,12 @@ from prometheus_client import CollectorRegistry
 
 from ca.errors import CATALOGUE, Unavailable
 from ca.identity import Identity, Role
-from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol.calls import CALL_TIMEOUT_S, HeartbeatCall
-from coordinator.protocol.commands import AnyCommand, ReportDropped, ReportLost, ReportOrphans
-from coordinator.protocol.queries import AnyQuery, ListReplicas, ListReplicasToDelete
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.view import View
-from coordinator.runtime.audit import AuditLog
+from metadata.model.records import CoordinatorRecord
+from metadata.protocol.calls import CALL_TIMEOUT_S, HeartbeatCall
+from metadata.protocol.commands import AnyCommand, ReportDropped, ReportLost, ReportOrphans
+from metadata.protocol.queries import AnyQuery, ListReplicas, ListReplicasToDelete
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.view import View
 from node.base.metrics import NodeMetrics
 from node.custody.context import CustodyContext, Pass
 from node.custody.custody import Custody
@@ -32,6 +31,7 @@ from node.peer.rate_budget import Budget
 from node.storage.blob_files import SIDECAR
 from node.storage.blobs import BlobStore
 from node.storage.quarantine import Quarantine
+from runtime.audit import AuditLog
 from tests.packed_blobs import (
     age_packed,
     exchange_packed,

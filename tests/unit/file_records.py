@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.model.records import FileRecord
+from metadata.model.records import FileRecord
 
 _AVAILABLE = FileRecord(
     file_uuid="f",

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from api.access import authenticate
 from ca.errors import NotFound
 from ca.usertoken import Verifier, mint, new_signing_key, public_jwk
-from coordinator.http.app import Listener, body_chunks, new_application, serve
-from coordinator.http.fastpath import DIRECT, DirectAnswer
-from coordinator.http.rate_limits import RequestTimeouts
-from coordinator.model.records import Caller, ContentRecord
-from coordinator.runtime.metrics import Metrics
-from node.api.access import authenticate
+from metadata.model.records import Caller, ContentRecord
 from node.content.download import serve_content
 from node.content.fastpath import HotPath
 from node.content.handlers import PRIVATE_POLICY
-from node.services import provide
+from node.uploads.services import provide
+from runtime.metrics import Metrics
 from tests.unit.file_records import available_file
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node
+from web.app import Listener, body_chunks, new_application, serve
+from web.fastpath import DIRECT, DirectAnswer
+from web.rate_limits import RequestTimeouts
 
 UUID = "01930000-0000-7000-8000-00000000000a"
 FILE = f"/api/v1/files/{UUID}"

@@ -9,8 +9,8 @@ import msgspec
 
 from ca.certificates import Authority
 from ca.usertoken import public_jwk
-from coordinator.model.records import UploadRecord
-from coordinator.protocol.queries import GetUpload
+from metadata.model.records import UploadRecord
+from metadata.protocol.queries import GetUpload
 from tests.unit.custody_node import Log
 from tests.unit.hot_node import KEY
 from tests.unit.peer_nodes import Node, introduce, running_node

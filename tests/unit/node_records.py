@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.model.records import NodeRecord
+from metadata.model.records import NodeRecord
 
 _RUNNING = NodeRecord(
     node_id="n",

@@ -14,19 +14,18 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from api.context import ApiServices
 from ca.certificates import Authority
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential
-from coordinator.http.app import Listener, new_application, serve
-from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.rpc.view import View
-from coordinator.runtime.audit import AuditLog
-from node.api.context import ApiServices
+from metadata.model.records import CoordinatorRecord
+from metadata.protocol.calls import HeartbeatCall
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.view import View
 from node.base.metrics import NodeMetrics
+from node.base.record_cache import RecordCache
 from node.content.sources import read_anywhere
 from node.custody.context import CustodyContext
 from node.custody.custody import Custody
@@ -41,18 +40,19 @@ from node.peerapi.blobs import transfer_routes
 from node.peerapi.small_blobs import small_blob_routes
 from node.peerapi.upload_copies import upload_copy_routes
 from node.peerapi.uploads import following_routes, prepare_following
-from node.records.record_cache import RecordCache
 from node.sending.splice import Flow
-from node.services import NodeServices, provide
 from node.staging.upload_store import UploadStore
 from node.storage.blobs import BlobStore
 from node.storage.partial_store import PartialStore
+from node.uploads.handover import room_routes
 from node.uploads.replicate import Replication
-from node.uploads.room import room_routes
+from node.uploads.services import NodeServices, provide
 from node.uploads.upload_copies import UploadCopies
 from node.uploads.write_locks import UploadLocks
+from runtime.audit import AuditLog
 from tests.unit.node_records import node_record
 from tests.unit.state import cluster_view
+from web.app import Listener, new_application, serve
 
 CLUSTER = "lab"
 CONTENT = os.urandom(9_000_000)  # three segments, the last one short

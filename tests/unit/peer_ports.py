@@ -10,11 +10,11 @@ from ca.certificates import Authority
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential, Peer
-from coordinator.http.app import new_application, serve
-from coordinator.model.records import CoordinatorRecord
-from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.server import Admission, CallHandler, PeerPort
-from coordinator.rpc.tls_contexts import MemberContexts
+from metadata.model.records import CoordinatorRecord
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.tls_contexts import MemberContexts
+from web.app import new_application, serve
 
 CLUSTER = "lab"
 

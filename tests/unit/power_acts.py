@@ -27,10 +27,8 @@ from coordinator.member.open_storage import Ledger, open_ledger
 from coordinator.member.rebuilding import note_damage, rebuild
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Ready
-from coordinator.rpc.client import MetadataClient
-from coordinator.rpc.instances import count_start
-from coordinator.runtime.config import CoordinatorFiles
-from coordinator.storage import database, snapshot_store, state_store
+from coordinator.storage import snapshot_store, state_store
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.log_directory import OsDirectory
 from coordinator.storage.pinned_state import Pinned
 from coordinator.storage.promises import Promised
@@ -39,6 +37,9 @@ from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.instances import count_start
+from runtime import sqlite
 from tests.unit.node.packs import pack_acts
 from tests.unit.peer_ports import CLUSTER
 from tests.unit.power_worlds import LAGGING
@@ -330,7 +331,7 @@ def main() -> None:
     """The command."""
     act, root, *arguments = sys.argv[1:]
     log_defaults()["segment_bytes"] = SEGMENT_BYTES
-    database.WAL_RESERVED_BYTES = WAL_BYTES
+    sqlite.WAL_RESERVED_BYTES = WAL_BYTES
     snapshot_store.CHUNK_BYTES_MAX = PART_BYTES
     state_store.CHECKPOINT_CHANGES = CHECKPOINT_CHANGES
     ACTS[act](Path(root), *map(Path, arguments))

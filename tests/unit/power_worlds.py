@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.model.records import CoordinatorRecord
 from coordinator.raft.messages import Entry, EntryKind, HardState
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.promises import Promised
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_store import Store
+from metadata.model.records import CoordinatorRecord
 from tests.unit.peer_ports import CLUSTER
 from tests.unit.snapshot_files import taken
 from tests.unit.state import ADMIN, State, create, dump

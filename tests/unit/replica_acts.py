@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from coordinator.protocol import commands, queries
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State, complete, create
 
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from coordinator.model.records import HEALTHY, ClusterView
-from coordinator.model.replica_records import SurplusPage
-from coordinator.protocol import commands, queries
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.trim import count_surplus, rank_surplus
 from coordinator.storage.state_store import Store
+from metadata.model.records import HEALTHY, ClusterView
+from metadata.model.replica_records import SurplusPage
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, create
 
 CONTENTS = ("aa", "bb")

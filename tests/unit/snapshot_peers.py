@@ -10,9 +10,9 @@ from ca.certificates import Authority
 from ca.errors import Conflict, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
-from coordinator.protocol.calls import AnyCall, SnapshotCall, SnapshotChunkCall
-from coordinator.rpc.client import MetadataClient
 from coordinator.storage.snapshot_store import SnapshotStore
+from metadata.protocol.calls import AnyCall, SnapshotCall, SnapshotChunkCall
+from metadata.rpc.client import MetadataClient
 from tests.unit.peer_ports import CLUSTER, contexts_of, serving
 from tests.unit.snapshot_files import taken
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.records import (
+from coordinator.raft.membership import encode_membership
+from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
+from coordinator.storage.state_store import Store, members_of
+from metadata.model.records import (
     DEFAULT_BUCKET_ID,
     Caller,
     CertificateRecord,
@@ -17,11 +19,9 @@ from coordinator.model.records import (
     CoordinatorRecord,
     NodeRecord,
 )
-from coordinator.protocol import commands, queries
-from coordinator.protocol.commands import Envelope, Reply
-from coordinator.raft.membership import encode_membership
-from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
-from coordinator.storage.state_store import Store, members_of
+from metadata.protocol import commands, queries
+from metadata.protocol.commands import Envelope, Reply
+from metadata.protocol.rules import RULES
 
 ADMIN = Caller("admin", 1)
 HOUR_MS = 3_600_000

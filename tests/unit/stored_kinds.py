@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.protocol import commands, queries
+from metadata.protocol import commands, queries
 from tests.unit.state import create, create_backup, create_vm
 
 

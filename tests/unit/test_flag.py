@@ -6,7 +6,7 @@ from pathlib import Path
 
 WAITER = """
 import signal, time
-from deploy.dev.processes import Flag
+from deploy.processes import Flag
 flag, until_s = Flag(), time.monotonic() + 1
 signal.signal(signal.SIGALRM, lambda *_: flag.set())
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.dev.processes import PORTS_VARIABLE, free_ports
+from deploy.processes import PORTS_VARIABLE, free_ports
 
 
 def test_what_was_given_lately_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.nginx import write_certificate
-from coordinator.http.internals.tls import TlsListening
+from web.internals.tls import TlsListening
 
 BIG = os.urandom(1 << 20) * 24
 SHUTDOWN_S = 60.0  # what ends sooner did not wait for it

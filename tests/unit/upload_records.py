@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.model.records import BACKUP, UploadRecord
+from metadata.model.records import BACKUP, UploadRecord
 from node.diskio.durable import SLOT_BYTES, Octets
 from node.staging.upload_file import UploadFile
 from node.uploads.chain import Chain

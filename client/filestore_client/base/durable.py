@@ -1,4 +1,4 @@
-"""Small files that survive a power cut, and writes that are whole."""
+"""Small files that survive a power cut, and whole writes. Shared by downloads and uploads."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
-"""Which node the next range of a download is asked of: one that answers, the faster the rather.
+"""Which node to ask for the next range of a download. Apart from `ranges`: no I/O.
 
-No I/O; the clock is handed in.
+One that answers, the faster the rather. No I/O; the clock is handed in.
 """
 
 import time

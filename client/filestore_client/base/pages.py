@@ -1,4 +1,4 @@
-"""Lists of the API: page after page, as one iterator."""
+"""Lists of the API: page after page, as one iterator. Shared by files and administration."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar

@@ -1,6 +1,6 @@
-"""Which bytes of a file are there: half-open spans, ascending, joined where they touch.
+"""Which bytes of a file are there: joined spans. Shared by downloads and their partial files.
 
-Pure: integers in, spans out.
+Half-open spans, ascending, joined where they touch. Pure: integers in, spans out.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,4 +1,7 @@
-"""Whom this client trusts: the root certificate of the cluster, and nothing else on this machine."""
+"""Whom this client trusts: the root certificate of the cluster. Shared by transport and retries.
+
+Nothing else on this machine is trusted.
+"""
 
 import ssl
 

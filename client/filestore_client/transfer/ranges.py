@@ -38,7 +38,10 @@ TAKEN_BYTES_MIN = 256 << 10
 
 
 class RangeSink(Protocol):
-    """Where the bytes of a download go, in any order."""
+    """Where the bytes of a download go, in any order.
+
+    A Protocol, as the tests of rates have memory in the place of a `PartialFile`.
+    """
 
     @property
     def coverage(self) -> Coverage:

@@ -7,7 +7,7 @@ from typing import Self
 
 from filestore_client.base.records import Content
 from filestore_client.base.transport import Transport
-from filestore_client.transfer.streaming import read_span
+from filestore_client.transfer.downloading import read_span
 
 BLOCK_BYTES = 4 << 20  # what a node verifies at once
 READ_AHEAD_BLOCKS = 2

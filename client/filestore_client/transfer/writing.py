@@ -1,8 +1,9 @@
 """A new file that is open for writing: what is written goes into an upload, which ends with `close`."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
 from filestore_client.base.errors import FilestoreError
 from filestore_client.base.records import FileRecord
@@ -12,13 +13,6 @@ QUEUE_PARTS_MAX = 4  # that wait to be sent
 PART_BYTES = 1 << 20
 
 
-class Sending(Protocol):
-    """The upload of a source."""
-
-    async def __call__(self, source: StreamSource) -> FileRecord:
-        """Until the file is available."""
-
-
 class AsyncWriter:
     """Use `async with`, or `close` it: only then the file is available, and `record` is its record.
 
@@ -26,7 +20,8 @@ class AsyncWriter:
     from `write` or `close` for what the upload was refused with.
     """
 
-    def __init__(self, send: Sending) -> None:
+    def __init__(self, send: Callable[[StreamSource], Coroutine[Any, Any, FileRecord]]) -> None:
+        """`send` uploads a source, until the file is available."""
         self.record: FileRecord | None = None
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUE_PARTS_MAX)
         self._pending: list[bytes] = []

@@ -18,7 +18,7 @@ import msgspec
 
 from ca.errors import Forbidden, Unauthorized
 from coordinator.machine.execution.pages import Condition
-from coordinator.model.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, Caller
+from metadata.model.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, Caller
 
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 _encode = msgspec.json.Encoder().encode

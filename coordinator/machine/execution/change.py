@@ -1,4 +1,4 @@
-"""What a command is applied with, and what a query is answered with. No I/O but SQLite."""
+"""What a command is applied with, by which rules, and what a query is answered with. No I/O but SQLite."""
 
 import sqlite3
 
@@ -7,6 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 from ca.errors import InvalidRequest
 from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.replies import Sessions
+from metadata.protocol.rules import FIRST
 
 
 class Change(Struct, frozen=True):
@@ -47,3 +48,9 @@ class Question(Struct, frozen=True):
     def as_of(self) -> int:
         """The last log index that the answer contains."""
         return int(self.db.execute("SELECT log_index FROM applied").fetchone()[0])
+
+
+def rules_in_force(db: sqlite3.Connection) -> int:
+    """The rules that the next command is applied by."""
+    row = db.execute("SELECT version FROM rules WHERE one = 1").fetchone()
+    return FIRST if row is None else int(row[0])

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import msgspec
 
 from ca.errors import InvalidRequest
-from coordinator.machine.execution import rules, touched
-from coordinator.machine.execution.change import Change
-from coordinator.model.records import HashReport, StateHash
-from coordinator.protocol.commands import HashState, HashWhole, ReportHash
+from coordinator.machine.execution import touched
+from coordinator.machine.execution.change import Change, rules_in_force
+from metadata.model.records import HashReport, StateHash
+from metadata.protocol import rules
+from metadata.protocol.commands import HashState, HashWhole, ReportHash
 
 TABLES = (
     "applied",
@@ -75,13 +76,13 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
     db = change.db
     touched.bound(db)
     stored = db.execute("SELECT CAST(table_name AS BLOB), after FROM digest_position").fetchone()
-    tables = tables_of(rules.in_force(db))
+    tables = tables_of(rules_in_force(db))
     table, after = _start(tables, *stored) if stored else (tables[0], [])
     columns = _columns(db, table)
     if len(after) != len(columns.key):
         after = []
     rows = _rows(db, table, columns, after, command.rows_max)
-    domain = _DOMAIN.format(rules.in_force(db)).encode()
+    domain = _DOMAIN.format(rules_in_force(db)).encode()
     digest = hmac.new(domain, _encode(stored) + _encode(rows), "sha256").hexdigest()
     end = rows[-1][: len(columns.key)] if len(rows) == command.rows_max else None
     touches = touched.forget(db, table, columns.key, columns.bound, after, end)
@@ -117,7 +118,7 @@ def whole_digest(db: sqlite3.Connection, *, pause: Callable[[], None]) -> str:
     A second or two for each 10^6 rows; `pause` is called after every few thousand. Raises sqlite3.Error for
     what cannot be read.
     """
-    version = rules.in_force(db)
+    version = rules_in_force(db)
     whole = hmac.new(_WHOLE_DOMAIN.format(version).encode(), digestmod="sha256")
     for table in tables_of(version):
         columns = _columns(db, table)
@@ -171,7 +172,7 @@ def _columns(db: sqlite3.Connection, table: str) -> _Columns:
         "SELECT name, type, pk FROM pragma_table_info(?) ORDER BY name", (table,)
     ).fetchall()
     left_out = [*COLUMNS_LEFT_OUT.get(table, ())]
-    known = rules.in_force(db)
+    known = rules_in_force(db)
     left_out += [name for (of, name), since in rules.COLUMNS_SINCE.items() if of == table and known < since]
     key = [(name, kind) for _, name, kind in sorted((pk, name, kind) for name, kind, pk in described if pk)]
     data = [(name, kind) for name, kind, _ in described if name not in left_out]

@@ -14,7 +14,7 @@ is set later is in force at once. No rules here: the callers know since which ru
 import sqlite3
 
 from ca.errors import PayloadTooLarge, RateLimited
-from coordinator.model.bounds import TOTAL_BYTES_MAX
+from runtime.bounds import TOTAL_BYTES_MAX
 
 # What the index `buckets_over_quota` holds: the words must be the same.
 OVER_QUOTA = "quota_bytes > 0 AND used_bytes + reserved_bytes + released_bytes > quota_bytes"

@@ -10,7 +10,7 @@ import sqlite3
 from msgspec import Struct
 
 from ca.errors import Unavailable
-from coordinator.protocol.commands import SESSION_ENDED, Envelope
+from metadata.protocol.commands import SESSION_ENDED, Envelope
 
 
 class SessionEnded(Unavailable):

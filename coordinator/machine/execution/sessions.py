@@ -1,8 +1,11 @@
-"""Sessions: client processes that retry their commands. `replies` describes what is stored of them."""
+"""Sessions of client processes that retry commands. Apart from `replies`, which `change` imports.
 
-from coordinator.machine.execution import rules
-from coordinator.machine.execution.change import Change
-from coordinator.protocol.commands import SESSION_NUMBER_MIN, SESSIONS_MAX, OpenSession
+`replies` describes what is stored of them.
+"""
+
+from coordinator.machine.execution.change import Change, rules_in_force
+from metadata.protocol import rules
+from metadata.protocol.commands import SESSION_NUMBER_MIN, SESSIONS_MAX, OpenSession
 
 
 def open_session(change: Change, command: OpenSession) -> int:
@@ -34,6 +37,6 @@ def _number(change: Change, command: OpenSession) -> int:
     It is the log index by older rules, and for a small number, which may be a log index to come.
     """
     is_drawn = command.number >= SESSION_NUMBER_MIN
-    if is_drawn and rules.in_force(change.db) >= rules.SESSIONS_ARE_DRAWN:
+    if is_drawn and rules_in_force(change.db) >= rules.SESSIONS_ARE_DRAWN:
         return command.number
     return change.log_index

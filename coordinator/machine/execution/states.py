@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import UnsetType
 
 from ca.errors import PreconditionFailed
-from coordinator.machine.execution import rules
-from coordinator.machine.execution.change import Change
+from coordinator.machine.execution.change import Change, rules_in_force
+from metadata.protocol import rules
 
 _RISES: Final = "updated_at_ms = MAX(?, updated_at_ms + 1)"
 _IS_SET: Final = "updated_at_ms = ?"
@@ -20,7 +20,7 @@ _IS_SET: Final = "updated_at_ms = ?"
 
 def are_distinct(db: sqlite3.Connection) -> bool:
     """Whether states can be distinguished by the rules in force."""
-    return rules.in_force(db) >= rules.STATES_ARE_DISTINCT
+    return rules_in_force(db) >= rules.STATES_ARE_DISTINCT
 
 
 def next_state(db: sqlite3.Connection) -> str:

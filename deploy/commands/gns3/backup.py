@@ -9,7 +9,6 @@ import click
 from msgspec import to_builtins
 
 from ca.errors import Conflict, NotFound
-from coordinator.model.timestamps import rfc3339
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
 from deploy.base.options import Duration
@@ -30,6 +29,7 @@ from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
 from deploy.gns3.watch import LASTING, Watch
 from filestore_client import AsyncClient
+from runtime.timestamps import rfc3339
 
 Runs = Callable[[Sequence[LabProject], Sequence[LabProject]], Awaitable[list[BackupResult]]]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from tests.blobs_on_disk import change_byte_on
 from tests.gns3.search import strikes, verdict
 from tests.gns3.search.model import Backup, Lab

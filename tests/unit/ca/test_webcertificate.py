@@ -15,8 +15,8 @@ from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential
 from ca.webcertificate import UnusableWebCertificate, WebCertificate, WebCertificateFiles
-from coordinator.model.clock import now_ms
-from coordinator.rpc.tls_contexts import MemberContexts
+from metadata.rpc.tls_contexts import MemberContexts
+from runtime.clock import now_ms
 from tests.web_certificates import DAY, trusting, write_pair
 
 NODE = Identity("lab", Role.NODE, "n1")

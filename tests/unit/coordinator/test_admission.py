@@ -13,13 +13,13 @@ from ca.errors import Conflict, Gone, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator.admission import Admission
-from coordinator.model.instance import Instance
-from coordinator.model.records import DOWN
-from coordinator.protocol import commands
-from coordinator.protocol.calls import HeartbeatCall, ReadCall, SnapshotCall
-from coordinator.protocol.queries import GetView
-from coordinator.rpc.node_health import PLACEABLE_S, REFUSED_S, NodeHealth
 from coordinator.rpc.state_view import StateView
+from metadata.model.instance import Instance
+from metadata.model.records import DOWN
+from metadata.protocol import commands
+from metadata.protocol.calls import HeartbeatCall, ReadCall, SnapshotCall
+from metadata.protocol.queries import GetView
+from metadata.rpc.node_health import PLACEABLE_S, REFUSED_S, NodeHealth
 from tests.unit.state import ADMIN, State, certificate
 
 CLUSTER = "test"

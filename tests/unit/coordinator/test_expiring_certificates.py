@@ -7,17 +7,13 @@ from types import MappingProxyType
 import pytest
 
 from coordinator.admin import setup
-from coordinator.expiring_certificates import (
-    AUTHORITY_WARNING_MS,
-    LEAF_WARNING_MS,
-    WEB_WARNING_MS,
-    ending_soon,
-)
 from coordinator.member.open_storage import Ledger, open_ledger
-from coordinator.member_metrics import expiries
-from coordinator.model.records import CoordinatorRecord
-from coordinator.runtime.config import CoordinatorFiles
-from coordinator.runtime.metrics import Metrics, timed_sync
+from coordinator.raft_metrics import timed_sync
+from coordinator.statuses import AUTHORITY_WARNING_MS, LEAF_WARNING_MS, WEB_WARNING_MS, ending_soon
+from coordinator.storage.config import CoordinatorFiles
+from metadata.model.records import CoordinatorRecord
+from metadata.rpc.member_metrics import expiries
+from runtime.metrics import Metrics
 
 
 @pytest.fixture

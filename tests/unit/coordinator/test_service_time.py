@@ -10,10 +10,11 @@ import pytest
 
 from ca.errors import Forbidden, Gone, Unauthorized
 from ca.identity import Identity, Role
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.clock import now_ms
-from coordinator.model.records import DEFAULT_BUCKET_ID, Caller, UserRecord
-from coordinator.protocol.calls import (
+from coordinator.raft.membership import decode_membership
+from coordinator.raft.messages import EntryKind
+from coordinator.rpc.server import value_of
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller, UserRecord
+from metadata.protocol.calls import (
     AnyCall,
     HeartbeatCall,
     HeartbeatReply,
@@ -22,12 +23,11 @@ from coordinator.protocol.calls import (
     ProposeCall,
     ReadCall,
 )
-from coordinator.protocol.commands import AdmitUser, Expire, PutUser, RecordCoordinators, decode_envelope
-from coordinator.protocol.queries import CheckAdmin, GetProjectFile, GetPublicContent
-from coordinator.raft.membership import decode_membership
-from coordinator.raft.messages import EntryKind
-from coordinator.rpc import wire
-from coordinator.rpc.server import value_of
+from metadata.protocol.commands import AdmitUser, Expire, PutUser, RecordCoordinators, decode_envelope
+from metadata.protocol.queries import CheckAdmin, GetProjectFile, GetPublicContent
+from metadata.protocol.rules import RULES
+from metadata.rpc import wire
+from runtime.clock import now_ms
 from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking
 from tests.unit.state import HOUR_MS, complete, coordinator, create, grant, public_token
 

@@ -10,10 +10,10 @@ import pytest
 
 from ca.errors import Forbidden, Gone, InvalidRequest, NotAvailable, NotFound, Unauthorized, Unavailable
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
-from coordinator.machine.execution.rules import LONG_SERVICE_TOKENS
-from coordinator.model.clock import now_ms
-from coordinator.model.records import Caller, ContentRecord, UserRecord
-from coordinator.protocol.calls import (
+from coordinator.rpc.server import value_of
+from coordinator.user_tokens import UserTokens
+from metadata.model.records import Caller, ContentRecord, UserRecord
+from metadata.protocol.calls import (
     AnyCall,
     MintCall,
     MintReply,
@@ -25,17 +25,11 @@ from coordinator.protocol.calls import (
     TicketCall,
     TicketReply,
 )
-from coordinator.protocol.commands import (
-    AnyCommand,
-    DeleteUser,
-    PutUser,
-    RevokeUser,
-    WithdrawPermission,
-)
-from coordinator.protocol.queries import CheckAdmin, GetContent, GetTicketContent, GetUser
-from coordinator.rpc import wire
-from coordinator.rpc.server import value_of
-from coordinator.user_tokens import UserTokens
+from metadata.protocol.commands import AnyCommand, DeleteUser, PutUser, RevokeUser, WithdrawPermission
+from metadata.protocol.queries import CheckAdmin, GetContent, GetTicketContent, GetUser
+from metadata.protocol.rules import LONG_SERVICE_TOKENS
+from metadata.rpc import wire
+from runtime.clock import now_ms
 from tests.unit.coordinator_group import Coordinator, Spoken, group_in, speaking
 from tests.unit.state import ADMIN, complete, create, grant
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from deploy.cli import SECTIONS, cli
+from deploy.cli import ENTRIES, SECTIONS, cli
 
 COLUMNS = 80
 COMMAND_ROW = re.compile(r"^  ([a-z][a-z0-9-]*) +(\S.*)$", re.MULTILINE)
@@ -52,6 +52,11 @@ def test_every_command_stands_in_one_section() -> None:
     names = [name for section in SECTIONS.values() for name in section]
     assert sorted(names) == sorted(set(names))
     assert {name.split()[1] for name in COMMANDS if " " in name} == set(names)
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_summary_is_what_the_command_itself_says(name: str) -> None:
+    assert ENTRIES[name].summary == COMMANDS[f"filestore {name}"].get_short_help_str(200)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import filestore_client.base.errors as client_errors
+from api.spec.openapi import document
 from ca import errors as server_errors
 from filestore_client.base.errors import (
     CATALOGUE,
@@ -19,7 +20,6 @@ from filestore_client.base.errors import (
     Unavailable,
     error_of,
 )
-from node.api.spec.openapi import document
 
 OF_THE_CLIENT = {"untrusted_server", "file_changed"}  # what no server answers
 PATH = "/api/v1/files/f"

@@ -13,9 +13,9 @@ from ca.errors import InvalidRequest, Unavailable
 from coordinator.admin.offsite import MARKER, Offsite, OffsiteConfig, history_of, read_offsite
 from coordinator.admin.restore import restore, write_bundle, write_snapshot
 from coordinator.admin.setup import init_cluster
-from coordinator.model.records import CoordinatorRecord
-from coordinator.runtime.config import CoordinatorFiles, NotInitialised
-from coordinator.storage.file_digests import matches_digest
+from coordinator.storage.config import CoordinatorFiles, NotInitialised
+from metadata.model.records import CoordinatorRecord
+from runtime.file_digests import matches_digest
 
 HISTORY = "0a1b2c3d4e5f"
 AT = "2026-11-27T10:00:00Z"

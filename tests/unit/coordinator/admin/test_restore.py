@@ -13,9 +13,9 @@ from ca.keys import key_from_pem
 from ca.secretfiles import write_secret
 from coordinator.admin import restore, setup
 from coordinator.admin.authority import make_intermediate
-from coordinator.protocol.commands import AddIntermediate, RecordCoordinators
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from deploy.commands.coordinator import coordinator
+from metadata.protocol.commands import AddIntermediate, RecordCoordinators
 from tests.unit.coordinator.admin.test_setup import applied, later_bundle, record, snapshot_of
 from tests.unit.state import ADMIN
 

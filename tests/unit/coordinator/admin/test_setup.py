@@ -21,17 +21,18 @@ from coordinator.admin.authority import make_intermediate
 from coordinator.admin.doctor import examine
 from coordinator.member.open_storage import open_ledger
 from coordinator.member.state_digests import StateDiverged, check_not_diverged, mark_diverged
-from coordinator.model.clock import now_ms
-from coordinator.model.records import VOTER, Caller, CoordinatorRecord
-from coordinator.protocol.commands import AddIntermediate, AnyCommand, Envelope, PutUser, encode_envelope
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.rpc.roster import read_known, write_known
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
-from coordinator.runtime.metrics import Metrics, timed_sync
-from coordinator.storage.file_digests import digest_beside
+from coordinator.raft_metrics import timed_sync
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_store import Store
 from deploy.commands.coordinator import coordinator
+from metadata.model.records import VOTER, Caller, CoordinatorRecord
+from metadata.protocol.commands import AddIntermediate, AnyCommand, Envelope, PutUser, encode_envelope
+from metadata.rpc.roster import read_known, write_known
+from runtime.clock import now_ms
+from runtime.file_digests import digest_beside
+from runtime.metrics import Metrics
 from tests.unit.state import ADMIN
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.machine import backups
-from coordinator.model.records import Caller
-from coordinator.protocol import commands, queries
+from metadata.model.records import Caller
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_backup, grant
 
 FIELD = "parent_backup_uuid: "

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from coordinator.machine.execution import sessions
 from coordinator.machine.execution.digests import TABLES
-from coordinator.model.records import Caller, Manifest
-from coordinator.protocol import commands
-from coordinator.protocol.commands import AnyCommand, Envelope, OpenSession, encode_envelope
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store
+from metadata.model.records import Caller, Manifest
+from metadata.protocol import commands
+from metadata.protocol.commands import AnyCommand, Envelope, OpenSession, encode_envelope
 from tests.unit.state import (
     ADMIN,
     bootstrap,

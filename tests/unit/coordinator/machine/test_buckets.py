@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from coordinator.machine import files
 from coordinator.machine.execution import pages
-from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
-from coordinator.protocol import commands, queries
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller
+from metadata.protocol import commands, queries
 from tests.unit.coordinator.machine.execution.test_access_model import machine_in_memory
 from tests.unit.state import (
     ADMIN,

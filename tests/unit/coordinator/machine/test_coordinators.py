@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol import commands, queries
 from coordinator.raft.messages import Members
+from metadata.model.records import CoordinatorRecord
+from metadata.protocol import commands, queries
 from tests.unit.state import State, coordinator, membership
 
 

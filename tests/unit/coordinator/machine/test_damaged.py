@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ca.errors import Forbidden
 from ca.identity import Identity, Role
 from coordinator.machine.damaged import joined, size_of, wrong_in_all
-from coordinator.machine.execution.rules import DAMAGED_COPIES_STAY, SINCE
-from coordinator.protocol import commands, queries
 from coordinator.service import require_own
+from metadata.protocol import commands, queries
+from metadata.protocol.rules import DAMAGED_COPIES_STAY, SINCE
 from tests.unit.replica_acts import add, collect, delete, holders, lost, mark, put, recount, short
 from tests.unit.state import ADMIN, Refusal, State
 

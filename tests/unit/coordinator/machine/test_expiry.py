@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coordinator.machine.expiry import JOIN_TOKEN_RETENTION_MS, PUBLIC_TOKEN_RETENTION_MS, PUT_OFF_MS
-from coordinator.model.records import DEFAULT_BUCKET_ID
-from coordinator.protocol import commands, queries
 from coordinator.storage.state_store import Store
+from metadata.model.records import DEFAULT_BUCKET_ID
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create, join, join_token
 
 DAY_MS = 24 * HOUR_MS

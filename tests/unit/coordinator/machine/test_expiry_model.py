@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.machine.expiry import PUBLIC_TOKEN_RETENTION_MS, PUT_OFF_MS
-from coordinator.protocol import commands
+from metadata.protocol import commands
 from tests.unit.coordinator.machine.test_expiry import (
     DAY_MS,
     backup,

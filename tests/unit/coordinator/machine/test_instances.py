@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from coordinator.machine.cluster import KEYS_MAX
-from coordinator.model.instance import Instance
-from coordinator.model.records import Caller
-from coordinator.protocol import commands, queries
+from metadata.model.instance import Instance
+from metadata.model.records import Caller
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State, certificate, complete, create, join, join_token
 
 HERE, COPY = "a" * 16, "b" * 16

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.machine.jobs import RUNS_RETAINED, JobOutcome
-from coordinator.protocol import commands, queries
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State
 
 

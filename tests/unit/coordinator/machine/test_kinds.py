@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from coordinator.protocol import commands, queries
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State, complete, create, grant
 from tests.unit.stored_kinds import KINDS, KindOfFile
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.model.records import Caller
-from coordinator.protocol import queries
+from metadata.model.records import Caller
+from metadata.protocol import queries
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_bucket, grant, withdraw
 
 ALICE, BOB, CAROL = Caller("alice", 1), Caller("bob", 1), Caller("carol", 1)

@@ -1,4 +1,4 @@
-"""A field that a kind of file got later: unset where nobody gave it, and a filter that no index answers."""
+"""A field that a kind of file got later, in a table of its own: unset where nobody gave it."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -11,27 +11,34 @@ from coordinator.machine import kinds
 from coordinator.machine.execution.access import Level, Users, require_user
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.replies import Sessions
-from coordinator.model.records import DEFAULT_BUCKET_ID, FileRecord
-from coordinator.protocol.commands import CreateFile, UpdateFile
-from coordinator.protocol.queries import ListFilesQuery
+from metadata.model.records import DEFAULT_BUCKET_ID, FileRecord
+from metadata.protocol.commands import CreateFile, UpdateFile
+from metadata.protocol.queries import ListFilesQuery
 from tests.unit.state import ADMIN, State
 
-TABLE = "CREATE TABLE labs (sequence INTEGER PRIMARY KEY, file_uuid, owner_id, course TEXT, is_open INTEGER)"
+TABLES = """
+    CREATE TABLE labs (sequence INTEGER PRIMARY KEY, file_uuid, owner_id, title TEXT NOT NULL);
+    CREATE TABLE labs_course (sequence INTEGER PRIMARY KEY, course TEXT NOT NULL);
+    CREATE TABLE labs_is_open (sequence INTEGER PRIMARY KEY, is_open INTEGER NOT NULL);
+"""
 
 
 class LabRecord(FileRecord, frozen=True, kw_only=True):
     """Of a kind that is only here."""
 
+    title: str
     course: str | UnsetType = UNSET
     is_open: bool | UnsetType = UNSET
 
 
 class CreateLab(CreateFile, frozen=True, kw_only=True, tag="create_lab"):
+    title: str
     course: str | UnsetType = UNSET
     is_open: bool | UnsetType = UNSET
 
 
 class UpdateLab(UpdateFile, frozen=True, kw_only=True, tag="update_lab"):
+    title: str | None = None
     course: str | UnsetType | None = UNSET
     is_open: bool | UnsetType | None = UNSET
 
@@ -48,7 +55,7 @@ def change(state: State) -> Iterator[Change]:
     """The next one, in a database with a table of the kind."""
     state.store.close()
     with closing(sqlite3.connect(state.path, isolation_level=None)) as db:
-        db.execute(TABLE)
+        db.executescript(TABLES)
         yield Change(db, state.log_index + 1, state.at_ms, Users(db), Sessions(db))
 
 
@@ -62,6 +69,7 @@ def created(change: Change, course: str | UnsetType = UNSET) -> LabRecord:
         size_bytes=None,
         expected_sha256="",
         retention_hours=None,
+        title="first",
         course=course,
         placement=["n1"],
     )
@@ -82,7 +90,7 @@ def updated(change: Change, command: UpdateLab) -> LabRecord:
 def test_field_that_was_not_given_is_unset_and_stays_so(change: Change) -> None:
     record = created(change)
     assert (record.course, record.is_open) == (UNSET, UNSET)
-    assert change.db.execute("SELECT course, is_open FROM labs").fetchall() == [(None, None)]
+    assert change.db.execute("SELECT * FROM labs_course, labs_is_open").fetchall() == []
     command = UpdateLab(caller=ADMIN, file_uuid="f1")
     assert kinds.named(KIND, command) == {}
     assert updated(change, command) == record
@@ -92,6 +100,9 @@ def test_field_that_was_given_is_shown_and_changes(change: Change) -> None:
     assert created(change, "networks").course == "networks"
     after = updated(change, UpdateLab(caller=ADMIN, file_uuid="f1", is_open=True))
     assert (after.course, after.is_open) == ("networks", True)
+    assert found(change) == after
+    after = updated(change, UpdateLab(caller=ADMIN, file_uuid="f1", title="second", course="history"))
+    assert (after.title, after.course, after.is_open) == ("second", "history", True)
     assert found(change) == after
 
 

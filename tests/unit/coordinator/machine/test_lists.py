@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from coordinator import machine
 from coordinator.machine.execution import pages
-from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
-from coordinator.protocol import commands, queries
-from coordinator.protocol.commands import Reply
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller
+from metadata.protocol import commands, queries
+from metadata.protocol.commands import Reply
 from tests.unit.state import ADMIN, State, complete, create, create_backup, create_vm
 from tests.unit.stored_kinds import KINDS, KindOfFile
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.model.records import Manifest, ManifestImage
-from coordinator.protocol import commands, queries
+from metadata.model.records import Manifest, ManifestImage
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State, complete, create, create_backup, create_vm
 
 MANIFEST = Manifest(

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.machine.execution.rules import REVOKED_TOKENS_STAY_KNOWN
 from coordinator.machine.expiry import JOIN_TOKEN_RETENTION_MS
-from coordinator.model.records import Caller
-from coordinator.protocol import commands, queries
-from coordinator.protocol.commands import SESSIONS_MAX
 from coordinator.storage.state_store import Store
+from metadata.model.records import Caller
+from metadata.protocol import commands, queries
+from metadata.protocol.commands import SESSIONS_MAX
+from metadata.protocol.rules import REVOKED_TOKENS_STAY_KNOWN
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,

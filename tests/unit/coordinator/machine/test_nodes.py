@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from coordinator.model.records import Caller
-from coordinator.protocol import commands, queries
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.rpc.node_health import NodeHealth
+from metadata.model.records import Caller
+from metadata.protocol import commands, queries
+from metadata.protocol.calls import HeartbeatCall
+from metadata.rpc.node_health import NodeHealth
 from tests.unit.node_records import node_record
 from tests.unit.state import ADMIN, State, certificate, complete, create, join, join_token
 

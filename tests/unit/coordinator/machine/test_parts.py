@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine.execution.rules import UPLOADS_ARE_CONCATENATED, needed
 from coordinator.machine.uploads import UPLOAD_LIFE_MS
-from coordinator.model.bounds import PARTS_MAX
-from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
-from coordinator.protocol import commands, queries
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller
+from metadata.protocol import commands, queries
+from metadata.protocol.rules import UPLOADS_ARE_CONCATENATED, needed
+from runtime.bounds import PARTS_MAX
 from tests.unit.coordinator.machine.test_uploads import sha256_of
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create, create_bucket, grant
 

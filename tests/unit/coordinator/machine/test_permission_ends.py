@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
-from coordinator.protocol import commands, queries
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller
+from metadata.protocol import commands, queries
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.machine import permissions
-from coordinator.model.records import DEFAULT_BUCKET_ID
-from coordinator.protocol import commands
+from metadata.model.records import DEFAULT_BUCKET_ID
+from metadata.protocol import commands
 from tests.unit.state import ADMIN, HOUR_MS, State, create, create_bucket, grant, list_permissions, withdraw
 
 TARGETS = pytest.mark.parametrize("on", ["file:f1", "bucket:b1"])

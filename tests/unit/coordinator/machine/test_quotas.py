@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from coordinator.machine.execution.digests import TABLES
-from coordinator.machine.execution.rules import COLUMNS_SINCE, QUOTAS_RESERVED
-from coordinator.model.bounds import COUNT_MAX, TOTAL_BYTES_MAX
-from coordinator.protocol import commands
 from coordinator.storage.state_store import Store
+from metadata.protocol import commands
+from metadata.protocol.rules import COLUMNS_SINCE, QUOTAS_RESERVED
+from runtime.bounds import COUNT_MAX, TOTAL_BYTES_MAX
 from tests.unit.coordinator.machine.test_uploads import sha256_of
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create, create_bucket, dump
 

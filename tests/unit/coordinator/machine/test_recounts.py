@@ -4,8 +4,8 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from coordinator.protocol import commands, queries
 from coordinator.storage.state_store import Store
+from metadata.protocol import commands, queries
 from tests.unit.replica_acts import (
     add,
     blob_count,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from coordinator.machine.nodes import ISSUED_LATER_MS
-from coordinator.protocol import commands, queries
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, HOUR_MS, State, certificate, complete, create, join, join_token
 
 SNAPSHOT_MS, RESTORED_MS = 1_000_000_000, 2_000_000_000

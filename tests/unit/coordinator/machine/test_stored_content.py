@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from coordinator.model.records import Caller, Manifest
-from coordinator.protocol import commands, queries
-from coordinator.protocol.commands import StoredContent
+from metadata.model.records import Caller, Manifest
+from metadata.protocol import commands, queries
+from metadata.protocol.commands import StoredContent
 from tests.unit import replica_acts as acts
 from tests.unit.state import ADMIN, State, complete, create, create_backup, create_bucket, create_vm
 

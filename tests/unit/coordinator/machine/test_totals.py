@@ -8,7 +8,7 @@ from contextlib import closing
 
 import msgspec
 
-from coordinator.model.bounds import COUNT_MAX
+from runtime.bounds import COUNT_MAX
 from tests.unit.state import ADMIN, State, complete, create
 
 

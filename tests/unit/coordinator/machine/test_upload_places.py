@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine.execution.rules import UPLOADS_ARE_GUARDED
 from coordinator.machine.uploads import UPLOAD_LIFE_MS
-from coordinator.protocol import commands, queries
+from metadata.protocol import commands, queries
+from metadata.protocol.rules import UPLOADS_ARE_GUARDED
 from tests.unit.coordinator.machine.test_nodes import drain, remove
 from tests.unit.coordinator.machine.test_uploads import progress, rewind, sha256_of, takeover, upload
 from tests.unit.state import ADMIN, State, complete, create

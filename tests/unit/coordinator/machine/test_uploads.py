@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.model.records import Caller, UploadRecord
-from coordinator.protocol import commands, queries
 from coordinator.storage.state_store import Store
+from metadata.model.records import Caller, UploadRecord
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State, complete, create
 
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from coordinator.machine import users
-from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
-from coordinator.protocol import commands, queries
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller
+from metadata.protocol import commands, queries
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,

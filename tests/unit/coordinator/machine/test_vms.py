@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from coordinator.model.records import Caller
-from coordinator.protocol import commands, queries
+from metadata.model.records import Caller
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State, complete, create, create_vm
 
 MD5, OTHER_MD5 = "0" * 32, "f" * 32

@@ -19,16 +19,16 @@ from coordinator.member import state_digests
 from coordinator.member.driver import Driver
 from coordinator.member.rebuilding import rebuild
 from coordinator.member.state_digests import Digests, StateDiverged
-from coordinator.protocol import commands
 from coordinator.raft.core import NotLeader
-from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.rpc.client import MetadataClient
+from coordinator.raft.messages import SnapshotOffer
 from coordinator.rpc.server import value_of
 from coordinator.rpc.state_view import StateView
-from coordinator.rpc.websocket import end
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.storage.snapshot_store import Chunk
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.state_damage import StateDamaged, flaw_in
+from metadata.protocol import commands
+from metadata.protocol.calls import SnapshotCall, SnapshotChunkCall
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.websocket import end
 from tests.unit.coordinator.member.test_driver_group import (
     Group,
     Seat,
@@ -225,12 +225,11 @@ class Neighbour:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    async def snapshot(self, source: str, index_min: int) -> SnapshotMeta | None:
+    async def ask_coordinator(self, source: str, call: SnapshotCall | SnapshotChunkCall) -> bytes:
+        if isinstance(call, SnapshotChunkCall):
+            return msgspec.msgpack.encode(self.seat.snapshots.chunk(call.index, call.term, call.offset))
         self.seat.digests.lost("c1")
-        return self.seat.driver.snapshot(index_min)
-
-    async def snapshot_chunk(self, source: str, index: int, term: int, offset: int) -> Chunk:
-        return self.seat.snapshots.chunk(index, term, offset)
+        return msgspec.msgpack.encode(self.seat.driver.snapshot(call.index_min))
 
 
 @pytest.mark.long

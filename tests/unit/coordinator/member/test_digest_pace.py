@@ -2,8 +2,8 @@
 
 from coordinator.machine.execution.digests import TABLES
 from coordinator.member.state_digests import pause_after
-from coordinator.protocol.commands import HashState
-from coordinator.runtime.config import DIGEST_S
+from coordinator.storage.config import DIGEST_S
+from metadata.protocol.commands import HashState
 
 ROWS_OF_A_FILE = 6  # in files, project_files and blobs, and of three replicas
 HOUR_S = 3600.0

@@ -15,8 +15,8 @@ from coordinator.member.divergence import (
     confirmed_digest,
     majority_digest,
 )
-from coordinator.model.records import StateHash
 from coordinator.storage.snapshot_origins import UNKNOWN
+from metadata.model.records import StateHash
 
 VOTERS = ("c1", "c2", "c3")
 

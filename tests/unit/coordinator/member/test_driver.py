@@ -15,14 +15,14 @@ from ca.identity import Identity, Role
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.record_leases import LEASE_S
-from coordinator.model.clock import now_ms
-from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind
 from coordinator.storage.raft_log import LogFailed, SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_store import Store
+from metadata.protocol import commands
+from runtime.clock import now_ms
 from tests.unit.state import ADMIN, bootstrap
 
 DEADLINE_S = 20.0

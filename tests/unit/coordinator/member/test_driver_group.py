@@ -17,8 +17,6 @@ from ca.errors import Conflict, InsufficientStorage, Unavailable
 from coordinator.member import driver as driver_module
 from coordinator.member.driver import Driver
 from coordinator.member.member import configured
-from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import (
@@ -40,6 +38,8 @@ from coordinator.storage.segment import segment_name
 from coordinator.storage.snapshot_store import Made, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
+from metadata.model.records import CoordinatorRecord
+from metadata.protocol import commands
 from tests.unit.state import ADMIN, bootstrap
 from tests.unit.state_damage import spoil
 

@@ -9,10 +9,10 @@ from ca.identity import Identity, Role
 from coordinator.member import driver as driver_module
 from coordinator.member.driver import Driver
 from coordinator.member.succession import ready_successor, successor, why_not
-from coordinator.model.clock import now_ms
 from coordinator.raft.core import MemberProgress, RaftRole, Status
 from coordinator.raft.messages import Members, Reluctance
 from coordinator.raft.progress import ProgressState
+from runtime.clock import now_ms
 from tests.unit.coordinator.member.test_driver_group import Group, admit, three_voters
 from tests.unit.state import HOUR_MS
 

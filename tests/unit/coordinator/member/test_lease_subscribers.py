@@ -15,9 +15,9 @@ import pytest
 
 from coordinator.member.driver import Driver
 from coordinator.member.lease_subscribers import Following
-from coordinator.protocol import commands
-from coordinator.protocol.calls import FollowCall, FollowReply
 from coordinator.raft.core import NotLeader
+from metadata.protocol import commands
+from metadata.protocol.calls import FollowCall, FollowReply
 from tests.unit.coordinator.member.test_driver import leading, reply_value, running
 from tests.unit.state import ADMIN
 

@@ -10,8 +10,11 @@ import pytest
 
 from ca.errors import Conflict
 from ca.identity import Identity, Role
-from coordinator.model.clock import now_ms
-from coordinator.protocol.calls import (
+from coordinator.raft.messages import SnapshotMeta
+from coordinator.storage.pinned_state import Pinned
+from coordinator.storage.snapshot_origins import UNKNOWN, read_origin, write_origin
+from coordinator.storage.snapshot_store import Made
+from metadata.protocol.calls import (
     AnyCall,
     HeartbeatCall,
     ReadCall,
@@ -19,12 +22,9 @@ from coordinator.protocol.calls import (
     SnapshotCall,
     SnapshotChunkCall,
 )
-from coordinator.protocol.queries import GetView
-from coordinator.raft.messages import SnapshotMeta
-from coordinator.rpc import wire
-from coordinator.storage.pinned_state import Pinned
-from coordinator.storage.snapshot_origins import UNKNOWN, read_origin, write_origin
-from coordinator.storage.snapshot_store import Made
+from metadata.protocol.queries import GetView
+from metadata.rpc import wire
+from runtime.clock import now_ms
 from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking
 from tests.unit.state import HOUR_MS, coordinator
 

@@ -12,11 +12,8 @@ from ca.identity import Identity, Role
 from coordinator.member import rebuilding, snapshot_fetch
 from coordinator.member.open_storage import Ledger, open_ledger
 from coordinator.member.rebuilding import note_damage, rebuild
-from coordinator.model.records import CoordinatorRecord
 from coordinator.raft.messages import Entry, HardState
-from coordinator.rpc.client import MetadataClient
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.runtime.stopping import Stop
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost
 from coordinator.storage.snapshot_origins import write_origin
@@ -24,6 +21,9 @@ from coordinator.storage.snapshot_store import Incoming, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
+from metadata.model.records import CoordinatorRecord
+from metadata.rpc.client import MetadataClient
+from runtime.stopping import Stop
 from tests.unit.peer_ports import CLUSTER, contexts_of
 from tests.unit.snapshot_peers import peer
 from tests.unit.state import ADMIN, State, create, dump

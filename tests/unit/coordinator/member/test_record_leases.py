@@ -5,7 +5,7 @@ import pytest
 from ca.errors import Unavailable
 from coordinator.member import record_leases
 from coordinator.member.record_leases import DRIFT_SHARE, LEASE_S, CacheLeases
-from coordinator.protocol.invalidation import EVERYTHING
+from metadata.protocol.invalidation import EVERYTHING
 
 TERM = 7
 KEYS = frozenset({"file:f"})

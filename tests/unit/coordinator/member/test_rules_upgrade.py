@@ -10,10 +10,10 @@ import pytest
 from ca.certificates import Authority
 from ca.errors import InvalidRequest, Unavailable
 from ca.tls import Peer
-from coordinator.machine.execution.rules import FIRST, RULES, SINCE
 from coordinator.member.rules_upgrade import Upgrades
-from coordinator.protocol.calls import AnyCall, RulesCall
-from coordinator.protocol.commands import AddIntermediate, RaiseRules
+from metadata.protocol.calls import AnyCall, RulesCall
+from metadata.protocol.commands import AddIntermediate, RaiseRules
+from metadata.protocol.rules import FIRST, RULES, SINCE
 from tests.unit.coordinator.reconcile.test_job_runs import member
 from tests.unit.peer_ports import connected, serving
 from tests.unit.state import ADMIN, cluster_view, coordinator

@@ -16,12 +16,12 @@ from ca.errors import FilestoreError, NotFound, Unavailable
 from ca.tls import Peer
 from coordinator.member import snapshot_fetch
 from coordinator.member.snapshot_fetch import Fetcher
-from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol.calls import AnyCall, SnapshotChunkCall
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.rpc.websocket import end
-from coordinator.runtime.stopping import Stop
 from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
+from metadata.model.records import CoordinatorRecord
+from metadata.protocol.calls import AnyCall, SnapshotChunkCall
+from metadata.rpc.websocket import end
+from runtime.stopping import Stop
 from tests.unit.peer_ports import connected, serving
 from tests.unit.snapshot_files import taken
 from tests.unit.state import State

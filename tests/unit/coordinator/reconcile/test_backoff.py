@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from coordinator.model.placement import Candidate
 from coordinator.reconcile.backoff import (
     FORGOTTEN_S,
     KEYS_MAX,
@@ -13,6 +12,7 @@ from coordinator.reconcile.backoff import (
     CopyFailures,
 )
 from coordinator.reconcile.facts import Copy, Facts
+from metadata.model.placement import Candidate
 
 WHY = "answered 500 internal"
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coordinator.member.driver import Driver
-from coordinator.model.records import NodeRecord, PlacedUpload
-from coordinator.model.replica_records import NodeReplicas
-from coordinator.protocol import commands
-from coordinator.protocol.queries import GetNodeReplicas
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import drain
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.upload_moves import UPLOADS_AT_ONCE
 from coordinator.rpc.node_client import CopyReport, Custody, OrderFailed, PassState
 from coordinator.storage.state_store import Store
+from metadata.model.records import NodeRecord, PlacedUpload
+from metadata.model.replica_records import NodeReplicas
+from metadata.protocol import commands
+from metadata.protocol.queries import GetNodeReplicas
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
 from tests.unit.coordinator.reconcile.test_repair_failures import DEADLINE_S, Targets, short_of_one
 from tests.unit.coordinator.reconcile.test_rounds import Disks

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from ca.errors import Conflict
-from coordinator.model.jobs import JobParameters
-from coordinator.protocol.commands import AnyCommand
-from coordinator.protocol.queries import AnyQuery
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.passes import gc
 from coordinator.rpc.node_client import PassState
+from metadata.model.jobs import JobParameters
+from metadata.protocol.commands import AnyCommand
+from metadata.protocol.queries import AnyQuery
 from tests.unit import replica_acts as acts
 from tests.unit.state import HOUR_MS, State
 

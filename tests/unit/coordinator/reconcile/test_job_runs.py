@@ -3,30 +3,30 @@
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from ca.errors import InvalidRequest, NotFound
-from coordinator.machine.execution.rules import RULES
 from coordinator.member.driver import Driver
-from coordinator.model.clock import now_ms
-from coordinator.model.jobs import JOBS, check_parameters, job_kind
-from coordinator.model.safety_limits import clock_doubt, correction_ms
-from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState
-from coordinator.reconcile.job_runs import Interrupted, JobRuns, StepProgress, Work
+from coordinator.reconcile.job_runs import Interrupted, Job, JobRuns, StepProgress, Work
 from coordinator.reconcile.job_steps import BACKUPS_RETAINED, expire, take_backup
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_store import Store
+from metadata.model.jobs import job_kind
+from metadata.model.safety_limits import clock_doubt, correction_ms
+from metadata.protocol import commands
+from metadata.protocol.rules import RULES
+from runtime.clock import now_ms
 from tests.unit.coordinator.member.test_driver import leading
 from tests.unit.coordinator.member.test_driver_group import Group, caught_up, let_in
 from tests.unit.coordinator.member.test_driver_group import leading as group_leading
@@ -67,9 +67,14 @@ async def working(
     works: Mapping[str, Work],
     name: str = "c1",
     clock_doubt: str = "",
-    **options: Any,
+    schedules: Mapping[str, float] | None = None,
+    sent: Collection[str] = (),
 ) -> AsyncIterator[None]:
-    runs = JobRuns(name, driver, store, works, clock_doubt=lambda: clock_doubt, **options)
+    def is_due(job_name: str) -> bool:
+        return job_name != "expire" or store.is_expire_due(at_ms=now_ms())
+
+    jobs = [Job(job_kind(each), work, partial(is_due, each), each in sent) for each, work in works.items()]
+    runs = JobRuns(name, driver, store, jobs, clock_doubt=lambda: clock_doubt, schedules=schedules)
     task = asyncio.create_task(runs.run())
     try:
         yield
@@ -447,30 +452,6 @@ def test_newest_backups_are_kept_whatever_a_clock_showed(tmp_path: Path, wrong_m
                 assert set(files.backups.glob("*.sqlite")) == set(taken[-BACKUPS_RETAINED:])
     finally:
         state.store.close()
-
-
-def test_registry_knows_its_jobs_and_no_others() -> None:
-    assert [job_kind(job.name) for job in JOBS] == list(JOBS)
-    with pytest.raises(NotFound, match="compare, drain, expire, gc"):
-        job_kind("unknown")
-
-
-@pytest.mark.parametrize("parameters", ["[]", "nonsense", '{"depth":1}'])
-def test_parameters_that_a_job_does_not_take_are_refused(parameters: str) -> None:
-    check_parameters(job_kind("expire"), "{}")
-    with pytest.raises(InvalidRequest):
-        check_parameters(job_kind("expire"), parameters)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [("gc", '{"node_id":"n1"}'), ("gc", '{"grace_s":-1}'), ("drain", '{"node_id":1}'), ("repair", '{"x":1}')],
-)
-def test_job_takes_its_own_parameters_only(name: str, parameters: str) -> None:
-    check_parameters(job_kind("gc"), '{"grace_s":60,"yes_really":true}')
-    check_parameters(job_kind("drain"), '{"node_id":"n1"}')
-    with pytest.raises(InvalidRequest):
-        check_parameters(job_kind(name), parameters)
 
 
 async def test_run_that_another_has_ended_is_left_alone(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.model.records import NodeRecord
-from coordinator.protocol import commands
-from coordinator.protocol.calls import HeartbeatCall
 from coordinator.reconcile import keeper
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.rpc.node_client import Custody, NodeOrders, OrderFailed, PassState
+from metadata.model.records import NodeRecord
+from metadata.protocol import commands
+from metadata.protocol.calls import HeartbeatCall
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member
 from tests.unit.coordinator.reconcile.test_repair_failures import DEADLINE_S, Targets, short_of_one
 

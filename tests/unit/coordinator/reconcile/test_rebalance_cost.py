@@ -11,19 +11,20 @@ import uuid_utils
 
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
-from coordinator.model.jobs import REBALANCE
-from coordinator.model.records import NodeRecord
-from coordinator.model.replica_records import NodeReplicas, ReplicaPage
-from coordinator.protocol import commands
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.protocol.queries import AnyQuery, FindBlob, GetNodeReplicas, ListReplicas
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import StepProgress
-from coordinator.reconcile.jobs import Reconcilers
+from coordinator.reconcile.jobs import CoordinatorJobs
 from coordinator.rpc.node_client import PullReport
-from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.state_view import StateView
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_store import Store
+from metadata.model.jobs import REBALANCE
+from metadata.model.records import NodeRecord
+from metadata.model.replica_records import NodeReplicas, ReplicaPage
+from metadata.protocol import commands
+from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.queries import AnyQuery, FindBlob, GetNodeReplicas, ListReplicas
+from metadata.rpc.node_health import NodeHealth
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
 from tests.unit.coordinator.reconcile.test_rounds import Disks
 from tests.unit.state import ADMIN, complete, create, join, join_token
@@ -105,16 +106,16 @@ async def uneven(
 
 
 async def run_while_due(
-    context: ReconcileContext, reconcilers: Reconcilers, nodes: Nodes
+    context: ReconcileContext, reconcilers: CoordinatorJobs, nodes: Nodes
 ) -> list[dict[str, int | str]]:
     """What the runs came to that the schedule had begun, if it looked every moment."""
     results: list[dict[str, int | str]] = []
-    while reconcilers.due()[REBALANCE]():
+    while reconcilers.of(REBALANCE).is_due():
         assert len(results) < RUNS_MAX, "it never ends"
-        await apply(context.driver, trigger(REBALANCE, str(uuid_utils.uuid7())))
+        await apply(context.driver, trigger(REBALANCE.name, str(uuid_utils.uuid7())))
         (record,) = context.store.running_runs()
         progress = StepProgress("c1", context.driver, record)
-        await reconcilers.works()[REBALANCE](progress)
+        await reconcilers.of(REBALANCE).work(progress)
         await progress.record("completed")
         results.append(progress.result)
         reconcilers._waits.clear()  # as after all of them
@@ -130,7 +131,7 @@ async def test_imbalance_that_zones_keep_is_looked_at_once_and_told(
     nodes = Nodes({"n1": 20 * GIB, "n2": 0, "n3": 0, "n4": 0, "n5": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await uneven(driver, store, nodes, zones, [("n1", "n2", "n3"), ("n1", "n4", "n5")])
-        reconcilers = Reconcilers(context)
+        reconcilers = CoordinatorJobs(context, CoordinatorFiles(tmp_path))
         costs = Costs(context, monkeypatch)
         (result,) = await run_while_due(context, reconcilers, nodes)
         assert "n1 is 80% full" in str(result["imbalance"])
@@ -139,11 +140,11 @@ async def test_imbalance_that_zones_keep_is_looked_at_once_and_told(
         assert costs.queries[FindBlob.__name__] <= 3 * BLOBS
         before = costs.queries.copy(), costs.commands
         for _ in range(1000):
-            assert not reconcilers.due()[REBALANCE]()
+            assert not reconcilers.of(REBALANCE).is_due()
         assert (costs.queries, costs.commands) == before
         nodes.foreign = dict(nodes.foreign, n2=1 * GIB)  # too little to tell another story
         nodes.beat()
-        assert not reconcilers.due()[REBALANCE]()
+        assert not reconcilers.of(REBALANCE).is_due()
         await apply(driver, join_token("n6"), join("n6", "n6"))
         await apply(driver, commands.AnnounceNode(node_id="n6", peer_port=1, zone="a", weight=100))
         nodes.foreign = dict(nodes.foreign, n6=0)
@@ -159,7 +160,7 @@ async def test_where_every_node_has_everything_no_run_begins(
     nodes = Nodes({"n1": 30 * GIB, "n2": 0, "n3": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await uneven(driver, store, nodes, dict.fromkeys(nodes.foreign, ""), [("n1", "n2", "n3")])
-        reconcilers = Reconcilers(context)
+        reconcilers = CoordinatorJobs(context, CoordinatorFiles(tmp_path))
         context.facts()  # the view is kept from here on
         costs = Costs(context, monkeypatch)
         assert await run_while_due(context, reconcilers, nodes) == []
@@ -174,7 +175,7 @@ async def test_nothing_moves_to_and_fro_beside_an_empty_node_that_may_have_nothi
     nodes = Nodes({"n1": 0, "n2": 0, "n3": 0, "n4": 40 * GIB, "n5": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await uneven(driver, store, nodes, zones, [("n1", "n2", "n3")])
-        reconcilers = Reconcilers(context)
+        reconcilers = CoordinatorJobs(context, CoordinatorFiles(tmp_path))
         results = await run_while_due(context, reconcilers, nodes)
         held = {
             name: (await context.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in zones
@@ -190,7 +191,7 @@ async def test_node_that_can_give_nothing_does_not_keep_another_from_giving(tmp_
     holders = [("n2", "n3", "n4")]
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await uneven(driver, store, nodes, dict.fromkeys(nodes.foreign, ""), holders)
-        reconcilers = Reconcilers(context)
+        reconcilers = CoordinatorJobs(context, CoordinatorFiles(tmp_path))
         await run_while_due(context, reconcilers, nodes)
         counts = await context.ask(GetNodeReplicas(node_id="n5"), NodeReplicas)
     assert counts.replicas > 0

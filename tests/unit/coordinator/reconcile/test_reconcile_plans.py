@@ -4,11 +4,6 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.model.placement import Candidate
-from coordinator.model.records import BlobRecord, NodeRecord
-from coordinator.model.replica_records import ShortBlob
-from coordinator.model.safety_limits import is_too_many
-from coordinator.protocol.calls import HeartbeatCall
 from coordinator.reconcile.drain import draining, plan_release
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.jobs import shape
@@ -16,7 +11,12 @@ from coordinator.reconcile.passes import unasked
 from coordinator.reconcile.rebalance import Levels, find_imbalances, plan_move
 from coordinator.reconcile.repair import lacks_room, plan_repair
 from coordinator.reconcile.states import TICK_S_MAX, Attention
-from coordinator.rpc.node_health import NodeHealth
+from metadata.model.placement import Candidate
+from metadata.model.records import BlobRecord, NodeRecord
+from metadata.model.replica_records import ShortBlob
+from metadata.model.safety_limits import is_too_many
+from metadata.protocol.calls import HeartbeatCall
+from metadata.rpc.node_health import NodeHealth
 from tests.unit.node_records import node_record
 
 GIB = 1 << 30

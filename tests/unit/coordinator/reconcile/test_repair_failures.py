@@ -13,20 +13,21 @@ import pytest
 
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
-from coordinator.model.jobs import REPAIR
-from coordinator.model.records import NodeRecord
-from coordinator.model.replica_records import ReplicaCounts
-from coordinator.protocol import commands
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.protocol.queries import GetReplicaCounts
 from coordinator.reconcile import copies, jobs
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.repair import repair
 from coordinator.rpc.node_client import NodeOrders, OrderFailed, PullReport
-from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.state_view import StateView
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_store import Store
+from metadata.model.jobs import JOBS, REPAIR, JobKind
+from metadata.model.records import NodeRecord
+from metadata.model.replica_records import ReplicaCounts
+from metadata.protocol import commands
+from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.queries import GetReplicaCounts
+from metadata.rpc.node_health import NodeHealth
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
 from tests.unit.state import ADMIN, complete, create, join, join_token
 
@@ -271,16 +272,30 @@ async def test_blob_that_nobody_can_help_does_not_keep_the_next_one_waiting(
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         targets = Targets(n3=refuse_the_first)
         context = await short_of_one(driver, store, targets, NODES[:3], sizes=[5])
-        reconcilers = jobs.Reconcilers(context)
-        await apply(driver, trigger(REPAIR, "r1"))
+        reconcilers = jobs.CoordinatorJobs(context, CoordinatorFiles(tmp_path))
+        await apply(driver, trigger(REPAIR.name, "r1"))
         (record,) = store.running_runs()
-        await reconcilers.works()[REPAIR](StepProgress("c1", driver, record))
-        assert not reconcilers.due()[REPAIR]()
+        await reconcilers.of(REPAIR).work(StepProgress("c1", driver, record))
+        assert not reconcilers.of(REPAIR).is_due()
         assert targets.asked["n3"] == 1
-        await reconcilers.works()[REPAIR](StepProgress("c1", driver, record))
+        await reconcilers.of(REPAIR).work(StepProgress("c1", driver, record))
         assert targets.asked["n3"] == 2  # at once: the run was asked for by somebody
         wait = reconcilers._waits[REPAIR]
         reconcilers._waits[REPAIR] = replace(wait, soon_s=0.0)  # as five seconds later
-        assert not reconcilers.due()[REPAIR]()
+        assert not reconcilers.of(REPAIR).is_due()
         await apply(driver, create(ADMIN, "late"), complete(ADMIN, "late", f"{1:064x}", ["n1", "n2"]))
-        assert reconcilers.due()[REPAIR]()
+        assert reconcilers.of(REPAIR).is_due()
+
+
+async def test_coordinator_does_not_start_with_a_job_that_nobody_works_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names, descriptions and schedules are declared in one place, the work in another."""
+    async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
+        context = await short_of_one(driver, store, Targets(), NODES[:3], sizes=[5])
+        files = CoordinatorFiles(tmp_path)
+        assert {job.kind for job in jobs.CoordinatorJobs(context, files).all} == {*JOBS}
+        for declared in ((*JOBS, JobKind(name="count", description="")), JOBS[1:]):
+            monkeypatch.setattr(jobs, "JOBS", declared)
+            with pytest.raises(AssertionError, match="without work, or not declared"):
+                jobs.CoordinatorJobs(context, files)

@@ -10,12 +10,6 @@ from pathlib import Path
 
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
-from coordinator.model.records import NodeRecord
-from coordinator.model.replica_records import DeletionPage, Dropped, HeldReplica, NodeReplicas, ReplicaCounts
-from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
-from coordinator.protocol import commands
-from coordinator.protocol.calls import HeartbeatCall
-from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts, ListReplicasToDelete
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import RELEASED_MAX, RELEASES_AT_ONCE, Rounds
 from coordinator.reconcile.job_runs import StepProgress, applied
@@ -23,9 +17,15 @@ from coordinator.reconcile.recount import STEP_ROWS, recount
 from coordinator.reconcile.target_queues import Crew
 from coordinator.reconcile.trim import count_surplus
 from coordinator.rpc.node_client import Custody, NodeOrders, OrderFailed, PassState
-from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.state_view import StateView
 from coordinator.storage.state_store import Store
+from metadata.model.records import NodeRecord
+from metadata.model.replica_records import DeletionPage, Dropped, HeldReplica, NodeReplicas, ReplicaCounts
+from metadata.model.safety_limits import SAFETY_BLOBS_MAX
+from metadata.protocol import commands
+from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.queries import GetNodeReplicas, GetReplicaCounts, ListReplicasToDelete
+from metadata.rpc.node_health import NodeHealth
 from node.custody.context import Pass, Stopped
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
 from tests.unit.state import ADMIN, complete, create, join, join_token

@@ -8,10 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.model.replica_records import NodeReplicas, ReplicaCounts
-from coordinator.model.safety_limits import SAFETY_BLOBS_MAX
-from coordinator.protocol import commands
-from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile import trim
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import RELEASED_MAX
@@ -19,6 +15,10 @@ from coordinator.reconcile.facts import SOURCES_MAX
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.trim import BLOBS_AT_ONCE, TRIED_S, Trimmer, count_surplus, rank_surplus
+from metadata.model.replica_records import NodeReplicas, ReplicaCounts
+from metadata.model.safety_limits import SAFETY_BLOBS_MAX
+from metadata.protocol import commands
+from metadata.protocol.queries import GetNodeReplicas, GetReplicaCounts
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
 from tests.unit.coordinator.reconcile.test_reconcile_plans import GIB, blob, facts, node
 from tests.unit.coordinator.reconcile.test_rounds import BLOBS, NODES, Disks, surplus

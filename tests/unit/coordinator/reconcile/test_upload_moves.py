@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from coordinator.model.records import PlacedUpload
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.upload_moves import Survey, copies_wanted, new_placement, obstacle, targets
+from metadata.model.records import PlacedUpload
 from tests.unit.coordinator.reconcile.test_reconcile_plans import GIB, facts, node
 
 

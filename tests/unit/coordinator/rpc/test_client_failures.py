@@ -3,9 +3,9 @@
 import pytest
 
 from ca.errors import Internal, Unavailable
-from coordinator.protocol.calls import AnyCall, ProposeCall
-from coordinator.rpc.client import MetadataClient
-from tests.unit.coordinator.rpc.test_client import Answering, change, client, coordinators, read
+from metadata.protocol.calls import AnyCall, ProposeCall
+from metadata.rpc.client import MetadataClient
+from tests.unit.metadata.rpc.test_client import Answering, change, client, coordinators, read
 
 __all__ = ["client", "coordinators"]  # fixtures
 

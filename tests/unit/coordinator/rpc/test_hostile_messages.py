@@ -11,14 +11,16 @@ import msgspec
 import pytest
 
 from ca.errors import Forbidden, InvalidRequest
-from coordinator.protocol.calls import (
+from coordinator.raft.core import TERM_LEAP_MAX
+from coordinator.raft.messages import APPEND_ENTRIES_LIMIT, Entry, EntryKind, Members, Message, MessageKind
+from metadata.protocol.calls import (
     JoinCoordinatorCall,
     ProposeCall,
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
 )
-from coordinator.protocol.commands import (
+from metadata.protocol.commands import (
     AdmitCoordinator,
     AnyCommand,
     Expire,
@@ -27,11 +29,9 @@ from coordinator.protocol.commands import (
     ReportHash,
     ReportLost,
 )
-from coordinator.raft.core import TERM_LEAP_MAX
-from coordinator.raft.messages import APPEND_ENTRIES_LIMIT, Entry, EntryKind, Members, Message, MessageKind
-from coordinator.rpc import wire
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.rpc.websocket import dialling
+from metadata.rpc import wire
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.websocket import dialling
 from tests.unit.coordinator_group import Coordinator, group_in, speaking
 from tests.unit.state import coordinator
 

@@ -10,8 +10,8 @@ from ca.certificates import LATE_RENEWAL_MS, Authority
 from ca.errors import Unavailable
 from ca.identity import Role
 from ca.tls import Peer
-from coordinator.protocol.calls import AnyCall, FollowCall, JoinReply, RenewCall
-from coordinator.rpc.client import MetadataClient
+from metadata.protocol.calls import AnyCall, FollowCall, JoinReply, RenewCall
+from metadata.rpc.client import MetadataClient
 from tests.unit.peer_ports import connected, contexts_of, serving, write_credential
 
 LATE_DAYS = LATE_RENEWAL_MS / (24 * 3600 * 1000)

@@ -10,11 +10,10 @@ import pytest
 from aiohttp import web
 
 from ca.certificates import Authority
-from coordinator.http.app import json_response, new_application, serve
-from coordinator.model.records import NodeRecord, PlacedUpload
 from coordinator.reconcile.keeper import STOPPED_REST_S, Comparisons
 from coordinator.rpc import node_client
 from coordinator.rpc.node_client import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState, PullReport
+from metadata.model.records import NodeRecord, PlacedUpload
 from node.custody.orders import Orders
 from node.storage.loss_notes import list_lost
 from node.storage.out_of_service import Loss
@@ -22,6 +21,7 @@ from tests.unit.node.uploads.test_links import UUID, held, store
 from tests.unit.node_records import node_record
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get, impostor
 from tests.unit.peer_ports import contexts_of
+from web.app import json_response, new_application, serve
 
 TIMEOUT_S = 20.0
 

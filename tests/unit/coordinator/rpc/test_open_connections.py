@@ -10,9 +10,8 @@ import pytest
 
 from ca.errors import Gone
 from ca.identity import Identity, Role
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.clock import now_ms
-from coordinator.protocol.calls import (
+from coordinator.raft.messages import Message, MessageKind
+from metadata.protocol.calls import (
     AnyCall,
     FollowCall,
     HeartbeatCall,
@@ -22,12 +21,13 @@ from coordinator.protocol.calls import (
     SnapshotCall,
     SnapshotChunkCall,
 )
-from coordinator.protocol.queries import GetView
-from coordinator.raft.messages import Message, MessageKind
-from coordinator.rpc import wire
-from coordinator.rpc.instances import Instance
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.rpc.websocket import dialling
+from metadata.protocol.queries import GetView
+from metadata.protocol.rules import RULES
+from metadata.rpc import wire
+from metadata.rpc.instances import Instance
+from metadata.rpc.tls_contexts import MemberContexts
+from metadata.rpc.websocket import dialling
+from runtime.clock import now_ms
 from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking
 from tests.unit.state import HOUR_MS, coordinator
 

@@ -12,12 +12,12 @@ from ca.certificates import Authority
 from ca.errors import Gone
 from ca.identity import Identity, Role
 from ca.tls import Peer
-from coordinator.model.records import CoordinatorRecord
-from coordinator.protocol.calls import AnyCall
 from coordinator.raft.messages import Message, MessageKind
 from coordinator.rpc import raft_transport as transport_module
-from coordinator.rpc.instances import Displaced, Instance, KnownInstances
 from coordinator.rpc.raft_transport import Transport
+from metadata.model.records import CoordinatorRecord
+from metadata.protocol.calls import AnyCall
+from metadata.rpc.instances import Displaced, Instance, KnownInstances
 from tests.unit.peer_ports import CLUSTER, contexts_of, serving
 from tests.unit.state import coordinator
 

@@ -9,8 +9,8 @@ from ca.certificates import Authority
 from ca.errors import Conflict, FilestoreError, Gone, Unauthorized, Unavailable
 from ca.identity import Role
 from ca.tls import Peer
-from coordinator.protocol.calls import AnyCall, HeartbeatCall
-from coordinator.rpc.view import View
+from metadata.protocol.calls import AnyCall, HeartbeatCall
+from metadata.rpc.view import View
 from tests.unit.peer_ports import connected, serving
 
 DEADLINE_S = 20.0
@@ -75,5 +75,5 @@ async def test_member_whose_heartbeats_are_refused_says_why_and_logs_it_once(
             view.require_fresh()
         running.cancel()
         await asyncio.wait([running])
-    told = [each.getMessage() for each in caplog.records if each.name == "coordinator.rpc.view"]
+    told = [each.getMessage() for each in caplog.records if each.name == "metadata.rpc.view"]
     assert told == ["heartbeats are refused: install the version of the others"]

@@ -20,11 +20,11 @@ from ca.tls import Credential, UnusableCredential, read_roots
 from coordinator.admin.authority import KeyDamaged, SigningAuthority
 from coordinator.admin.setup import init_cluster
 from coordinator.member.state_digests import StateDiverged, check_not_diverged
-from coordinator.model.records import CoordinatorRecord
-from coordinator.rpc.tls_contexts import MemberContexts
-from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.storage.state_damage import unreadable_in
 from coordinator.storage.state_store import Store
+from metadata.model.records import CoordinatorRecord
+from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeFiles, NotJoined
 from tests.unit.peer_ports import CLUSTER, contexts_of
 

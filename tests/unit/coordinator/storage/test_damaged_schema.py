@@ -15,11 +15,11 @@ from coordinator.admin.doctor import examine
 from coordinator.admin.restore import _check_new_id, _newest_intermediate
 from coordinator.admin.setup import init_cluster
 from coordinator.member.open_storage import open_ledger
-from coordinator.model.records import CoordinatorRecord
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.database import found_at_rest
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import StateDamaged, flaw_in
+from metadata.model.records import CoordinatorRecord
 
 
 @pytest.fixture

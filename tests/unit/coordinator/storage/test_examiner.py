@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.runtime.stopping import Stop, WorkStopped
 from coordinator.storage import pinned_state
 from coordinator.storage.pinned_state import examine
 from coordinator.storage.state_backup import copy_database
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
+from runtime.stopping import Stop, WorkStopped
 from tests.unit.state import State
 
 WAIT_S = 20.0

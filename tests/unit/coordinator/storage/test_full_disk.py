@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ca.errors import InsufficientStorage
-from coordinator.rpc.node_health import NodeHealth
-from coordinator.storage.log_directory import FILES_SPARE, writable_bytes
+from metadata.rpc.node_health import NodeHealth
 from node.diskio.durable import Disk
 from node.diskio.executor import DiskWorkers
 from node.membership.disk_monitor import PROBE_S, DiskWatch
@@ -18,6 +17,7 @@ from node.staging.upload_store import UploadStore
 from node.storage.blob_files import SPARE_BYTES
 from node.storage.blobs import BlobStore
 from node.uploads.write_locks import UploadLocks
+from runtime.disk import FILES_SPARE, writable_bytes
 from tests.cluster.failing_disk import failing_disk
 from tests.unit.node_records import node_record
 from tests.unit.packed_store import CONTENT, put, read

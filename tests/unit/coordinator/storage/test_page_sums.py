@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage import database
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, State, create
@@ -116,8 +115,8 @@ def test_comparison_of_indexes_is_given_up_when_the_wal_grows_too_long(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(tmp_path / "state.sqlite", "files_by_owner", lambda page: page.replace(b"admin", b"admim"))
-    monkeypatch.setattr(database, "WAL_BYTES_MAX", 0)
-    monkeypatch.setattr(database, "STEPS_AT_ONCE", 100)
+    monkeypatch.setattr("runtime.sqlite.WAL_BYTES_MAX", 0)
+    monkeypatch.setattr("runtime.sqlite.STEPS_AT_ONCE", 100)
     store.compare_indexes("files", threading.Event())
 
 

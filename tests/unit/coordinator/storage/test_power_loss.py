@@ -18,13 +18,13 @@ import pytest
 from ca.errors import InvalidRequest
 from coordinator.member.open_storage import Ledger, open_ledger
 from coordinator.member.rebuilding import rebuild, rebuilt_at_ms
-from coordinator.rpc.instances import count_start
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.log_directory import OsDirectory
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore, damage_of, describe
 from coordinator.storage.state_damage import StateDamaged, flaw_in
 from coordinator.storage.state_store import Store
+from metadata.rpc.instances import count_start
 from tests.unit import power_acts
 from tests.unit.disk_record import Record, Recorder
 from tests.unit.disk_replay import Cut, cuts

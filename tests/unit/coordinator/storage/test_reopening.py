@@ -13,8 +13,8 @@ from coordinator.member.member import RaftMember, configured
 from coordinator.member.open_storage import open_ledger
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, SnapshotMeta
-from coordinator.runtime.config import CoordinatorFiles
 from coordinator.storage import segment as form
+from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.promises import NAME, SLOT_BYTES, Promised, Promises
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost, recover

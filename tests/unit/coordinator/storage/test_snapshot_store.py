@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound
-from coordinator.protocol import commands
 from coordinator.raft.messages import Members, SnapshotMeta
 from coordinator.storage import snapshot_store
 from coordinator.storage.snapshot_store import (
@@ -26,6 +25,7 @@ from coordinator.storage.snapshot_store import (
     describe,
 )
 from coordinator.storage.state_store import Store
+from metadata.protocol import commands
 from tests.cluster.small_disks import small_disk
 from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk, taken
 from tests.unit.state import ADMIN, State, coordinator, create, dump, membership

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from ca.errors import InvalidRequest
-from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage import pinned_state, state_backup
 from coordinator.storage.page_sums import PageSums
@@ -20,6 +19,7 @@ from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import StateDamaged, flaw_in
 from coordinator.storage.state_store import Store
+from metadata.protocol import commands
 from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk, taken
 from tests.unit.state import ADMIN, State, create
 from tests.unit.state_damage import spoil

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.protocol import commands, queries
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import CHECKPOINT_CHANGES, Store
+from metadata.protocol import commands, queries
 from tests.unit.coordinator.member.test_driver import DEADLINE_S, leading, running
 from tests.unit.replica_acts import add, collect, delete, dropped, lost, mark, put, recount, release, spared
 from tests.unit.state import ADMIN, State, create

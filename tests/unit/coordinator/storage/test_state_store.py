@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.protocol import commands
-from coordinator.protocol.commands import Envelope, encode_envelope
-from coordinator.protocol.queries import ListUsers
 from coordinator.raft.messages import Entry, EntryKind, Members
-from coordinator.storage.database import WAL_BYTES_MAX
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import CHECKPOINT_CHANGES, Store, StoreFull
+from metadata.protocol import commands
+from metadata.protocol.commands import Envelope, encode_envelope
+from metadata.protocol.queries import ListUsers
+from runtime.sqlite import WAL_BYTES_MAX
 from tests.unit.state import ADMIN, State, coordinator, create, dump, membership
 from tests.unit.state_damage import spoil
 

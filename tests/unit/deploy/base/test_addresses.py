@@ -8,10 +8,10 @@ from click.testing import CliRunner
 from ca.errors import InvalidRequest
 from ca.tls import UnusableCredential
 from coordinator.admin.doctor import examine
-from coordinator.rpc.roster import read_known, write_known
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
 from deploy.base.addresses import API_PORT, PEER_PORT, member_of, plain_address
 from deploy.commands.coordinator import coordinator
+from metadata.rpc.roster import read_known, write_known
 from tests.unit.coordinator.admin.test_setup import record
 
 

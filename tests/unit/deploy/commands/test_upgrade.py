@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.model.jobs import REPAIR
 from deploy.commands.upgrade import SNAPSHOT_AGE_S_MAX, judge
+from metadata.model.jobs import REPAIR
 
 NOW_S = 1_800_000_000.0
 NAMES = ("1", "2", "3")
@@ -60,7 +60,7 @@ def test_healthy_cluster_with_a_fresh_snapshot_may_be_upgraded_the_leader_last()
         (("replicas", "short"), {"1": 2, "2": 1}, "3 blobs lack replicas."),
         (
             ("runs",),
-            [{"job_name": REPAIR}],
+            [{"job_name": REPAIR.name}],
             "The job repair runs: `filestore job watch repair` says how far.",
         ),
     ],

@@ -6,12 +6,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from coordinator.http.app import new_application, serve_on
-from coordinator.http.listener import start_listening
 from deploy.base.connection import Connection
 from deploy.restic.listening import place_of
 from deploy.restic.server import _STATE, GatewayState, _answered, _shown
 from filestore_client import AsyncClient
+from web.app import new_application, serve_on
+from web.listener import start_listening
 
 
 @pytest.mark.parametrize("failure", [ConnectionError, aiohttp.ClientError, TimeoutError])

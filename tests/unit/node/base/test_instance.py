@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rpc.instances import parsed
+from metadata.rpc.instances import parsed
 from node.base.instance import ENDED_MAX, NOTE_BYTES_MAX, Start, begin
 
 

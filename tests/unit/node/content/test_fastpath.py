@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.http.rate_limits import RequestTimeouts
 from node.sending import body_writer
 from tests.unit.hot_node import FILE, UUID, HotNode, asking, exchange, hot_node, record, steady, token
 from tests.unit.peer_nodes import CONTENT, Node
+from web.rate_limits import RequestTimeouts
 
 HOT = [
     asking("Range: bytes=0-0"),

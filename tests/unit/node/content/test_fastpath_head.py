@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.http.fastpath import Boundary
 from node.content.fastpath_head import HEAD_BYTES_MAX, Fields, parse_head
+from web.fastpath import Boundary
 
 UUID = b"01930000-0000-7000-8000-00000000000a"
 LINE = b"GET /api/v1/files/" + UUID + b" HTTP/1.1\r\n"

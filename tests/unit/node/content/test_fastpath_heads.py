@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from coordinator.http.rate_limits import TokenBuckets
 from tests.unit.hot_node import FILE, TOKEN, UUID, exchange, hot_node, record, steady, token
 from tests.unit.peer_nodes import Node
+from web.rate_limits import TokenBuckets
 
 SEED = int(os.environ.get("HEADS_SEED", "1"))
 HEADS = int(os.environ.get("HEADS", "1500"))
@@ -126,7 +126,7 @@ def _choice(dice: random.Random, usual: list[str], odd: list[str]) -> str:
 
 
 async def test_generated_heads_are_answered_alike(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rpc.view.VIEW_AGE_S_MAX", math.inf)  # no coordinator confirms it here
+    monkeypatch.setattr("metadata.rpc.view.VIEW_AGE_S_MAX", math.inf)  # no coordinator confirms it here
     dice = random.Random(SEED)
     content = dice.randbytes(SIZE_BYTES)
     nodes[0].store(content)

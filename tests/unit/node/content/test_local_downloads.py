@@ -18,16 +18,16 @@ from aiohttp import web
 
 from ca.certificates import Authority
 from ca.tls import client_context
-from coordinator.http.app import Listener, new_application, serve
-from coordinator.model.records import ContentRecord
+from metadata.model.records import ContentRecord
 from node.content.download import serve_content
 from node.diskio import pagecache
-from node.http.ranges import ByteRange, multipart_parts
 from node.sending import body_writer
 from node.storage import segments
 from node.storage.segments import SEGMENT_BYTES
 from tests.unit.file_records import available_file
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, introduce, running_node
+from web.app import Listener, new_application, serve
+from web.headers.ranges import ByteRange, multipart_parts
 
 Runner = Callable[[Coroutine[None, None, None]], None]
 RECORD = available_file(

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from coordinator.http.app import new_application, serve
-from coordinator.model.records import ContentRecord
+from metadata.model.records import ContentRecord
 from node.content.download import serve_content
 from node.content.sources import NoReplica, read_anywhere
 from node.packs.store import BLOB_BYTES_MAX
@@ -21,6 +20,7 @@ from node.storage.segments import SEGMENT_BYTES, FinishedBlob
 from tests.unit.file_records import available_file
 from tests.unit.node.content.test_local_downloads import asking, read_answer
 from tests.unit.peer_nodes import Node, taken
+from web.app import new_application, serve
 
 LARGE = os.urandom(2 * SEGMENT_BYTES)
 

@@ -12,14 +12,14 @@ import aiohttp
 import pytest
 
 from ca.certificates import Authority
-from coordinator.http.app import serve
-from coordinator.runtime.metrics import Metrics
 from node.diskio.durable import Octets
 from node.listeners import client_application
 from node.packs import group_commit
 from node.uploads import write_locks
+from runtime.metrics import Metrics
 from tests.unit.hot_node import token
 from tests.unit.logged_nodes import NAMES, LoggedNodes, logged_nodes
+from web.app import serve
 
 SIZE_BYTES = 5000
 Answer = tuple[int, str, int]  # status, code of an error, bytes that the log knows of

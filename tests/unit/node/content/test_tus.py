@@ -16,9 +16,9 @@ from ca.errors import (
     PreconditionFailed,
     UnsupportedMediaType,
 )
-from coordinator.model.records import UploadRecord
+from metadata.model.records import UploadRecord
 from node.content import tus
-from node.http.digests import (
+from web.headers.digests import (
     TUS_ALGORITHMS,
     piece_checksums,
     piece_digest,
@@ -27,8 +27,8 @@ from node.http.digests import (
     tus_checksum,
     whole_digest,
 )
-from node.http.ranges import SIZE_BYTES_MAX
-from node.http.tus_fields import EXTENSIONS
+from web.headers.ranges import SIZE_BYTES_MAX
+from web.headers.tus_fields import EXTENSIONS
 
 GOOD = {
     "Tus-Resumable": "1.0.0",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.rpc.view import View
+from metadata.rpc.view import View
 from node.custody import compare, loss_repair
 from node.custody.context import Pass
 from node.storage.damage import remove_from_service

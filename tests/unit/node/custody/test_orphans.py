@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.protocol.commands import ReportOrphans
+from metadata.protocol.commands import ReportOrphans
 from node.custody.orphans import ORPHANS_MAX
 from node.staging.upload_store import UploadStore
 from tests.unit import replica_acts as acts

@@ -7,11 +7,11 @@ import time
 import msgspec
 import pytest
 
-from coordinator.runtime.json_files import sealed, unsealed
 from node.custody import scrub
 from node.custody.scrub import SCRUB_S, Cycle
 from node.peer.rate_budget import LOOK_S, RATE_MAX, Budget
 from node.storage.segments import SEGMENT_BYTES
+from runtime.json_files import sealed, unsealed
 from tests.unit.custody_node import SIZE_BYTES, Keeper
 
 TOLD_S = 10.0

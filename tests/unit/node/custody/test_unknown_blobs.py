@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.protocol.queries import KnownReplicas
+from metadata.protocol.queries import KnownReplicas
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import Keeper
 

@@ -9,9 +9,9 @@ import pytest
 
 from ca.secretfiles import make_directory
 from coordinator.admin import setup
-from coordinator.model.records import CoordinatorRecord
 from coordinator.reconcile.job_steps import take_backup
-from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.config import CoordinatorFiles
+from metadata.model.records import CoordinatorRecord
 from node.membership.join import _own_directory
 from tests.unit.state import State
 

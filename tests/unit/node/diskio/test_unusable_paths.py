@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from ca.errors import Unavailable
-from coordinator.protocol.calls import HeartbeatCall
+from metadata.protocol.calls import HeartbeatCall
 from node.custody.scrub import Cycle
 from node.diskio.durable import Disk
 from node.diskio.fs import DiskRefused

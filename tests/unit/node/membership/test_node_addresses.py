@@ -3,21 +3,18 @@
 import pytest
 
 from ca.errors import Unavailable
-from node.base.config import NodeConfig
-from node.server import node_url
+from metadata.rpc.view import node_url
 from tests.unit.peer_nodes import Node, introduce
 
-OWN = NodeConfig(
-    id="n9", cluster="lab", address="::1", api_port=9, peer_port=10, coordinators=[], zone="", weight=1
-)
+OWN = "https://[::1]:9"
 
 
 async def test_address_of_a_known_node_is_its_own(nodes: list[Node]) -> None:
-    assert node_url(nodes[0].services.api.view, "n2", own=OWN) == "https://127.0.0.1:1"
+    assert node_url(nodes[0].services.api.view, "n2", own_url=OWN) == "https://127.0.0.1:1"
 
 
 async def test_node_tells_its_own_address_for_one_it_does_not_know_yet(nodes: list[Node]) -> None:
-    assert node_url(nodes[0].services.api.view, "n7", own=OWN) == "https://[::1]:9"
+    assert node_url(nodes[0].services.api.view, "n7", own_url=OWN) == OWN
 
 
 async def test_coordinator_tells_that_of_any_node_for_one_it_does_not_know_yet(nodes: list[Node]) -> None:

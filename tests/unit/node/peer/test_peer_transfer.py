@@ -9,12 +9,12 @@ import pytest
 from ca.errors import Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
-from coordinator.model.clock import now_ms
-from coordinator.model.records import ClusterView
+from metadata.model.records import ClusterView
 from node.peer.client import PeerFailed
 from node.peerapi.admission import check_peer
 from node.storage.blob_reader import read_blob
 from node.storage.segments import BlobDamaged, FinishedBlob
+from runtime.clock import now_ms
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, download, get, introduce
 from tests.unit.state import cluster_view
 

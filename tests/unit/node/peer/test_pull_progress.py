@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from node.peer import replica_sources
+from node.peer import salvage
 from node.peer.pulls import Pulls, PullState
 from node.storage.segments import SEGMENT_BYTES, FinishedBlob
 from tests.unit.peer_nodes import Node, impostor, introduce
@@ -100,8 +100,8 @@ async def test_pull_that_waits_for_others_moves_while_they_do(nodes: list[Node])
 async def test_source_that_never_answers_holds_up_no_fetch_and_is_named(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_sources, "SUMS_TIMEOUT_S", 3600.0)
-    monkeypatch.setattr(replica_sources, "SUMS_S_MAX", 3600.0)
+    monkeypatch.setattr(salvage, "SUMS_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(salvage, "SUMS_S_MAX", 3600.0)
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event) -> None:
         del reader, writer

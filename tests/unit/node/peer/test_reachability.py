@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.dev.processes import free_ports
+from deploy.processes import free_ports
 from node.peer.reachability import FAILURES_MIN, Reach
 from tests.unit.peer_nodes import Node, introduce
 

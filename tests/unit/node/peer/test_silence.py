@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from node.peer import silence
-from node.peer.client import PeerFailed
-from node.peer.silence import SilentPeers
+from node.peer import client
+from node.peer.client import PeerFailed, SilentPeers
 from node.storage.segments import FinishedBlob
 from node.uploads.chain import Chain
 from node.uploads.chain_link import END_S, Link, LinkSource, LinkTerms
@@ -114,7 +113,7 @@ async def test_one_that_falls_silent_again_is_left_out_for_longer(monkeypatch: p
         rests.append(delay_s)
         await slept(0)
 
-    monkeypatch.setattr("node.peer.silence.asyncio.sleep", sleep)
+    monkeypatch.setattr("node.peer.client.asyncio.sleep", sleep)
     answers = iter([True, False, True, True])
 
     async def ask(_name: str) -> bool:
@@ -126,7 +125,7 @@ async def test_one_that_falls_silent_again_is_left_out_for_longer(monkeypatch: p
         silent.note("n2")  # known already
         while "n2" in silent:
             await slept(0)
-    first = silence.REST_S
+    first = client.REST_S
     assert rests == [first, 2 * first, 2 * first, 4 * first]
     await silent.close()
 

@@ -15,11 +15,11 @@ from ca.certificates import Authority
 from ca.errors import Unauthorized
 from ca.identity import Identity, Role
 from ca.tls import Peer
-from coordinator.model.clock import now_ms
-from coordinator.model.records import ClusterView
-from coordinator.protocol.calls import AnyCall, ReadCall
+from metadata.model.records import ClusterView
+from metadata.protocol.calls import AnyCall, ReadCall
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.peerapi.admission import check_peer
+from runtime.clock import now_ms
 from tests.unit.node_records import node_record
 from tests.unit.peer_nodes import CLUSTER, Node, introduce, running_node
 from tests.unit.peer_ports import connected, serving

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.http.app import Listener, new_application, serve_on
 from node.peer.client import PeerFailed
 from node.peerapi.losses import REPORT_LOSSES_MAX, loss_routes, report
-from node.services import NodeServices, provide
 from node.storage.blobs import BlobStore
 from node.storage.damage import verify_blob
 from node.storage.loss_notes import note_lost
 from node.storage.out_of_service import Loss
 from node.storage.segments import BlobDamaged, BlobMissing
+from node.uploads.services import NodeServices, provide
 from node.workers.siblings import Siblings
 from tests.cluster.immutable import immutable
 from tests.unit.peer_nodes import SHA256, Node
+from web.app import Listener, new_application, serve_on
 
 
 async def listening(services: NodeServices) -> Listener:

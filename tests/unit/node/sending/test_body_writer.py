@@ -8,13 +8,13 @@ from aiohttp import web
 from aiohttp.http_writer import StreamWriter
 
 from ca.errors import Unavailable
-from coordinator.http.app import new_application, serve
-from coordinator.http.internals.aiohttp_server import BodyResponse
 from node.sending import body_writer
 from node.sending.body_writer import BodyWriter
 from tests.unit.hot_node import asking, exchange, hot_node, record
 from tests.unit.peer_nodes import CONTENT, Node
 from tests.unit.standstill import again_after_standstill
+from web.app import new_application, serve
+from web.internals.aiohttp_server import BodyResponse
 
 SIZE_BYTES = 64 << 20  # more than the kernel's buffers on both sides take
 

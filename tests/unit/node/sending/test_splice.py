@@ -8,13 +8,13 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from coordinator.http.app import ClientGone
 from node.content import sources
 from node.content.sources import read_anywhere, read_pieces
 from node.peer.client import PeerFailed
 from node.peer.request_body import Piece
 from node.sending.splice import BULK_BYTES_MIN, Flow, bulk_pieces
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce, taken
+from web.app import ClientGone
 
 CONTENT = os.urandom(24_000_001)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

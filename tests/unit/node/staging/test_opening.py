@@ -10,9 +10,8 @@ import pytest
 
 from ca.errors import Unavailable
 from node.diskio.executor import LONG_JOBS_MAX, DiskWorkers
-from node.staging import opening
-from node.staging.opening import opened_in_steps
-from node.staging.resumed_hash import HashedUploads
+from node.staging import resumed_hash
+from node.staging.resumed_hash import HashedUploads, opened_in_steps
 from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.storage import segments
@@ -119,7 +118,7 @@ async def test_large_uploads_do_not_hold_up_one_behind_them(
     blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as hash at a time, in many steps each: the small one has its turn after one step of each."""
-    monkeypatch.setattr(opening, "STEP_BYTES", MIB)
+    monkeypatch.setattr(resumed_hash, "STEP_BYTES", MIB)
     uploads = UploadStore(blobs)
     for number in range(LONG_JOBS_MAX):
         fill(uploads, number)
@@ -146,7 +145,7 @@ async def test_large_uploads_do_not_hold_up_one_behind_them(
 async def test_opening_ends_in_time_and_the_next_one_goes_on_there(
     blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "STEP_BYTES", MIB)
+    monkeypatch.setattr(resumed_hash, "STEP_BYTES", MIB)
     uploads = UploadStore(blobs)
     fill(uploads, 1)
     uploads.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ca import errors
-from deploy.dev.processes import wait_until
+from deploy.processes import wait_until
 from node.diskio.durable import Disk
 from node.staging import upload_file as upload_module
 from node.staging.upload_file import UploadFile

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.protocol.queries import ListDamagedCopies
+from metadata.protocol.queries import ListDamagedCopies
 from node.custody.damaged_copies import REPORT_AGAIN_S
 from node.peer.salvage import local_segment, local_sums
 from node.storage.damage import remove_from_service, retry_quarantine, verify_blob

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from ca.errors import FilestoreError, InsufficientStorage, Unavailable
-from coordinator.model import time_limits
-from coordinator.model.time_limits import patient
 from node.uploads import chain as chain_module
 from node.uploads.chain import Chain
+from runtime import time_limits
+from runtime.time_limits import patient
 from tests.unit.peer_nodes import Node
 from tests.unit.upload_records import CONTENT, UUID, chain_of_all, fill, store_upload
 
@@ -36,7 +36,9 @@ def slow(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         os.fdatasync(descriptor)
 
     monkeypatch.setattr(
-        node.services.blobs, "disk", dataclasses.replace(node.services.blobs.disk, fdatasync=wait)
+        node.services.blobs,
+        "disk",
+        dataclasses.replace(node.services.blobs.disk, fdatasync=wait),
     )
     try:
         yield

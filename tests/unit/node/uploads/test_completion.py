@@ -12,16 +12,16 @@ import pytest
 
 from ca.certificates import Authority
 from ca.errors import Unavailable
-from coordinator.model.bounds import NODES_MAX
-from coordinator.model.records import ContentRecord
-from coordinator.protocol import commands
-from coordinator.protocol.commands import Envelope, decode_envelope, encode_envelope
-from coordinator.protocol.queries import ListReplicas
+from metadata.model.records import ContentRecord
+from metadata.protocol import commands
+from metadata.protocol.commands import Envelope, decode_envelope, encode_envelope
+from metadata.protocol.queries import ListReplicas
 from node.custody import collect, reporter
 from node.custody.context import Pass
 from node.peerapi.blobs import transfer_routes
 from node.storage.segments import FinishedBlob
 from node.uploads.completion import record_completion
+from runtime.bounds import NODES_MAX
 from tests.unit import peer_nodes
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import DAY_S, Keeper, Log

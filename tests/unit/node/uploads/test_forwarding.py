@@ -9,12 +9,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from coordinator.http.app import Listener, body_chunks, new_application, serve
-from coordinator.http.rate_limits import BodyPace, RequestTimeouts
 from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import open_request
 from node.uploads import forwarding
 from node.uploads.forwarding import PASSED_WITHIN, HolderAddress, pass_on
+from web.app import Listener, body_chunks, new_application, serve
+from web.rate_limits import BodyPace, RequestTimeouts
 
 ANSWER_S = 0.25  # for those that have nothing to complete
 TOLD = b"told\n"

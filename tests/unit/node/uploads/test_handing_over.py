@@ -13,13 +13,13 @@ import pytest
 from ca.certificates import Authority
 from ca.identity import Role
 from ca.tls import Peer
-from coordinator.model.records import BACKUP, Caller, UploadRecord
-from coordinator.protocol.calls import AnyCall, ProposeCall
-from coordinator.protocol.commands import OpenSession, RecordProgress, RewindUpload, TakeOverUpload
-from node.services import NodeServices
+from metadata.model.records import BACKUP, Caller, UploadRecord
+from metadata.protocol.calls import AnyCall, ProposeCall
+from metadata.protocol.commands import OpenSession, RecordProgress, RewindUpload, TakeOverUpload
 from node.uploads import handover
 from node.uploads.handover import hand_over
 from node.uploads.holder import UploadHolder
+from node.uploads.services import NodeServices
 from tests.unit.peer_nodes import Node
 from tests.unit.peer_ports import connected, serving
 

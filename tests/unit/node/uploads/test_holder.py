@@ -13,9 +13,9 @@ from ca.certificates import Authority
 from ca.errors import Unavailable
 from ca.identity import Role
 from ca.tls import Peer
-from coordinator.model.records import Caller, UploadRecord
-from coordinator.protocol.calls import AnyCall, ProposeCall
-from coordinator.protocol.commands import OpenSession
+from metadata.model.records import Caller, UploadRecord
+from metadata.protocol.calls import AnyCall, ProposeCall
+from metadata.protocol.commands import OpenSession
 from node.diskio.executor import LONG_JOBS_MAX
 from node.uploads import progress
 from node.uploads.holder import UploadHolder

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.protocol import commands, queries
+from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, Refusal, State, create
 
 NAMES = ("n1", "n2", "n3")

@@ -10,8 +10,8 @@ import pytest
 
 from ca.certificates import Authority
 from ca.errors import Conflict, Unavailable
-from coordinator.model.records import ContentRecord, UploadRecord
-from coordinator.protocol import commands
+from metadata.model.records import ContentRecord, UploadRecord
+from metadata.protocol import commands
 from node.uploads.small_content import complete_small
 from tests.unit.logged_nodes import NAMES, LoggedNodes, logged_nodes
 from tests.unit.state import ADMIN

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from coordinator.http.app import Listener, new_application, serve_on
 from node.peer.client import PeerFailed, pieces
 from node.storage.blob_files import INCOMING
 from node.storage.blobs import BlobStore
 from node.workers.siblings import Siblings, owner_of
+from web.app import Listener, new_application, serve_on
 
 
 def test_every_upload_has_one_owner_and_all_workers_have_a_share() -> None:

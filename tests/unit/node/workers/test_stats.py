@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.http.app import new_application, serve_on
 from node.workers import stats
 from node.workers.siblings import Siblings
 from node.workers.stats import WorkerNumbers
+from web.app import new_application, serve_on
 
 
 async def test_worker_that_answers_no_more_hangs_and_one_that_never_did_is_only_being_started(

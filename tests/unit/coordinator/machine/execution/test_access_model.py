@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
-from coordinator.protocol import commands, queries
 from coordinator.raft.messages import Entry
 from coordinator.storage.state_store import Store
+from metadata.model.records import DEFAULT_BUCKET_ID, Caller
+from metadata.protocol import commands, queries
 from tests.unit.coordinator.machine.execution.test_access import ADMINISTER, NONE, level_on
 from tests.unit.state import ADMIN, Refusal, State, create, create_bucket, grant, put_user, withdraw
 

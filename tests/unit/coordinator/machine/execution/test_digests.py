@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from coordinator.machine.execution.digests import COLUMNS_LEFT_OUT, tables_of
-from coordinator.machine.execution.rules import RULES
-from coordinator.model.records import DEFAULT_BUCKET_ID, Manifest
-from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store
+from metadata.model.records import DEFAULT_BUCKET_ID, Manifest
+from metadata.protocol import commands
+from metadata.protocol.rules import RULES
 from tests.unit.state import (
     ADMIN,
     State,

@@ -8,12 +8,11 @@ from typing import cast
 import msgspec
 import pytest
 
-from coordinator.machine.execution import rules
-from coordinator.machine.execution.rules import FIRST, RULES
-from coordinator.model.records import DEFAULT_BUCKET_ID
-from coordinator.protocol import commands
-from coordinator.protocol.commands import SESSION_NUMBER_MIN
 from coordinator.storage.state_store import Store, TooOld
+from metadata.model.records import DEFAULT_BUCKET_ID
+from metadata.protocol import commands, rules
+from metadata.protocol.commands import SESSION_NUMBER_MIN
+from metadata.protocol.rules import FIRST, RULES
 from tests.unit.state import ADMIN, State, certificate, create, dump, grant, join, join_token, public_token
 
 

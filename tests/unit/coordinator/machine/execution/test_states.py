@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ca.errors import Unavailable
-from coordinator.machine.execution.rules import FILES_ARE_RENAMED, FIRST, STATES_ARE_DISTINCT
 from coordinator.member.proposing import check_known
-from coordinator.protocol import commands, queries
-from coordinator.protocol.invalidation import NOTHING, file_key, invalidated
+from metadata.protocol import commands, queries
+from metadata.protocol.invalidation import NOTHING, file_key, invalidated
+from metadata.protocol.rules import FILES_ARE_RENAMED, FIRST, STATES_ARE_DISTINCT
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_bucket, grant
 from tests.unit.stored_kinds import KINDS, KindOfFile
 

@@ -10,9 +10,9 @@ import pytest
 
 from coordinator.machine.execution import touched
 from coordinator.machine.execution.digests import tables_of
-from coordinator.machine.execution.rules import RULES
-from coordinator.protocol import commands
 from coordinator.storage.state_store import Store
+from metadata.protocol import commands
+from metadata.protocol.rules import RULES
 from tests.unit.state import ADMIN, State, create, dump
 
 TABLES = tables_of(RULES)

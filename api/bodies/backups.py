@@ -1,0 +1,68 @@
+"""Bodies of `/api/v1/backups`."""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.bodies.checks import Checks, check_label, check_uuid
+from api.bodies.fields import Count, GivenUuid, MaybeLabel, MaybeUuid, NextCursor
+from api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
+
+_BACKUP_TYPE = "A full backup stands alone; an incremental one needs its parent."
+GivenBackupType = Annotated[Literal["full", "incremental"], Meta(description=_BACKUP_TYPE, examples=["full"])]
+BackupType = Annotated[
+    str,
+    Meta(description=_BACKUP_TYPE, examples=["full"], extra_json_schema={"enum": ["full", "incremental"]}),
+]
+IsCompressed = Annotated[bool, Meta(description="The content is compressed.", examples=[True])]
+IsEncrypted = Annotated[
+    bool, Meta(description="The content is encrypted, by whoever made the backup.", examples=[False])
+]
+GivenParent = Annotated[
+    GivenUuid,
+    Meta(description="The backup that an incremental one builds on. It exists, and the caller may read it."),
+]
+SourceNodeId = Annotated[
+    MaybeLabel, Meta(description='Where the backup was made; any label, or "".', examples=["gns3-server-1"])
+]
+CHECKS: Final[Checks] = {"parent_backup_uuid": check_uuid, "source_node_id": check_label}
+
+
+class CreateBackupBody(CreateFileBody, frozen=True, kw_only=True):
+    """A backup to be made. `bucket_id` left out: the default bucket."""
+
+    backup_type: GivenBackupType
+    is_compressed: IsCompressed = False
+    is_encrypted: IsEncrypted = False
+    parent_backup_uuid: GivenParent | None = None
+    source_node_id: SourceNodeId = ""
+
+
+class UpdateBackupBody(UpdateFileBody, frozen=True, kw_only=True):
+    """What is absent stays as it is. A change to `full` drops the parent."""
+
+    backup_type: GivenBackupType | None = None
+    is_compressed: IsCompressed | None = None
+    is_encrypted: IsEncrypted | None = None
+    parent_backup_uuid: GivenParent | None = None
+    source_node_id: SourceNodeId | None = None
+
+
+class BackupBody(FileBody, frozen=True, kw_only=True):
+    """A backup: file record and backup metadata in one."""
+
+    backup_type: BackupType
+    is_compressed: IsCompressed
+    is_encrypted: IsEncrypted
+    parent_backup_uuid: Annotated[
+        MaybeUuid, Meta(description='The backup that this one builds on; "" for a full one.')
+    ]
+    source_node_id: SourceNodeId
+
+
+class BackupList(Struct, frozen=True, kw_only=True):
+    """A page of backups, oldest first. It may be short of its limit and still have a next one."""
+
+    count: Count
+    backups: Annotated[list[BackupBody], Meta(description="The backups.")]
+    next_cursor: NextCursor | UnsetType = UNSET

@@ -1,0 +1,136 @@
+"""Bodies of `/api/v1/buckets`."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.bodies.fields import (
+    SIZE_BYTES_MAX,
+    Amount,
+    BucketId,
+    Count,
+    CreatedAt,
+    Deleted,
+    FileUuid,
+    Label,
+    NextCursor,
+    OwnerId,
+    Request,
+    Timestamp,
+    UpdatedAt,
+)
+from api.bodies.files import FileSummary
+
+BucketName = Annotated[
+    Label, Meta(description="A label of its own in the whole cluster.", examples=["course 7"])
+]
+QuotaBytes = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=SIZE_BYTES_MAX,
+        description="Finished files may hold so many bytes together; 0 is no limit.",
+        examples=[1099511627776],
+    ),
+]
+
+
+class CreateBucketBody(Request, frozen=True, kw_only=True):
+    """A bucket to be made; the caller will own it."""
+
+    name: BucketName
+    quota_bytes: QuotaBytes = 0
+
+
+class UpdateBucketBody(Request, frozen=True, kw_only=True):
+    """What is absent stays as it is. A lower quota deletes nothing."""
+
+    name: BucketName | None = None
+    quota_bytes: QuotaBytes | None = None
+
+
+class BucketBody(Struct, frozen=True, kw_only=True):
+    """A bucket."""
+
+    bucket_id: BucketId
+    name: BucketName
+    owner_id: OwnerId
+    quota_bytes: QuotaBytes
+    used_bytes: Annotated[Amount, Meta(description="Bytes of finished files.", examples=[1048576])]
+    reserved_bytes: Annotated[
+        Amount, Meta(description="What uploads under way have reserved of the quota.", examples=[524288])
+    ]
+    file_count: Annotated[Amount, Meta(description="Files in it, finished or not.", examples=[3])]
+    created_at: CreatedAt
+    updated_at: UpdatedAt
+
+
+class BucketList(Struct, frozen=True, kw_only=True):
+    """A page of buckets, oldest first. It may be short of its limit and still have a next one."""
+
+    count: Count
+    buckets: Annotated[list[BucketBody], Meta(description="The buckets.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class BucketFileList(Struct, frozen=True, kw_only=True):
+    """A page of a bucket's files, oldest first. It may be short of its limit and still have a next one."""
+
+    bucket_uuid: BucketId
+    count: Count
+    files: Annotated[list[FileSummary], Meta(description="The files, of every kind.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class BucketUploadBody(Struct, frozen=True, kw_only=True):
+    """An upload that has not ended: a file's, or a partial one (tus concatenation)."""
+
+    file_uuid: FileUuid
+    kind: Annotated[
+        str,
+        Meta(
+            description="The kind of the file that is uploaded, or `partial`.",
+            examples=["partial"],
+            extra_json_schema={"enum": ["project", "image", "backup", "partial"]},
+        ),
+    ]
+    owner_id: OwnerId
+    filename: Annotated[str, Meta(description='"" of a partial upload.', examples=["lab.gns3project"])]
+    size_bytes: (
+        Annotated[
+            Amount, Meta(description="Absent while the client has not declared it.", examples=[1048576])
+        ]
+        | UnsetType
+    ) = UNSET
+    offset_bytes: Annotated[Amount, Meta(description="How many bytes have arrived.", examples=[524288])]
+    reserved_bytes: Annotated[
+        Amount, Meta(description="How much of the bucket's quota it has reserved.", examples=[1048576])
+    ]
+    part_of: Annotated[
+        str,
+        Meta(
+            description='The `file_uuid` that a partial upload has become a part of; "" for none.',
+            examples=[""],
+        ),
+    ]
+    created_at: CreatedAt
+    expires_at: Annotated[
+        Timestamp,
+        Meta(description="When it ends if no more bytes arrive.", examples=["2026-11-21T12:00:00.000Z"]),
+    ]
+
+
+class BucketUploadList(Struct, frozen=True, kw_only=True):
+    """A page of unfinished uploads, oldest first. It may be short of its limit and still have a next one."""
+
+    bucket_id: BucketId
+    count: Count
+    uploads: Annotated[list[BucketUploadBody], Meta(description="The uploads.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class DeletedBucket(Struct, frozen=True, kw_only=True):
+    """The bucket is gone, and every permission on it."""
+
+    deleted: Deleted
+    bucket_id: BucketId

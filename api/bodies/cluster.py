@@ -1,0 +1,229 @@
+"""Bodies of joining, the cluster's authority, its nodes and join tokens."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.bodies.fields import (
+    Amount,
+    Count,
+    CreatedAt,
+    Deleted,
+    IpAddress,
+    MaybeMemberId,
+    MemberId,
+    NextCursor,
+    Pem,
+    Port,
+    Request,
+    Text,
+    Timestamp,
+    UserId,
+)
+from runtime.bounds import PEM_CHARS_MAX, WRAPPED_BYTES_MAX
+
+TokenId = Annotated[
+    str,
+    Meta(
+        description="The id of a join token, which is no secret.",
+        examples=["019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f"],
+        extra_json_schema={"pattern": "^[a-z0-9-]{1,64}$"},
+    ),
+]
+OnlyNode = Annotated[MaybeMemberId, Meta(description='The only node that the token admits; "" for any.')]
+UsesMax = Annotated[int, Meta(ge=1, le=1000, description="How many nodes it admits.", examples=[1])]
+NodeId = Annotated[MemberId, Meta(description="The id of a node.")]
+ApiPort = Annotated[Port, Meta(description="The port that clients reach it at.")]
+PeerPort = Annotated[Port, Meta(description="The port that members reach it at.", examples=[7442])]
+Zone = Annotated[Text, Meta(description='What fails together, say a rack; "" for none.', examples=["rack-1"])]
+Weight = Annotated[Amount, Meta(description="Its share of new files, beside those of others.", examples=[1])]
+NodeUrl = Annotated[
+    Text,
+    Meta(
+        description='Where clients reach it; "" while that is not known here.',
+        examples=["https://10.0.0.1:7443"],
+    ),
+]
+
+
+class JoinBody(Request, frozen=True, kw_only=True):
+    """A node that wants to join."""
+
+    api_port: Annotated[int, Meta(description="The port that clients will reach it at.", examples=[7443])]
+    csr: Annotated[
+        str,
+        Meta(
+            description="One PEM certificate signing request: P-256, P-384 or RSA of 2048 to 4096 bits. "
+            "Only its public key is used; a common name, if it has one, must be the id, and it may not "
+            "ask for the rights of an authority.",
+            examples=["-----BEGIN CERTIFICATE REQUEST-----\n(base64)\n-----END CERTIFICATE REQUEST-----\n"],
+        ),
+    ]
+    id: NodeId
+    ip_address: IpAddress
+
+
+class JoinCoordinatorBody(Request, frozen=True, kw_only=True):
+    """A machine that is to become a coordinator."""
+
+    id: Annotated[MemberId, Meta(description="The coordinator that it will be.", examples=["c2"])]
+    address: IpAddress
+    peer_port: Annotated[int, Meta(description="The port that members will reach it at.", examples=[7442])]
+    api_port: Annotated[int, Meta(description="The port that clients will reach it at.", examples=[7441])]
+    attempt: Annotated[
+        str,
+        Meta(
+            min_length=43,
+            max_length=43,
+            description="Random, and kept by the machine: it may go on with it for ten minutes.",
+            examples=["0" * 43],
+        ),
+    ]
+    running: Annotated[
+        bool, Meta(description="It runs now, with what it was given: let it into the group.")
+    ] = False
+
+
+class JoinedCoordinator(Struct, frozen=True, kw_only=True):
+    """What a machine becomes a coordinator with: a secret, and empty once it runs."""
+
+    bundle: Annotated[
+        bytes, Meta(description="As `filestore coordinator bundle` writes it.", examples=["c2VjcmV0"])
+    ]
+
+
+class CreateJoinTokenBody(Request, frozen=True, kw_only=True):
+    """Without `node_id`, the token admits any id."""
+
+    ttl_seconds: Annotated[
+        int, Meta(ge=60, le=86_400, description="How long the token lives.", examples=[1800])
+    ] = 1800
+    node_id: OnlyNode = ""
+    max_uses: UsesMax = 1
+    token_id: Annotated[
+        str,
+        Meta(
+            description="The id of a token that `filestore setup` made elsewhere: it begins with `setup-`.",
+            examples=["setup-1764230400-00112233445566778899aabbccddeeff"],
+        ),
+    ] = ""
+    secret_sha256: Annotated[
+        str,
+        Meta(
+            description="Of such a token: the SHA-256 of its secret, in hex. The answer holds no token then.",
+            examples=["0" * 64],
+        ),
+    ] = ""
+
+
+class JoinResult(Struct, frozen=True, kw_only=True):
+    """PEM: the root bundle, and the node's leaf with its intermediate."""
+
+    ca_cert: Annotated[Pem, Meta(description="The root that every member of the cluster is verified by.")]
+    node_cert: Annotated[Pem, Meta(description="The node's certificate, then the intermediate.")]
+
+
+class CoordinatorAddress(Struct, frozen=True, kw_only=True):
+    """Where a coordinator listens."""
+
+    coordinator_id: Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])]
+    address: IpAddress
+    peer_port: PeerPort
+    api_port: Annotated[ApiPort, Meta(examples=[7441])]
+
+
+class ClusterAuthority(Struct, frozen=True, kw_only=True):
+    """What a joiner compares with the digest in its token."""
+
+    ca_cert: Annotated[Pem, Meta(description="The root that every member of the cluster is verified by.")]
+    cluster: Annotated[MemberId, Meta(description="The cluster's name.", examples=["lab"])]
+    coordinators: Annotated[list[CoordinatorAddress], Meta(description="Where to join.")]
+
+
+class IntermediateBody(Request, frozen=True, kw_only=True):
+    """What signs members' certificates from now on; `filestore coordinator renew-intermediate` makes it."""
+
+    certificate: Annotated[
+        Pem, Meta(description="One certificate, signed by the cluster's root.", max_length=PEM_CHARS_MAX)
+    ]
+    wrapped_key: Annotated[
+        bytes,
+        Meta(
+            description="Its private key, sealed under the cluster key.",
+            max_length=WRAPPED_BYTES_MAX,
+            examples=["AXNlYWxlZA=="],
+        ),
+    ]
+
+
+class Intermediate(Struct, frozen=True, kw_only=True):
+    """It signs from now on."""
+
+    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+
+
+class NodeBody(Struct, frozen=True, kw_only=True):
+    """A node that has joined."""
+
+    id: NodeId
+    url: NodeUrl
+    address: IpAddress
+    api_port: ApiPort
+    peer_port: Annotated[
+        Amount, Meta(description="The port that peers reach it at; 0 until it has run once.", examples=[7444])
+    ]
+    zone: Zone
+    weight: Weight
+    joined_at: Annotated[Timestamp, Meta(description="When it joined.")]
+    draining: Annotated[bool, Meta(description="Nothing new is placed there.")] = False
+
+
+class NodeList(Struct, frozen=True, kw_only=True):
+    """A page of nodes, those that joined first before others."""
+
+    count: Count
+    nodes: Annotated[list[NodeBody], Meta(description="The nodes.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class JoinTokenBody(Struct, frozen=True, kw_only=True):
+    """A join token without its secret."""
+
+    token_id: TokenId
+    node_id: OnlyNode
+    max_uses: UsesMax
+    uses: Annotated[Amount, Meta(description="How many nodes it has admitted.", examples=[0])]
+    created_by: Annotated[UserId, Meta(description="Who made it.", examples=["admin"])]
+    created_at: CreatedAt
+    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+
+
+class JoinTokenList(Struct, frozen=True, kw_only=True):
+    """A page of join tokens, oldest first."""
+
+    count: Count
+    join_tokens: Annotated[list[JoinTokenBody], Meta(description="The join tokens.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class MintedJoinToken(Struct, frozen=True, kw_only=True):
+    """A join token, shown once."""
+
+    token_id: TokenId
+    token: Annotated[
+        str,
+        Meta(
+            description="The whole token, with the fingerprint of the cluster's root.",
+            examples=["FST1.019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f.(secret).(sha256 of the root)"],
+        ),
+    ]
+    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+    node_id: OnlyNode
+    max_uses: UsesMax
+
+
+class DeletedJoinToken(Struct, frozen=True, kw_only=True):
+    """The token admits nobody any more."""
+
+    deleted: Deleted
+    token_id: TokenId

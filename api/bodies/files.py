@@ -1,0 +1,167 @@
+"""What the bodies of all kinds of file have in common."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, TypedDict
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.bodies.fields import (
+    BlobSha256,
+    BucketId,
+    ContentType,
+    Count,
+    CreatedAt,
+    ExpiresAt,
+    Filename,
+    FileStatus,
+    FileUuid,
+    GivenBucketId,
+    GivenSha256,
+    GivenSizeBytes,
+    KindOfFile,
+    MemberId,
+    NewRetentionHours,
+    OwnerId,
+    Request,
+    RetentionHours,
+    ShownRetentionHours,
+    SizeBytes,
+    Timestamp,
+    UpdatedAt,
+    UploadUrl,
+)
+from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, FileRecord
+from runtime.timestamps import rfc3339
+
+KIND_WORDS: Final[Mapping[str, str]] = {PROJECT_FILE: "project", VM: "image", BACKUP: "backup"}
+
+
+class CreateFileBody(Request, frozen=True, kw_only=True):
+    """What the creation of every kind of file takes."""
+
+    bucket_id: GivenBucketId = DEFAULT_BUCKET_ID
+    content_type: ContentType = "application/octet-stream"
+    filename: Filename
+    retention_period: RetentionHours | None = None
+    size_bytes: GivenSizeBytes | None = None
+    blob_sha256: GivenSha256 = ""
+
+
+class UpdateFileBody(Request, frozen=True, kw_only=True):
+    """What the change of every kind of file takes; what is absent stays as it is."""
+
+    filename: Filename | None = None
+    content_type: ContentType | None = None
+    retention_period: NewRetentionHours | UnsetType | None = UNSET
+
+
+class ListFilter(Struct, frozen=True, kw_only=True):
+    """What the list of a kind can be narrowed by, beside what every list of files can; "" is any."""
+
+
+class UploadInitialisation(Struct, frozen=True, kw_only=True):
+    """A file record was made; its bytes go to `upload_url` until `expires_at`."""
+
+    file_uuid: FileUuid
+    upload_url: UploadUrl
+    expires_at: Annotated[
+        Timestamp, Meta(description="When the upload is given up; every byte that comes moves it on.")
+    ]
+    status: FileStatus
+
+
+class FileBody(Struct, frozen=True, kw_only=True):
+    """What the record of every kind of file has."""
+
+    file_uuid: FileUuid
+    bucket_id: BucketId
+    owner_id: OwnerId
+    filename: Filename
+    content_type: ContentType
+    size_bytes: SizeBytes
+    blob_sha256: BlobSha256
+    status: FileStatus
+    retention_period: ShownRetentionHours | UnsetType = UNSET
+    expires_at: ExpiresAt
+    created_at: CreatedAt
+    updated_at: UpdatedAt
+
+
+class FileSummary(Struct, frozen=True, kw_only=True):
+    """An element of a bucket's listing, of whatever kind."""
+
+    file_uuid: FileUuid
+    filename: Filename
+    content_type: ContentType
+    size_bytes: SizeBytes
+    blob_sha256: BlobSha256
+    status: FileStatus
+    expires_at: ExpiresAt
+    created_at: CreatedAt
+    kind: KindOfFile | UnsetType = UNSET
+
+
+def kind_of(record: FileRecord) -> str | UnsetType:
+    """The kind as the API says it; absent where a coordinator of an older version does not."""
+    return UNSET if record.kind is UNSET else KIND_WORDS[record.kind]
+
+
+class FileReplicas(Struct, frozen=True, kw_only=True):
+    """Where the content of a file is."""
+
+    file_uuid: FileUuid
+    blob_sha256: BlobSha256
+    count: Count
+    nodes: Annotated[
+        list[MemberId],
+        Meta(
+            description="Nodes that hold a replica of it, as the log knows it.", examples=[["n1", "n2", "n3"]]
+        ),
+    ]
+
+
+class DeletedFile(Struct, frozen=True, kw_only=True):
+    """The record is gone; `status` is `deleted`."""
+
+    file_uuid: FileUuid
+    status: FileStatus = "deleted"
+
+
+class FileBodyFields(TypedDict):
+    """The fields of FileBody."""
+
+    file_uuid: str
+    bucket_id: str
+    owner_id: str
+    filename: str
+    content_type: str
+    size_bytes: int
+    blob_sha256: str
+    status: str
+    retention_period: int | UnsetType
+    expires_at: str
+    created_at: str
+    updated_at: str
+
+
+def expires_at(record: FileRecord) -> str:
+    """When the file is tombstoned, or goes; "" for never."""
+    return rfc3339(record.due_at_ms or 0)
+
+
+def file_body_fields(record: FileRecord) -> FileBodyFields:
+    """The fields of FileBody that `record` has, of whatever kind it is."""
+    return FileBodyFields(
+        file_uuid=record.file_uuid,
+        bucket_id=record.bucket_id,
+        owner_id=record.owner_id,
+        filename=record.filename,
+        content_type=record.content_type,
+        size_bytes=record.size_bytes,
+        blob_sha256=record.blob_sha256,
+        status=record.status,
+        retention_period=record.retention_hours,
+        expires_at=expires_at(record),
+        created_at=rfc3339(record.created_at_ms),
+        updated_at=rfc3339(record.updated_at_ms),
+    )

@@ -1,0 +1,141 @@
+"""Bodies of `/api/v1/project-files`."""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.bodies.checks import Checks, check_label
+from api.bodies.fields import Count, FileUuid, FilterText, Label, MaybeLabel, NextCursor
+from api.bodies.files import CreateFileBody, FileBody, ListFilter, UpdateFileBody
+
+Compression = Annotated[
+    Literal["deflate", "bz2", "xz", "zstd", "none"],
+    Meta(description="How the project was compressed when it was exported.", examples=["zstd"]),
+]
+ProjectId = Annotated[
+    Label,
+    Meta(
+        description="The project's id where it was made; any label.",
+        examples=["0f8ac31c-6ae5-4a2e-9c1f-0d5b4b1a7c11"],
+    ),
+]
+ProjectName = Annotated[Label, Meta(description="The project's name.", examples=["ospf lab"])]
+VersionTag = Annotated[
+    Label, Meta(description="Which version of the project it is; any label.", examples=["v2"])
+]
+MaybeProjectName = Annotated[MaybeLabel, Meta(description='The project\'s name, or "".')]
+MaybeVersionTag = Annotated[MaybeLabel, Meta(description='The version\'s label, or "".', examples=["v2"])]
+IncludeImages = Annotated[bool, Meta(description="The export holds the disk images that it needs.")]
+IncludeSnapshots = Annotated[bool, Meta(description="The export holds the project's snapshots.")]
+IsReadOnly = Annotated[bool, Meta(description="The project is meant to be opened, not changed.")]
+KeepComputeIds = Annotated[bool, Meta(description="The export keeps the ids of the computes it ran on.")]
+ResetMacAddresses = Annotated[bool, Meta(description="An import gives every interface a new MAC address.")]
+CHECKS: Final[Checks] = {
+    "project_id": check_label,
+    "project_name": check_label,
+    "version_tag": check_label,
+}
+
+
+class CreateProjectFileBody(CreateFileBody, frozen=True, kw_only=True):
+    """A project file to be made. `bucket_id` left out: the default bucket."""
+
+    compression: Compression = "none"
+    project_id: ProjectId
+    project_name: ProjectName | None = None
+    version_tag: VersionTag | None = None
+    include_images: IncludeImages = False
+    include_snapshots: IncludeSnapshots = False
+    is_read_only: IsReadOnly = False
+    keep_compute_ids: KeepComputeIds = False
+    reset_mac_addresses: ResetMacAddresses = False
+
+
+class UpdateProjectFileBody(UpdateFileBody, frozen=True, kw_only=True):
+    """What is absent stays as it is."""
+
+    compression: Compression | None = None
+    include_images: IncludeImages | None = None
+    include_snapshots: IncludeSnapshots | None = None
+    is_read_only: IsReadOnly | None = None
+    keep_compute_ids: KeepComputeIds | None = None
+    project_name: ProjectName | None = None
+    reset_mac_addresses: ResetMacAddresses | None = None
+    version_tag: VersionTag | None = None
+
+
+class ProjectFileBody(FileBody, frozen=True, kw_only=True):
+    """A project file: file record and project metadata in one."""
+
+    project_id: ProjectId
+    project_name: MaybeProjectName
+    version_tag: MaybeVersionTag
+    compression: Annotated[
+        str,
+        Meta(
+            description="How the project was compressed when it was exported.",
+            examples=["zstd"],
+            extra_json_schema={"enum": ["deflate", "bz2", "xz", "zstd", "none"]},
+        ),
+    ]
+    include_images: IncludeImages
+    include_snapshots: IncludeSnapshots
+    is_read_only: IsReadOnly
+    keep_compute_ids: KeepComputeIds
+    reset_mac_addresses: ResetMacAddresses
+
+
+class ProjectFileList(Struct, frozen=True, kw_only=True):
+    """A page of project files, oldest first. It may be short of its limit and still have a next one."""
+
+    count: Count
+    project_files: Annotated[list[ProjectFileBody], Meta(description="The project files.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class ProjectFileFilter(ListFilter, frozen=True, kw_only=True):
+    """What a list of project files can be narrowed by."""
+
+    project_id: Annotated[FilterText, Meta(description="Only files of this project.")] = ""
+
+
+class ManifestImageBody(Struct, frozen=True, kw_only=True):
+    """A disk image that a project needs."""
+
+    filename: Annotated[
+        MaybeLabel, Meta(description="The image, as the project names it.", examples=["vios.qcow2"])
+    ]
+    md5: Annotated[
+        MaybeLabel,
+        Meta(
+            description='Its MD5, "" where the archive has none. `GET /api/v1/vms?md5=` finds such an image.',
+            examples=["098f6bcd4621d373cade4e832627b4f6"],
+        ),
+    ]
+
+
+class ManifestBody(Struct, frozen=True, kw_only=True):
+    """What the archive of a project says of itself. All but `archive` is empty unless it is `gns3`."""
+
+    file_uuid: FileUuid
+    archive: Annotated[
+        str,
+        Meta(
+            description="gns3: a zip with a project in it. damaged: looks like one and cannot be read; it is "
+            "stored all the same. other: anything else, as far as it was looked at.",
+            examples=["gns3"],
+            extra_json_schema={"enum": ["gns3", "damaged", "other"]},
+        ),
+    ]
+    project_name: MaybeProjectName
+    format_version: Annotated[
+        MaybeLabel, Meta(description="The revision of the project's file format.", examples=["9"])
+    ]
+    images: Annotated[list[ManifestImageBody], Meta(description="The disk images that the project needs.")]
+    truncated: Annotated[
+        bool,
+        Meta(
+            description="Not all of the archive was looked at: it may need more images than are listed here, "
+            "and `other` may be a project all the same."
+        ),
+    ]

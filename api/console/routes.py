@@ -1,0 +1,139 @@
+"""The routes of the web console on a client port; `/` leads there. No credential: it has nothing of anybody.
+
+The page is a client of the API like any other. What it loads is of this process alone. It may ask the other
+members of the cluster too: an upload goes on through another node when this one dies.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from api.console.files import Served, console_files, console_page
+from ca.errors import NotFound
+from web.cors import ConsoleMembers
+from web.responses import json_response
+from web.script_sources import scripts_of
+
+PLACE: Final = "/console/"
+MEMBERS_MAX: Final = 64  # of a role, in the policy: 4 KiB of it
+# As a policy can name them, which knows no IPv6 address (CSP 3, section 2.3.1).
+_NAMED: Final = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
+_HEADERS: Final = {
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Vary": "Accept-Encoding",
+}
+_ASKED_EACH_TIME: Final = "no-cache"
+_KEPT: Final = "public, max-age=31536000, immutable"
+_GZIP: Final = re.compile(r"\s*(gzip|\*)\s*(?:;\s*q=([0-9.]{1,5})\s*)?", re.IGNORECASE)
+
+
+def policy(others: Iterable[str] = ()) -> str:
+    """Return the Content-Security-Policy of a page that may send requests to these origins and its own.
+
+    The page loads only what this process serves; pictures also from bytes that a page holds (blob:) and from
+    style sheets (data:). No script can turn text into code or markup.
+    """
+    asked = " ".join(("'self'", *others))
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        f"connect-src {asked}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        f"require-trusted-types-for 'script'; trusted-types 'none', {scripts_of(PLACE)}"
+    )
+
+
+def console_routes(
+    *,
+    has_content: bool,
+    node_url: Callable[[web.Request], str],
+    members: Callable[[web.Request], ConsoleMembers],
+    current_members: Callable[[web.Request], ConsoleMembers],
+) -> list[web.RouteDef]:
+    """`/` and `/console` lead to `/console/`, and everything of the console is below it.
+
+    `has_content`: whether this process serves the content of files. `node_url`: of one that does, for who
+    looks for it at `/console/node`; it raises Unavailable. `members`: whom the page may ask, too.
+    `current_members`: the same list, for a page that was loaded earlier; it raises Unavailable if the list
+    may be out of date.
+    """
+
+    async def get_page(request: web.Request) -> web.Response:
+        known = members(request)
+        nodes, coordinators = _nameable(known.nodes), _nameable(known.coordinators)
+        page = await asyncio.to_thread(
+            console_page, has_content=has_content, nodes=nodes, coordinators=coordinators
+        )
+        # Browsers keep a page's policy with it, and take none from a 304. The page names what the policy
+        # does, so that another policy has another tag.
+        return _answer(request, page, _ASKED_EACH_TIME, policy((*nodes, *coordinators)))
+
+    async def get_members(request: web.Request) -> web.Response:
+        # As the page, without a credential: a page decides by these answers whom it gives its token next.
+        known = current_members(request)
+        return json_response({"nodes": known.nodes, "coordinators": known.coordinators})
+
+    async def lead_to_node(request: web.Request) -> web.Response:
+        return _moved(f"{node_url(request)}{PLACE}")
+
+    return [
+        web.get("/", _lead_there),
+        web.get("/console", _lead_there),
+        web.get(PLACE, get_page),
+        web.get(f"{PLACE}node", lead_to_node),
+        web.get(f"{PLACE}members", get_members),
+        web.get(f"{PLACE}{{version}}/{{name:.+}}", _get_part),
+    ]
+
+
+async def _lead_there(_request: web.Request) -> web.Response:
+    return _moved(PLACE)
+
+
+def _moved(location: str) -> web.Response:
+    return web.Response(status=302, headers={hdrs.LOCATION: location, hdrs.CACHE_CONTROL: "no-store"})
+
+
+async def _get_part(request: web.Request) -> web.Response:
+    """Raises NotFound, for parts of another version, too."""
+    files = await asyncio.to_thread(console_files)
+    served = files.parts.get(request.match_info["name"])
+    if request.match_info["version"] != files.version or served is None:
+        raise NotFound("The console has no such part, or another version by now: load the page again.")
+    return _answer(request, served, _KEPT, policy())
+
+
+def _nameable(origins: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(origin for origin in origins if _NAMED.fullmatch(origin))[:MEMBERS_MAX])
+
+
+def _answer(request: web.Request, served: Served, keeping: str, allowed: str) -> web.Response:
+    is_packed = _takes_gzip(request.headers)
+    etag = f'"{served.tag}-gzip"' if is_packed else f'"{served.tag}"'
+    headers = _HEADERS | {"Content-Security-Policy": allowed, hdrs.ETAG: etag, hdrs.CACHE_CONTROL: keeping}
+    if _is_kept(request.headers.get(hdrs.IF_NONE_MATCH, ""), etag):
+        return web.Response(status=304, headers=headers)
+    headers[hdrs.CONTENT_TYPE] = served.content_type
+    if is_packed:
+        headers[hdrs.CONTENT_ENCODING] = "gzip"
+    return web.Response(body=served.packed if is_packed else served.body, headers=headers)
+
+
+def _is_kept(condition: str, etag: str) -> bool:
+    """Whether an If-None-Match names this tag (RFC 9110, section 13.1.2)."""
+    named = [tag.strip().removeprefix("W/") for tag in condition.split(",")]
+    return etag in named or named == ["*"]
+
+
+def _takes_gzip(headers: Mapping[str, str]) -> bool:
+    """Whether an Accept-Encoding takes gzip (RFC 9110, section 12.5.3); an absent one is not asked to."""
+    qualities = {
+        match[1].lower(): (match[2] or "1").strip("0.") != ""
+        for coding in headers.get(hdrs.ACCEPT_ENCODING, "").split(",")
+        if (match := _GZIP.fullmatch(coding)) is not None
+    }
+    return qualities.get("gzip", qualities.get("*", False))

@@ -1,0 +1,119 @@
+"""Files of every kind: `/api/v1/files`. Their content is the business of `node/content`."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from api.access import audited, authenticate
+from api.bodies.checks import path_uuid
+from api.bodies.files import DeletedFile, FileReplicas
+from api.context import API
+from api.spec.operation import Answer, Operation, Parameter
+from api.tags import Found, state_named
+from ca.errors import Conflict, Gone, NotAvailable, PreconditionFailed
+from metadata.model.records import Caller, ContentRecord
+from metadata.protocol.commands import DeleteFile
+from metadata.protocol.queries import GetContent
+from web.app import json_response
+from web.headers.conditions import evaluate
+
+FindFile = Callable[[web.Request, Caller], Awaitable[Found]]
+
+PRECONDITIONS: Final = (
+    Parameter(name="If-Match", description="Only with this content: an entity tag, or a list of them."),
+    Parameter(name="If-None-Match", description="Only with other content than this, or none."),
+    Parameter(name="If-Unmodified-Since", description="Only with content that is no newer."),
+)
+
+
+async def delete(request: web.Request) -> web.Response:
+    """A file of any kind, or a partial upload. The record goes at once, the blob when nothing refers to it.
+
+    Conditions are on its content, which this path is of. Needs admin on the file. A backup that others build
+    on is a conflict.
+    """
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    if any(condition.name in request.headers for condition in PRECONDITIONS):
+        await _require_content(request, caller, file_uuid)
+    return await _deleted(request, DeleteFile(caller=caller, file_uuid=file_uuid, kind=""))
+
+
+async def list_replicas(request: web.Request) -> web.Response:
+    """Which nodes hold the content, as the log knows it: repair makes more where it has too few. Needs read.
+
+    There are none before the upload has ended.
+    """
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    query = GetContent(caller=caller, file_uuid=file_uuid)
+    content = await request.app[API].metadata.read(query, ContentRecord)
+    nodes = sorted(content.replicas)
+    body = FileReplicas(
+        file_uuid=file_uuid, blob_sha256=content.file.blob_sha256, count=len(nodes), nodes=nodes
+    )
+    return json_response(body)
+
+
+async def delete_of_kind(request: web.Request, kind: str, find: FindFile) -> web.Response:
+    """Delete the file in the path; one of another kind is not found.
+
+    Raises PreconditionFailed by the state of its record, which the tag of its content names as well.
+    """
+    caller = await authenticate(request)
+    command = DeleteFile(
+        caller=caller,
+        file_uuid=path_uuid(request),
+        kind=kind,
+        unchanged_since_ms=await state_named(request, partial(find, request, caller), also_content=True),
+    )
+    return await _deleted(request, command)
+
+
+async def _deleted(request: web.Request, command: DeleteFile) -> web.Response:
+    caller, file_uuid = command.caller, command.file_uuid
+    async with audited(request, "delete_file", principal=caller.subject, target=file_uuid):
+        await request.app[API].metadata.propose(command, type(None))
+    return json_response(DeletedFile(file_uuid=file_uuid))
+
+
+async def _require_content(request: web.Request, caller: Caller, file_uuid: str) -> None:
+    """Raises PreconditionFailed when the content is not the one that the request names.
+
+    What is true now stays true: content never changes once it is available.
+    """
+    query = GetContent(caller=caller, file_uuid=file_uuid)
+    try:
+        content = await request.app[API].metadata.read(query, ContentRecord)
+    except (NotAvailable, Gone) as error:
+        if hdrs.IF_MATCH in request.headers:
+            raise PreconditionFailed("If-Match: the file has no content.") from error
+        return  # nor has it a date to compare (RFC 9110, section 13.1.4)
+    evaluate(request.method, request.headers, f'"{content.file.blob_sha256}"', content.available_at_ms)
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="delete_file",
+        tag="Files",
+        method="DELETE",
+        path="/api/v1/files/{file_uuid}",
+        handler=delete,
+        summary="Delete a file of any kind",
+        headers=PRECONDITIONS,
+        answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
+        errors=(Conflict, PreconditionFailed),
+    ),
+    Operation(
+        name="list_file_replicas",
+        tag="Files",
+        method="GET",
+        path="/api/v1/files/{file_uuid}/replicas",
+        handler=list_replicas,
+        summary="Show which nodes hold a file's content",
+        answers={200: Answer(description="The nodes.", body=FileReplicas)},
+        errors=(Gone, NotAvailable),
+    ),
+)

@@ -1,0 +1,122 @@
+"""What watches a process from outside: is it alive, can it serve, and its numbers. No credential."""
+
+from typing import Final, Literal
+
+from aiohttp import hdrs, web
+
+from api.bodies.health import Health, ScrapeTargets
+from api.context import API
+from api.pages import query_text
+from api.spec.operation import NOT_STORED, Answer, Operation, Parameter
+from ca.errors import InvalidRequest
+from ca.identity import Role
+from web.app import METRICS, json_response
+
+_TAG: Final = "Health"
+
+
+async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
+    """The process answers. No credential."""
+    return json_response(Health(status="ok"))
+
+
+async def ready(request: web.Request) -> web.Response:
+    """200 when requests can be served here; 503 whose details say what is missing. No credential.
+
+    One whose disk is full serves what it has: its status is `disk_full`, with 200.
+    """
+    services = request.app[API]
+    services.view.require_fresh()
+    status = await services.readiness()
+    return json_response(Health(status=status))
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """Prometheus text, or OpenMetrics when Accept asks for it. No credential."""
+    accept, exposition = request.headers.get(hdrs.ACCEPT, ""), request.app[API].exposition
+    if exposition is not None:
+        text, content_type = await exposition(accept)
+    else:
+        text, content_type = request.app[METRICS].exposition(accept)
+    return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type, "Cache-Control": "no-store"})
+
+
+async def targets(request: web.Request) -> web.Response:
+    """All members that the member which is asked knows of, for the service discovery of Prometheus: those of
+    one role (`role=coordinator` or `role=node`), or of both. No credential, as for the metrics themselves.
+
+    A node counts once it has run.
+    """
+    role, view = query_text(request, "role"), request.app[API].view.current
+    if role not in ("", Role.COORDINATOR, Role.NODE):
+        raise InvalidRequest("role: must be coordinator or node")
+    found = []
+    if role != Role.NODE:
+        found += [(each.address, each.api_port) for each in view.coordinators]
+    if role != Role.COORDINATOR:
+        found += [(each.address, each.api_port) for each in view.nodes if each.peer_port]
+    endpoints = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in found]
+    return json_response([ScrapeTargets(targets=endpoints, labels={})])
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="is_alive",
+        tag=_TAG,
+        method="GET",
+        path="/healthz",
+        handler=lives,
+        summary="Whether the process lives",
+        answers={200: Answer(description="It does.", body=Health, headers=NOT_STORED)},
+        credential="none",
+        is_json=False,
+    ),
+    Operation(
+        name="is_ready",
+        tag=_TAG,
+        method="GET",
+        path="/readyz",
+        handler=ready,
+        summary="Whether the process can serve",
+        answers={200: Answer(description="It can.", body=Health, headers=NOT_STORED)},
+        credential="none",
+        is_json=False,
+    ),
+    Operation(
+        name="get_metrics",
+        tag=_TAG,
+        method="GET",
+        path="/metrics",
+        handler=metrics,
+        summary="The numbers of the process",
+        answers={
+            200: Answer(
+                description="One sample a line.",
+                media_type="text/plain",
+                media_type_else="application/openmetrics-text",
+                headers=NOT_STORED,
+            ),
+        },
+        credential="none",
+        is_json=False,
+    ),
+    Operation(
+        name="get_scrape_targets",
+        tag=_TAG,
+        method="GET",
+        path="/metrics/targets",
+        handler=targets,
+        summary="Where the metrics of all members are",
+        query=(
+            Parameter(
+                name="role",
+                description="coordinator or node; both without.",
+                type=Literal["coordinator", "node"],
+            ),
+        ),
+        answers={
+            200: Answer(description="One group of targets.", body=list[ScrapeTargets], headers=NOT_STORED)
+        },
+        credential="none",
+    ),
+)

@@ -1,0 +1,84 @@
+"""Project files: `/api/v1/project-files`."""
+
+from typing import Final
+
+from aiohttp import web
+
+from api.access import authenticate
+from api.bodies.checks import path_uuid
+from api.bodies.project_files import (
+    CHECKS,
+    CreateProjectFileBody,
+    ManifestBody,
+    ManifestImageBody,
+    ProjectFileBody,
+    ProjectFileFilter,
+    ProjectFileList,
+    UpdateProjectFileBody,
+)
+from api.context import API
+from api.file_kinds import FileKind
+from api.file_operations import operations
+from api.spec.operation import Answer, Operation
+from ca.errors import NotAvailable
+from metadata.model.records import PROJECT_FILE, Manifest, ProjectFilePage, ProjectFileRecord
+from metadata.protocol.commands import CreateProjectFile, UpdateProjectFile
+from metadata.protocol.queries import GetManifest, GetProjectFile, ListProjectFiles
+from web.app import json_response
+
+KIND: Final = FileKind(
+    name=PROJECT_FILE,
+    path="/api/v1/project-files",
+    tag="Project files",
+    noun="project file",
+    metadata="project metadata",
+    create_body=CreateProjectFileBody,
+    update_body=UpdateProjectFileBody,
+    body=ProjectFileBody,
+    list_body=ProjectFileList,
+    list_filter=ProjectFileFilter,
+    create_command=CreateProjectFile,
+    update_command=UpdateProjectFile,
+    get_query=GetProjectFile,
+    list_query=ListProjectFiles,
+    record=ProjectFileRecord,
+    page=ProjectFilePage,
+    checks=CHECKS,
+    descriptions={
+        "list": "The caller's project files, for admins all, oldest first. Filters come after access control."
+    },
+)
+
+
+async def get_manifest(request: web.Request) -> web.Response:
+    """What the stored archive says of itself: read from it, not declared by anybody. Needs read.
+
+    There is none before the upload has ended.
+    """
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    manifest = await request.app[API].metadata.read(GetManifest(caller=caller, file_uuid=file_uuid), Manifest)
+    answer = ManifestBody(
+        file_uuid=file_uuid,
+        archive=manifest.archive,
+        project_name=manifest.project_name,
+        format_version=manifest.format_version,
+        images=[ManifestImageBody(filename=image.filename, md5=image.md5) for image in manifest.images],
+        truncated=manifest.truncated,
+    )
+    return json_response(answer)
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *operations(KIND),
+    Operation(
+        name="get_project_manifest",
+        tag=KIND.tag,
+        method="GET",
+        path=f"{KIND.path}/{{file_uuid}}/manifest",
+        handler=get_manifest,
+        summary="Show what a project's archive holds",
+        answers={200: Answer(description="What the archive says.", body=ManifestBody)},
+        errors=(NotAvailable,),
+    ),
+)

@@ -1,0 +1,125 @@
+"""One operation of the HTTP interface, described once.
+
+Its route and its part of the OpenAPI document are both made from this. Each resource module lists its own as
+`OPERATIONS`; `api.routes` mounts them, and `api.spec.openapi` describes them.
+`api.bodies.fields` says how fields are described.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from ca.errors import (
+    FilestoreError,
+    Forbidden,
+    InsufficientStorage,
+    Internal,
+    InvalidRequest,
+    NotAcceptable,
+    NotFound,
+    PayloadTooLarge,
+    RateLimited,
+    RequestTimeout,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+    UriTooLong,
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Credential = Literal["user", "join token", "none"]
+NOT_STORED: Final[Mapping[str, str]] = {"Cache-Control": "`no-store`."}  # headers of answers with a secret
+
+_OF_EVERY = (InvalidRequest, Internal, Unavailable)
+_OF_USERS = (Unauthorized, Forbidden, RateLimited)
+_OF_BODIES = (InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter in the query or a header. `type` is what msgspec makes a JSON Schema of."""
+
+    name: str
+    description: str
+    type: Any = str
+    is_required: bool = False
+
+
+def parameters_of(struct: type[Struct]) -> tuple[Parameter, ...]:
+    """A parameter for each field of a Struct, with the description of its type."""
+    return tuple(
+        Parameter(
+            name=each.encode_name, description=msgspec.json.schema(each.type)["description"], type=each.type
+        )
+        for each in msgspec.structs.fields(struct)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A successful answer: `body` in JSON, or content of `media_type`, or nothing.
+
+    `headers`: name to description, beside those of every answer.
+    """
+
+    description: str
+    body: Any = None
+    body_else: Any = None  # what it may be instead, as the caller prefers
+    media_type: str = ""
+    media_type_else: str = ""  # what it may be instead, as the caller accepts
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation: its route, and what the OpenAPI document has about it.
+
+    `name` is the operationId, `tag` its resource. Where no `description` is given, the handler's docstring is
+    the description: it is written for clients, and goes out as it is. `errors`: those beside the ones that
+    follow from the rest, see `all_errors`. `is_json`: whether the answer is JSON, so that callers who accept
+    none are refused. `takes`: the media type of a body that is no JSON, beside `body` where there is one.
+    `changes`: whether it proposes a
+    change, which a coordinator without room refuses.
+    """
+
+    name: str
+    tag: str
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    answers: Mapping[int, Answer]
+    body: type[Struct] | None = None
+    is_body_required: bool = True
+    takes: str = ""
+    query: tuple[Parameter, ...] = ()
+    headers: tuple[Parameter, ...] = ()
+    credential: Credential = "user"
+    errors: tuple[type[FilestoreError], ...] = ()
+    is_json: bool = True
+    changes: bool = False
+    description: str = ""
+
+    @property
+    def all_errors(self) -> tuple[type[FilestoreError], ...]:
+        """Every error that it may answer with, each once."""
+        found: list[type[FilestoreError]] = [*_OF_EVERY]
+        if self.credential == "user":
+            found += _OF_USERS
+        if self.credential == "join token":
+            found += (Unauthorized, RateLimited)
+        if self.body is not None or self.takes:
+            found += _OF_BODIES
+        if self.is_json:
+            found.append(NotAcceptable)
+        if "{" in self.path:
+            found.append(NotFound)
+        if "{" in self.path or self.query:
+            found.append(UriTooLong)  # for a value without end
+        if self.changes:
+            found.append(InsufficientStorage)
+        return tuple(dict.fromkeys([*found, *self.errors]))

@@ -1,0 +1,49 @@
+"""Tickets: an address of one file that a browser can open, for minutes. Nothing is recorded of one.
+
+It is signed, by the key of user tokens. It stands for the caller and for the one file, so that it reads what
+the caller may read when it is used; `node/content/links.py` serves it.
+"""
+
+from typing import Final
+
+from aiohttp import web
+
+from api.access import audited, authenticate
+from api.bodies.checks import path_uuid
+from api.bodies.tickets import CreateTicketBody, TicketBody
+from api.context import API
+from api.spec.operation import NOT_STORED, Answer, Operation
+from ca.errors import Gone, NotAvailable
+from runtime.timestamps import rfc3339
+from web.app import json_response, read_json
+
+
+async def create(request: web.Request) -> web.Response:
+    """An address of the content that a browser can open: it needs no header, and works for as long as the
+    caller may read the file, until the ticket ends. Needs read on the file. It is shown in this answer and
+    never again.
+    """
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    body = await read_json(request, CreateTicketBody)
+    services = request.app[API]
+    async with audited(request, "create_ticket", principal=caller.subject, target=f"file {file_uuid}"):
+        reply = await services.metadata.ticket(caller, file_uuid, body.ttl_seconds)
+    url = f"{services.link_url(request)}/api/v1/tickets/{reply.ticket}"
+    return json_response(TicketBody(url=url, expires_at=rfc3339(reply.expires_at_ms)))
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="create_ticket",
+        tag="Files",
+        method="POST",
+        path="/api/v1/files/{file_uuid}/ticket",
+        handler=create,
+        summary="Make an address of a file for a browser",
+        body=CreateTicketBody,
+        is_body_required=False,
+        answers={200: Answer(description="The address.", body=TicketBody, headers=NOT_STORED)},
+        errors=(Gone, NotAvailable),
+    ),
+)

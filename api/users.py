@@ -1,0 +1,363 @@
+"""Users: their tokens and the keys that those verify with, management, revocation, who the caller is."""
+
+from typing import Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from api.access import audited, authenticate
+from api.bodies.fields import UserId
+from api.bodies.users import (
+    CallerBody,
+    DeletedUser,
+    KeySet,
+    MintBody,
+    MintedToken,
+    PutUserBody,
+    RenewTokenBody,
+    RevokeBody,
+    RotatedKey,
+    RotateKeyBody,
+    UserBody,
+    UserList,
+)
+from api.context import API
+from api.pages import (
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    cursor_text,
+    page_response,
+    query_cursor,
+    query_flag,
+    query_limit,
+    query_text,
+)
+from api.spec.operation import NOT_STORED, Answer, Operation, Parameter
+from ca.errors import Conflict, InvalidRequest, NotFound
+from ca.usertoken import SERVICE_TTL_SECONDS_MAX, check_names, check_user_id
+from metadata.model.records import Caller, UserPage, UserRecord
+from metadata.protocol.calls import MintReply
+from metadata.protocol.commands import DeleteUser, PutUser, RevokeUser
+from metadata.protocol.queries import FindUser, GetUser, ListUsers
+from runtime.timestamps import rfc3339
+from web.app import json_response, read_json
+
+_USERS: Final = "/api/v1/auth/users"
+_USER: Final = f"{_USERS}/{{user_id}}"
+_KEYS: Final = "/api/v1/auth/keys"
+_EXISTING: Final = Parameter(
+    name="existing", description="`1`: 404 if there is no such user; otherwise the user is created."
+)
+_KEY_SET_AGE_S: Final = 10  # a new key signs at once, and one that is replaced may end at once
+
+
+async def mint(request: web.Request) -> web.Response:
+    """A token for a user, who is created when there is none. Roles and groups given here become the user's.
+
+    Admins only. A disabled user is a conflict.
+    """
+    caller = await authenticate(request)
+    user_id = _path_user(request)
+    body = await read_json(request, MintBody)
+    async with audited(request, "mint_user_token", principal=caller.subject, target=user_id):
+        await _require_existing(request, caller, user_id)
+        reply = await request.app[API].metadata.mint(
+            caller,
+            user_id,
+            _names(body.roles, "roles"),
+            _names(body.groups, "groups"),
+            _ttl_seconds(body.ttl_seconds),
+        )
+    return json_response(_minted(reply))
+
+
+async def renew(request: web.Request) -> web.Response:
+    """Another token for whoever shows a good one, with the roles and groups that the user has now. The one
+    that was shown lives on until its own end. Who was revoked or disabled gets none.
+    """
+    caller = await authenticate(request)
+    body = await read_json(request, RenewTokenBody)
+    ttl_seconds = _ttl_seconds(body.ttl_seconds)
+    async with audited(request, "renew_user_token", principal=caller.subject, target=caller.subject):
+        reply = await request.app[API].metadata.renew_token(caller, ttl_seconds)
+    return json_response(_minted(reply))
+
+
+async def list_page(request: web.Request) -> web.Response:
+    """All users, oldest first. Admins only."""
+    caller = await authenticate(request)
+    query = ListUsers(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
+    page = await request.app[API].metadata.read(query, UserPage)
+    answer = UserList(
+        count=len(page.users),
+        users=[_body_of(user) for user in page.users],
+        next_cursor=cursor_text(page.next_cursor),
+    )
+    return page_response(request, answer, page.next_cursor)
+
+
+async def get(request: web.Request) -> web.Response:
+    """Admins only."""
+    caller = await authenticate(request)
+    query = FindUser(caller=caller, user_id=_path_user(request))
+    return json_response(_body_of(await request.app[API].metadata.read(query, UserRecord)))
+
+
+async def put(request: web.Request) -> web.Response:
+    """Create a user or change it; what the body leaves out stays as it is. Admins only.
+
+    Nobody can disable itself or take the role `admin` from itself: that is a conflict.
+    """
+    caller = await authenticate(request)
+    user_id = _path_user(request)
+    body = await read_json(request, PutUserBody)
+    command = PutUser(
+        caller=caller,
+        user_id=user_id,
+        roles=_names(body.roles, "roles"),
+        groups=_names(body.groups, "groups"),
+        disabled=body.disabled,
+    )
+    async with audited(request, "put_user", principal=caller.subject, target=user_id):
+        await _require_existing(request, caller, user_id)
+        user = await request.app[API].metadata.propose(command, UserRecord)
+    return json_response(_body_of(user))
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Its tokens are dead, its permissions and public tokens have ended. Admins only.
+
+    A conflict while it owns files or buckets, and for the caller itself.
+    """
+    caller = await authenticate(request)
+    user_id = _path_user(request)
+    command = DeleteUser(caller=caller, user_id=user_id)
+    async with audited(request, "delete_user", principal=caller.subject, target=user_id):
+        await request.app[API].metadata.propose(command, type(None))
+    return json_response(DeletedUser(deleted=True, user_id=user_id))
+
+
+async def revoke(request: web.Request) -> web.Response:
+    """Every permission of a user goes, its tokens are dead on every node, its public tokens end: one change.
+
+    The user is named by the body or by `?user_id=`. Admins only.
+    """
+    caller = await authenticate(request)
+    body = await read_json(request, RevokeBody)
+    named = query_text(request, "user_id")
+    if body.user_id and named and body.user_id != named:
+        raise InvalidRequest("user_id: the body and the query name different users")
+    if not body.user_id and not named:
+        raise InvalidRequest("user_id: is required, in the body or in the query")
+    user_id = check_user_id(body.user_id or named)
+    async with audited(request, "revoke_user", principal=caller.subject, target=user_id):
+        await request.app[API].metadata.propose(RevokeUser(caller=caller, user_id=user_id), type(None))
+    return json_response("OK")
+
+
+async def whoami(request: web.Request) -> web.Response:
+    """The caller's own record, and when the token that it has shown ends."""
+    caller = await authenticate(request)
+    services = request.app[API]
+    user = await services.metadata.read(GetUser(caller=caller), UserRecord)
+    ends_at = rfc3339(services.view.token_ends_at_ms(caller.token))
+    return json_response(CallerBody(**msgspec.structs.asdict(_body_of(user)), token_expires_at=ends_at))
+
+
+async def rotate_key(request: web.Request) -> web.Response:
+    """Another key signs user tokens from now on; tokens of the keys before are refused at once, or after the
+    grace time. Admins only, whose own token may end with it: `filestore token admin` makes another.
+    """
+    caller = await authenticate(request)
+    body = await read_json(request, RotateKeyBody)
+    async with audited(request, "rotate_token_key", principal=caller.subject, target="user tokens"):
+        record = await request.app[API].metadata.rotate_token_key(caller, body.grace_seconds)
+    answer = RotatedKey(kid=record.kid, others_end_at=rfc3339(record.others_end_at_ms))
+    return json_response(answer, status=201)
+
+
+async def key_set(request: web.Request) -> web.Response:
+    """The public keys that user tokens verify with. No credential."""
+    keys = request.app[API].view.token_keys()
+    return json_response(KeySet(keys=keys), headers={"Cache-Control": f"public, max-age={_KEY_SET_AGE_S}"})
+
+
+async def _require_existing(request: web.Request, caller: Caller, user_id: str) -> None:
+    """Raise NotFound if the request wants an existing user and there is none. Admins only.
+
+    If the user is deleted between this check and the change, the change creates it anew.
+    """
+    if query_flag(request, "existing"):
+        await request.app[API].metadata.read(FindUser(caller=caller, user_id=user_id), UserRecord)
+
+
+def _path_user(request: web.Request) -> str:
+    """The id of the user in the path. Raises NotFound: nobody has a malformed id."""
+    try:
+        return check_user_id(request.match_info["user_id"])
+    except InvalidRequest as error:
+        raise NotFound("No user has such an id.") from error
+
+
+def _names(names: list[str] | None, field: str) -> list[str] | None:
+    return None if names is None else list(check_names(names, field))
+
+
+def _ttl_seconds(given: int | None) -> int:
+    """The life of the token in seconds, 0 for the default. Raises InvalidRequest."""
+    if given is None:
+        return 0
+    if not 1 <= given <= SERVICE_TTL_SECONDS_MAX:
+        raise InvalidRequest(f"ttl_seconds: expected an integer from 1 to {SERVICE_TTL_SECONDS_MAX}")
+    return given
+
+
+def _minted(reply: MintReply) -> MintedToken:
+    return MintedToken(
+        token=reply.token,
+        token_type="Bearer",  # noqa: S106  # the kind of token, not one
+        user_id=reply.user_id,
+        expires_at=rfc3339(reply.expires_at_ms),
+        roles=reply.roles,
+        groups=reply.groups,
+    )
+
+
+def _body_of(user: UserRecord) -> UserBody:
+    return UserBody(
+        user_id=user.user_id,
+        roles=user.roles,
+        groups=user.groups,
+        disabled=user.disabled,
+        created_at=rfc3339(user.created_at_ms),
+        updated_at=rfc3339(user.updated_at_ms),
+    )
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="mint_user_token",
+        tag="Users",
+        method="POST",
+        path=f"{_USER}/token",
+        handler=mint,
+        summary="Mint a token for a user",
+        body=MintBody,
+        is_body_required=False,
+        query=(_EXISTING,),
+        answers={
+            200: Answer(
+                description="The token, shown once.",
+                body=MintedToken,
+                headers=NOT_STORED,
+            )
+        },
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="renew_user_token",
+        tag="Users",
+        method="POST",
+        path="/api/v1/auth/token",
+        handler=renew,
+        summary="Renew one's own token",
+        body=RenewTokenBody,
+        is_body_required=False,
+        answers={200: Answer(description="The token, shown once.", body=MintedToken, headers=NOT_STORED)},
+    ),
+    Operation(
+        name="rotate_token_key",
+        tag="Users",
+        method="POST",
+        path=_KEYS,
+        handler=rotate_key,
+        summary="Let another key sign user tokens",
+        body=RotateKeyBody,
+        is_body_required=False,
+        answers={201: Answer(description="It signs from now on.", body=RotatedKey)},
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="list_users",
+        tag="Users",
+        method="GET",
+        path=_USERS,
+        handler=list_page,
+        summary="List users",
+        query=PAGE_PARAMETERS,
+        answers={200: Answer(description="A page of users.", body=UserList, headers=NEXT_PAGE)},
+    ),
+    Operation(
+        name="get_user",
+        tag="Users",
+        method="GET",
+        path=_USER,
+        handler=get,
+        summary="Show a user",
+        answers={200: Answer(description="The user.", body=UserBody)},
+    ),
+    Operation(
+        name="put_user",
+        tag="Users",
+        method="PUT",
+        path=_USER,
+        handler=put,
+        summary="Create or change a user",
+        body=PutUserBody,
+        is_body_required=False,
+        query=(_EXISTING,),
+        answers={200: Answer(description="The user as it is now.", body=UserBody)},
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="delete_user",
+        tag="Users",
+        method="DELETE",
+        path=_USER,
+        handler=delete,
+        summary="Delete a user",
+        answers={200: Answer(description="The user is deleted.", body=DeletedUser)},
+        errors=(Conflict,),
+    ),
+    Operation(
+        name="revoke_user",
+        tag="Users",
+        method="POST",
+        path="/api/v1/auth/revoke",
+        handler=revoke,
+        summary="Revoke all permissions and tokens of a user",
+        body=RevokeBody,
+        is_body_required=False,
+        query=(Parameter(name="user_id", description="The user, unless the body names it.", type=UserId),),
+        answers={200: Answer(description="All of it is revoked.", body=Literal["OK"])},
+        errors=(NotFound,),
+    ),
+    Operation(
+        name="whoami",
+        tag="Users",
+        method="GET",
+        path="/api/v1/auth/whoami",
+        handler=whoami,
+        summary="Show the caller's own record",
+        answers={200: Answer(description="The caller.", body=CallerBody, headers=NOT_STORED)},
+    ),
+    Operation(
+        name="key_set",
+        tag="Users",
+        method="GET",
+        path="/.well-known/jwks.json",
+        handler=key_set,
+        summary="Show the keys that user tokens verify with",
+        credential="none",
+        answers={
+            200: Answer(
+                description="A JSON Web Key Set.",
+                body=KeySet,
+                headers={"Cache-Control": "How long it may be kept."},
+            )
+        },
+    ),
+)

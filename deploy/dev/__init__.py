@@ -1,1 +1,0 @@
-"""A whole cluster on this machine, as child processes."""

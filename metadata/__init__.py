@@ -1,0 +1,1 @@
+"""What can be said to the coordinators, and the client side of saying it."""

@@ -1,0 +1,190 @@
+"""The background jobs, each said once: what it does, takes and counts, and when it runs by itself.
+
+No I/O here. `coordinator.reconcile.jobs` has the work of each, and whether there is any; no coordinator
+starts where the two differ.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ca.errors import InvalidRequest, NotFound
+from runtime.bounds import Text
+
+GRACE_S_MAX = 366 * 86_400
+SCHEDULE_S_MAX = 366 * 86_400
+
+GraceSeconds = Annotated[int, Meta(ge=0, le=GRACE_S_MAX)]
+
+
+class JobParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a run may be given; each job takes some of these."""
+
+    node_id: Text = ""
+    yes_really: bool = False
+    grace_s: GraceSeconds | None = None
+
+    def grace_ms(self, default_ms: int) -> int:
+        """How long a blob is kept that no file refers to."""
+        return default_ms if self.grace_s is None else self.grace_s * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How far a run is, whatever its job calls that. `left` is None while the job does not know it."""
+
+    looked: int
+    done: int
+    left: int | None
+    size_bytes: int
+
+
+class JobKind(Struct, frozen=True, kw_only=True):
+    """A job that an admin may trigger.
+
+    `schedule_s` 0: it runs only then, else also every so many seconds, if there is something to do.
+    `sending_s`: in its place where the result of a run is sent to another place. `takes`: which of the
+    JobParameters. `ends_by_the_clock`: it waits for a clock that is in doubt, as what it ends is gone.
+    `looked`, `done`, `size_bytes`: the counts of a result that say so; the first one that is there is taken.
+    """
+
+    name: str
+    description: str
+    schedule_s: float = 0.0
+    sending_s: float = 0.0
+    takes: tuple[str, ...] = ()
+    ends_by_the_clock: bool = False
+    looked: tuple[str, ...] = ("looked", "looked_at", "blobs", "done")
+    done: tuple[str, ...] = ("done", "dropped", "released", "copied", "looked")
+    size_bytes: tuple[str, ...] = ("bytes", "blob_bytes")
+
+    def amounts(self, result: Mapping[str, object]) -> Amounts:
+        """From the result of a run."""
+        counts = {name: value for name, value in result.items() if isinstance(value, int)}
+
+        def first(names: tuple[str, ...]) -> int:
+            return next((counts[name] for name in names if name in counts), 0)
+
+        return Amounts(first(self.looked), first(self.done), counts.get("left"), first(self.size_bytes))
+
+
+EXPIRE: Final = JobKind(
+    name="expire",
+    description=(
+        "Ends what is past its time: uploads, retention periods, tombstones, permissions, public tokens"
+        " and join tokens. By itself it runs only when something is due."
+    ),
+    schedule_s=60.0,
+    ends_by_the_clock=True,
+)
+SNAPSHOT: Final = JobKind(
+    name="snapshot",
+    description=(
+        "Copies all metadata to a file in the directory backups/ of the leading coordinator, for"
+        " `filestore coordinator restore`. The newest seven are kept. Where its offsite.json says, it is"
+        " sent too, by itself once a day."
+    ),
+    sending_s=86_400.0,
+)
+REPAIR: Final = JobKind(
+    name="repair",
+    description=(
+        "Makes new replicas of blobs that lack some, the most endangered first. By itself it runs as soon"
+        " as there are any that can be helped."
+    ),
+    schedule_s=2.0,
+)
+DRAIN: Final = JobKind(
+    name="drain",
+    description=(
+        "Empties draining nodes: each replica leaves when enough others count. By itself it runs while"
+        " one of them holds anything."
+    ),
+    schedule_s=5.0,
+    takes=("node_id",),
+)
+REBALANCE: Final = JobKind(
+    name="rebalance",
+    description=(
+        "Moves replicas from fuller nodes to emptier ones. By itself it runs when used space differs by"
+        " more than a tenth."
+    ),
+    schedule_s=600.0,
+)
+TRIM: Final = JobKind(
+    name="trim",
+    description=(
+        "Releases replicas of blobs that have more than are wanted, as after a node came back, or the"
+        " same content was uploaded several times. By itself it runs while it finds some."
+    ),
+    schedule_s=5.0,
+)
+GC: Final = JobKind(
+    name="gc",
+    description=(
+        "Deletes blobs that no file has referred to for a day (grace_s). It stops when that is more than"
+        " a tenth of all, unless yes_really is given."
+    ),
+    schedule_s=3600.0,
+    takes=("grace_s", "yes_really"),
+    ends_by_the_clock=True,
+)
+SCRUB: Final = JobKind(
+    name="scrub",
+    description="Has nodes read again what they have not read for long, and find damage.",
+    schedule_s=86_400.0,
+    takes=("node_id", "yes_really"),
+)
+COMPARE: Final = JobKind(
+    name="compare",
+    description=(
+        "Has nodes compare their disks with the log: what is missing is made again, what is unknown put"
+        " aside. A node that comes back does so before its replicas count."
+    ),
+    takes=("node_id", "yes_really"),
+)
+JOBS: Final = tuple(kind for kind in list(vars().values()) if isinstance(kind, JobKind))
+SENDING_SCHEDULES: Final = {job.name: job.sending_s for job in JOBS if job.sending_s}
+_BY_NAME: Final = {job.name: job for job in JOBS}
+
+
+def amounts_of(job_name: str, result: Mapping[str, object]) -> Amounts:
+    """Of a run of this job; of one that this version does not know, as most jobs count."""
+    return _BY_NAME.get(job_name, JobKind(name=job_name, description="")).amounts(result)
+
+
+def job_kind(name: str) -> JobKind:
+    """The job of this name. Raises NotFound."""
+    if (kind := _BY_NAME.get(name)) is None:
+        raise NotFound(f"There is no such job. There are: {', '.join(sorted(_BY_NAME))}.")
+    return kind
+
+
+def check_parameters(kind: JobKind, parameters: str) -> None:
+    """Raises InvalidRequest unless `parameters` is a JSON object that the job understands."""
+    try:
+        given = msgspec.json.decode(parameters, type=dict[str, object])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRequest("parameters: a JSON object is expected.") from error
+    if unknown := sorted(set(given) - set(kind.takes)):
+        taken = ", ".join(kind.takes) or "nothing"
+        raise InvalidRequest(f"{unknown[0]}: the job {kind.name} takes {taken}.")
+    decode_parameters(parameters)
+
+
+def decode_parameters(parameters: str) -> JobParameters:
+    """What a run was given. Raises InvalidRequest."""
+    try:
+        return msgspec.json.decode(parameters, type=JobParameters)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRequest(f"parameters: {error}") from error
+
+
+def check_schedules(schedules: Mapping[str, float]) -> None:
+    """Raises InvalidRequest for a job that there is not."""
+    for name in schedules:
+        if name not in _BY_NAME:
+            raise InvalidRequest(f"schedules: there is no job {name}.")

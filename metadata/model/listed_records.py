@@ -1,0 +1,65 @@
+"""Records of lists that show more than the record itself: permissions, links, unfinished uploads.
+
+They would make `records` longer than a file may be.
+"""
+
+from msgspec import Struct
+
+from metadata.model.records import PermissionRecord, PublicTokenRecord
+
+
+class GrantRecord(PermissionRecord, frozen=True, kw_only=True):
+    """A permission with what it is on. Of a bucket `file_uuid` and `kind` are ""."""
+
+    target: str
+    bucket_id: str
+    file_uuid: str
+    name: str
+    kind: str
+
+
+class GrantPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    permissions: list[GrantRecord]
+    next_cursor: int
+
+
+class ShareRecord(PublicTokenRecord, frozen=True, kw_only=True):
+    """A public token with the name and the kind of its file."""
+
+    filename: str
+    kind: str
+
+
+class SharePage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    public_tokens: list[ShareRecord]
+    next_cursor: int
+
+
+class BucketUpload(Struct, frozen=True):
+    """An upload that has not ended. `kind`: as of a file, or PARTIAL.
+
+    `size_bytes` is None while it is not declared. `part_of`: the file that a partial upload is a part of, ""
+    for none. `reserved_bytes`: of the quota of its bucket.
+    """
+
+    file_uuid: str
+    kind: str
+    owner_id: str
+    filename: str
+    size_bytes: int | None
+    offset_bytes: int
+    reserved_bytes: int
+    part_of: str
+    created_at_ms: int
+    expires_at_ms: int
+
+
+class BucketUploadPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    uploads: list[BucketUpload]
+    next_cursor: int

@@ -1,0 +1,279 @@
+"""Commands about stored files: creation with the metadata row of their kind, changes, parts, deletion."""
+
+from msgspec import UNSET, Struct, UnsetType
+
+from metadata.model.records import Caller, Manifest
+from metadata.protocol.commands.root import Command
+from runtime.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Parts, Text
+
+
+class StoredContent(Struct, frozen=True, kw_only=True):
+    """Content of a file that is yet to be created, durable on `replicas`; the rest as CompleteUpload."""
+
+    sha256: Text
+    replicas: NodeIds
+    md5: Text = ""
+    manifest: Manifest | None = None
+    as_of: Count = 0
+
+
+class CreateFile(Command, frozen=True, kw_only=True):
+    """What the creation of every kind says: file record, metadata row and upload are one change.
+
+    Of the kind's own fields those that may be left out have a default. `parts`: it is put together from these
+    partial uploads of the caller, which are complete and go with its upload from then on; made again it
+    changes nothing. `content`: all of it is there already, so there is no upload, and the file is available.
+    Replies with an UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    bucket_id: Text
+    filename: Text
+    content_type: Text
+    size_bytes: Count | None
+    expected_sha256: Text
+    retention_hours: Count | None
+    # Stamped by the leader: who takes the bytes, the first from the client. A node may ask to be the first.
+    placement: NodeIds = []
+    parts: Parts | UnsetType = UNSET
+    content: StoredContent | UnsetType = UNSET
+
+
+class CreateProjectFile(CreateFile, frozen=True, kw_only=True, tag="create_project_file"):
+    """An exported network-emulation project, with the options of its export."""
+
+    project_id: Text
+    project_name: Text = ""
+    version_tag: Text = ""
+    compression: Text
+    include_images: bool
+    include_snapshots: bool
+    is_read_only: bool
+    keep_compute_ids: bool
+    reset_mac_addresses: bool
+
+
+class CreateVm(CreateFile, frozen=True, kw_only=True, tag="create_vm"):
+    """A virtual machine's disk image, with its hardware."""
+
+    virt_type: Text
+    format: Text
+    vcpus: Count
+    ram_mb: Count
+    extra_attributes_json: Document
+
+
+class CreateBackup(CreateFile, frozen=True, kw_only=True, tag="create_backup"):
+    """A backup. `parent_backup_uuid` is "" or the backup that an incremental one builds on."""
+
+    backup_type: Text
+    is_compressed: bool
+    is_encrypted: bool
+    parent_backup_uuid: Text = ""
+    source_node_id: Text
+
+
+class UpdateFile(Command, frozen=True, kw_only=True):
+    """What the change of every kind says. Needs write. Replies with the kind's record.
+
+    `filename`, `content_type`: left as they are while unset. `retention_hours`: likewise, None to keep the
+    file until it is deleted. `unchanged_since_ms`: the change is of the record as it was last changed then,
+    refused with precondition_failed when it is another by now.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    filename: Text | UnsetType = UNSET
+    content_type: Text | UnsetType = UNSET
+    retention_hours: Count | UnsetType | None = UNSET
+    unchanged_since_ms: Instant | UnsetType = UNSET
+
+
+class UpdateProjectFile(UpdateFile, frozen=True, kw_only=True, tag="update_project_file"):
+    """None leaves a field of the kind as it is. Replies with the ProjectFileRecord."""
+
+    project_name: Text | None = None
+    version_tag: Text | None = None
+    compression: Text | None = None
+    include_images: bool | None = None
+    include_snapshots: bool | None = None
+    is_read_only: bool | None = None
+    keep_compute_ids: bool | None = None
+    reset_mac_addresses: bool | None = None
+
+
+class UpdateVm(UpdateFile, frozen=True, kw_only=True, tag="update_vm"):
+    """None leaves a field of the kind as it is. Replies with the VmRecord."""
+
+    virt_type: Text | None = None
+    format: Text | None = None
+    vcpus: Count | None = None
+    ram_mb: Count | None = None
+    extra_attributes_json: Document | None = None
+
+
+class UpdateBackup(UpdateFile, frozen=True, kw_only=True, tag="update_backup"):
+    """None leaves a field of the kind as it is. Replies with the BackupRecord.
+
+    A change to `full` drops the parent; a chain may not loop.
+    """
+
+    backup_type: Text | None = None
+    is_compressed: bool | None = None
+    is_encrypted: bool | None = None
+    parent_backup_uuid: Text | None = None
+    source_node_id: Text | None = None
+
+
+class DeleteFile(Command, frozen=True, kw_only=True, tag="delete_file"):
+    """Needs admin on the file (its owner has it). The record goes, the blob loses a reference.
+
+    `unchanged_since_ms`: as in UpdateFile.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    kind: Text  # 'project_file', 'vm', 'backup', or '' for any
+    unchanged_since_ms: Instant | UnsetType = UNSET
+
+
+class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
+    """So many bytes of an upload are durable on the write quorum, `node_id` among it, which holds the upload.
+
+    Pending becomes uploading, the expiry moves on. Needs write. A conflict when another node holds the
+    upload, in another `epoch`, or when more bytes were recorded before. `placement`: who has the bytes, or
+    is to have them, from now on, `node_id` first; empty leaves it. `reserve_bytes`: what the upload will have
+    at least, where that is known before; of a size that was declared it is reserved already. Payload too
+    large when the bucket's quota leaves no room for either.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    node_id: Text
+    offset_bytes: Count
+    epoch: Count = 0
+    prefix_sha256: Text = ""  # of the bytes up to the offset
+    placement: NodeIds = []
+    reserve_bytes: Count = 0
+
+
+class RewindUpload(Command, frozen=True, kw_only=True, tag="rewind_upload"):
+    """The node that holds an upload drops acknowledged bytes: it stands at `offset_bytes`, in a new epoch.
+
+    Needs write. A conflict when another node holds it, in another epoch, or when fewer were recorded. Comes
+    before any copy is cut. Replies with the UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    node_id: Text
+    epoch: Count
+    offset_bytes: Count
+    prefix_sha256: Text
+
+
+class TakeOverUpload(Command, frozen=True, kw_only=True, tag="take_over_upload"):
+    """`successor`, of the placement, holds the upload in place of `holder`, at the recorded offset.
+
+    Needs write. Compare and set: a conflict unless `holder`, `epoch` and `offset_bytes` are what is recorded.
+    Nothing that the old holder proposes is taken any more. Replies with the UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    holder: Text
+    successor: Text
+    epoch: Count
+    offset_bytes: Count
+
+
+class DeclareSize(Command, frozen=True, kw_only=True, tag="declare_size"):
+    """The size of an upload that began without one (tus creation-defer-length). Needs write."""
+
+    caller: Caller
+    file_uuid: Text
+    size_bytes: Count
+
+
+class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
+    """The content is whole and durable on `replicas`: the file becomes available.
+
+    Needs write, checked here again.
+
+    Replies with the ContentRecord; a repeated completion with the same content replies the same.
+    `as_of`: a log index that was known before anybody looked whether `replicas` hold it; 0 of older nodes.
+    Unavailable when one of them is to drop it, or has dropped it since: it may be repeated after a new look.
+    `node_id`: who held the upload, in which `epoch`, when the content was found whole; "" of older nodes.
+    Unavailable when another holds it by now: what was acknowledged there may be other bytes.
+    `patch_offset`: where the bytes of the PATCH began that completed it, -1 when something else did; unset of
+    older nodes.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    blob_sha256: Text
+    size_bytes: Count
+    replicas: NodeIds
+    md5: Text = ""  # of VM images, 32 hex digits
+    manifest: Manifest | None = None  # of project files: what their archive says
+    as_of: Count = 0
+    node_id: Text = ""
+    epoch: Count = 0
+    patch_offset: MaybeOffset | UnsetType = UNSET
+
+
+class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"):
+    """Give up an upload that has not ended; its record goes. Needs write. A finished file is a conflict."""
+
+    caller: Caller
+    file_uuid: Text
+
+
+class PlaceUpload(Command, frozen=True, kw_only=True, tag="place_upload"):
+    """Other nodes hold an upload from now on, the first of `placement` takes the bytes. The leader only.
+
+    It has found the bytes up to `offset_bytes` durable on as many of them as the write quorum asks for. The
+    epoch rises: nothing that the holder of before has under way is taken any more. Compare and set: a
+    conflict unless `epoch` and `offset_bytes` are what is recorded; not_found when the upload has ended.
+    `is_lost`: nobody has these bytes, as `lost` proves (see RestartUpload); it begins anew at 0. Replies with
+    the new epoch.
+    """
+
+    file_uuid: Text
+    epoch: Count
+    offset_bytes: Count
+    placement: NodeIds
+    is_lost: bool = False
+    lost: NodeIds = []
+
+
+class RestartUpload(Command, frozen=True, kw_only=True, tag="restart_upload"):
+    """No node has what is acknowledged of an upload any more: it begins anew at 0, in a new epoch.
+
+    Needs write. `lost`: nodes of the placement that were asked, and have not got those bytes; all others must
+    have left the cluster, a conflict otherwise. Compare and set as in TakeOverUpload. Replies with the
+    UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    holder: Text
+    epoch: Count
+    offset_bytes: Count
+    lost: NodeIds = []
+    placement: NodeIds = []  # stamped by the leader, as in CreateFile
+
+
+class CreatePartial(Command, frozen=True, kw_only=True, tag="create_partial"):
+    """A partial upload (tus concatenation): bytes that are no file, and become a part of one.
+
+    Nobody but the caller finds it. Needs what a file in the bucket needs, whose quota counts it. Replies with
+    an UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    bucket_id: Text
+    size_bytes: Count | None
+    placement: NodeIds = []  # stamped by the leader, as in CreateFile

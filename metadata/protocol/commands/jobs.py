@@ -1,0 +1,62 @@
+"""Commands about background jobs: runs begin and end in the log, so that a new leader goes on with them."""
+
+from metadata.model.records import Caller
+from metadata.protocol.commands.root import Command
+from runtime.bounds import Count, Document, Text
+
+CANCELLED = "cancelled"
+EXPIRE_ROWS_MAX = 1000  # in one Expire; the leader asks for far fewer, so that nobody waits for them
+
+
+class TriggerJob(Command, frozen=True, kw_only=True, tag="trigger_job"):
+    """An admin starts a job. Replies with the JobRunRecord. A conflict, naming the run, while one runs.
+
+    `node_id` is stamped by the leader, which does the work; `parameters` is a JSON object.
+    """
+
+    caller: Caller
+    run_id: Text
+    job_name: Text
+    parameters: Document = "{}"
+    node_id: Text = ""
+
+
+class StartRun(Command, frozen=True, kw_only=True, tag="start_run"):
+    """The schedule starts a job; only the leader itself proposes it. Otherwise as TriggerJob."""
+
+    run_id: Text
+    job_name: Text
+    node_id: Text
+
+
+class CancelRun(Command, frozen=True, kw_only=True, tag="cancel_run"):
+    """An admin ends a run: it has failed, with the error CANCELLED. Replies with the JobRunRecord.
+
+    Whoever works on it stops; what was done stays done. A conflict for a run that has ended otherwise.
+    """
+
+    caller: Caller
+    run_id: Text
+
+
+class RecordRun(Command, frozen=True, kw_only=True, tag="record_run"):
+    """What a run has done so far, or (`status` not running) what it came to. The leader only.
+
+    `result` is JSON text. A run that has ended does not change any more. Replies with the JobRunRecord.
+    """
+
+    run_id: Text
+    node_id: Text
+    status: Text
+    result: Document
+
+
+class Expire(Command, frozen=True, kw_only=True, tag="expire"):
+    """End what is past its time, at most `rows_max` rows in all. The leader only. Replies with Expired.
+
+    Uploads, retention (available to tombstoned), tombstones (to deleted), permissions, public tokens, join
+    tokens.
+    """
+
+    rows_max: Count = EXPIRE_ROWS_MAX
+    tombstone_ms: Count = 24 * 60 * 60 * 1000

@@ -1,0 +1,154 @@
+"""What an offline check of a data directory has found, and the checks that every role shares.
+
+Everything here reads and changes nothing.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from ca.certificates import UntrustedCertificate, certificates_in, check_leaf_matches
+from ca.identity import Identity
+from ca.keys import UnreadableKey, key_from_pem
+from ca.secretfiles import UnsafeSecretFile, read_secret
+from ca.tls import Credential, UnusableCredential
+from metadata.rpc.roster import known_in
+from runtime.timestamps import rfc3339
+
+PROBLEMS_MAX: Final = 1000  # that are kept; further ones are counted
+OTHERS: Final = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: where, what, and what the operator does about it."""
+
+    where: Path
+    what: str
+    advice: str
+
+
+class KeepsCredential(Protocol):
+    """Where the files of a member lie, of either role."""
+
+    root: Path
+    credential_path: Path
+
+    def credential(self) -> Credential:
+        """Raises UnusableCredential when the root cannot be used."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """Problems, in the order in which they were met, and facts: what was looked at, a line each."""
+
+    problems: list[Problem] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    problem_count: int = 0
+
+    def problem(self, where: Path, what: str, advice: str) -> None:
+        """Something is wrong. Beyond PROBLEMS_MAX it is counted alone."""
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(where, what, advice))
+
+    def fact(self, line: str) -> None:
+        """What was looked at."""
+        self.facts.append(line)
+
+
+def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
+    """A file that its owner alone may read; one that is not required may be missing."""
+    if not path.exists() and not path.is_symlink():
+        if required:
+            findings.problem(path, "is missing", "Put it back from a backup; without it nothing starts here.")
+        return
+    try:
+        read_secret(path)
+    except UnsafeSecretFile as error:
+        findings.problem(path, error.details, f"chmod 600 {path}, owned by the user that runs Filestore.")
+
+
+def check_private_directory(findings: Findings, path: Path, *, others: int = OTHERS) -> None:
+    """A directory in which nobody but its owner may do what `others` says, in mode bits; no link."""
+    if not path.is_symlink() and not path.exists():
+        advice = "Is the disk mounted that belongs here? A start makes an empty directory."
+        findings.problem(path, "is missing", advice)
+        return
+    if path.is_symlink() or not path.is_dir():
+        findings.problem(path, "is no directory", "Put the directory itself there; links are not followed.")
+        return
+    mode = path.stat().st_mode
+    if mode & others:
+        findings.problem(path, f"has mode {mode & 0o7777:04o}, open to others", f"chmod 700 {path}")
+
+
+def check_known(findings: Findings, path: Path) -> None:
+    """The list of coordinators that a process keeps for its next start; it may be missing."""
+    try:
+        known_in(path)
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.MsgspecError) as error:
+        advice = (
+            "Remove it: a start then goes by those that were there when this member began, as it does now."
+        )
+        findings.problem(path, f"cannot be read: {error}", advice)
+
+
+def check_credential(findings: Findings, files: KeepsCredential, identity: Identity, address: str) -> None:
+    """Key and certificate belong together, name this member and its address, and can be used.
+
+    The certificate chains up to the root and has not ended.
+    """
+    path, pem = files.credential_path, ""
+    check_secret(findings, path, required=True)
+    try:
+        credential = files.credential()
+    except UnusableCredential as error:
+        advice = "Copy it from another member: it is the same everywhere."
+        findings.problem(files.root, error.details, advice)
+        return
+    try:
+        content = path.read_bytes()
+        pem = content.decode("ascii", "replace")
+        check_leaf_matches(pem, key_from_pem(content), credential.root_pem, identity=identity)
+        ends_at = certificates_in(pem)[0].not_valid_after_utc
+    except FileNotFoundError:
+        return  # which was told
+    except (OSError, UnreadableKey, UntrustedCertificate) as error:
+        reason = getattr(error, "details", "") or str(error)
+        findings.problem(path, f"cannot be used: {reason}", _advice_on_certificate(pem))
+        return
+    try:
+        credential.require_address(address)
+    except UnusableCredential as error:
+        advice = (
+            "Put that address back. `filestore node set-address` moves a node,"
+            " `filestore coordinator rebuild --address` a coordinator."
+        )
+        findings.problem(path, error.details, advice)
+    left_s = int((ends_at - datetime.now(UTC)).total_seconds())
+    ends_at_ms = int(ends_at.timestamp() * 1000)
+    findings.fact(f"certificate of {identity.uri}: until {rfc3339(ends_at_ms)}, {left_s // 3600} hours")
+
+
+def _advice_on_certificate(pem: str) -> str:
+    """What helps a leaf that cannot be used; another thing where what signed it has ended as well."""
+    with suppress(UntrustedCertificate, IndexError):
+        ended_at = certificates_in(pem)[1].not_valid_after_utc
+        if ended_at < datetime.now(UTC):
+            shown = rfc3339(int(ended_at.timestamp() * 1000))
+            return (
+                f"Compare this machine's clock. The intermediate certificate that signed it ended at {shown}:"
+                " unless the coordinators have a newer one, nothing is renewed by itself. What to do then is"
+                " in the runbook at FilestoreAuthorityExpires."
+            )
+    return (
+        "Compare this machine's clock. One that has ended is renewed by the running process for 90 days;"
+        " a member whose certificate is lost, or ended before that, joins anew."
+    )

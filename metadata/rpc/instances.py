@@ -1,0 +1,150 @@
+"""Which directory, and which start of it, a coordinator speaks from: a name alone does not tell.
+
+Raft relies on a member that never forgets what it voted and acknowledged. One whose directory was made anew
+under its old name has forgotten all of it, one that runs on an earlier copy a part. So each member sends the
+id of its directory and the number of its start when it connects, and each remembers of the others what it has
+seen last: another directory is refused, and so is a start that comes again from another process. That is
+remembered on the own disk alone, and none of it is needed: a disk that is full keeps nothing, and nobody is
+refused for it.
+
+What one says of another may be damage of its own, so nobody ends at the word of one: only when most of the
+others say the same. Until then, who says so takes no messages of the other, and no harm comes of those that
+do.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from ca.errors import Conflict, Internal
+from ca.secretfiles import write_durable
+from metadata.model.instance import HEADER, Instance, parsed
+from runtime.json_files import sealed, unsealed
+
+__all__ = [
+    "HEADER",
+    "Displaced",
+    "Instance",
+    "KnownInstances",
+    "copy_of",
+    "count_start",
+    "parsed",
+]
+
+_log = logging.getLogger(__name__)
+
+
+class Displaced(Internal):
+    """Most other coordinators know this one by another directory, or by a later start of this one."""
+
+    def __init__(self, by: Iterable[str]) -> None:
+        super().__init__(
+            f"Most other coordinators ({', '.join(sorted(by))}) know this one by another directory, or by a"
+            " later start of this one: it was made anew under its old name, or is an earlier copy, and has"
+            " forgotten what it promised."
+            " Set it up again with `filestore coordinator rebuild`, under a new name."
+        )
+
+
+def count_start(path: Path, own_id: str = "") -> Instance | None:
+    """Count one more start of this directory; None, and a warning, when the disk does not keep it. Blocks.
+
+    It is kept twice: who loses it is taken for a directory that was made anew.
+    """
+    process = secrets.token_hex(8)
+    last, is_new = _read_copies(path, own_id)
+    if is_new:
+        instance = Instance(secrets.token_hex(8), 1, process)
+    elif last is None:
+        _log.warning("the starts of this directory are not counted: put its %s back", path.name)
+        return None
+    else:
+        instance = Instance(last.directory, last.start + 1, process)
+    try:
+        for each in (copy_of(path), path):
+            write_durable(each, sealed(instance, of=own_id))
+    except OSError as error:
+        _log.warning("the starts of this directory are not counted", extra={"reason": error.strerror})
+        return None
+    return instance
+
+
+def copy_of(path: Path) -> Path:
+    """Where the second copy of a file lies."""
+    return path.with_name(f"{path.name}.copy")
+
+
+def _read_copies(path: Path, own_id: str) -> tuple[Instance | None, bool]:
+    """The last start that either copy tells, and whether there is none because nothing was ever kept."""
+    found: list[Instance] = []
+    is_new = True
+    for each in (path, copy_of(path)):
+        try:
+            found.append(unsealed(each.read_bytes(), Instance, of=own_id))
+        except FileNotFoundError:
+            continue
+        except (OSError, msgspec.MsgspecError) as error:
+            _log.warning("%s cannot be read", each.name, extra={"reason": str(error)})
+        is_new = False
+    return max(found, key=lambda instance: instance.start, default=None), is_new
+
+
+class KnownInstances:
+    """What was seen last of each other coordinator, kept in one file."""
+
+    def __init__(self, path: Path, own_id: str = "") -> None:
+        self._path = path
+        self._own_id = own_id
+        self._known: dict[str, Instance] = {}
+        self._logged: dict[str, Instance] = {}  # of each that was refused, the last that the log was told of
+        self._writing = asyncio.Lock()
+
+    def read(self) -> None:
+        """What the process before has seen.
+
+        Blocks; a file that cannot be read is as good as none: nobody is refused for a damage that is ours.
+        """
+        try:
+            self._known = unsealed(self._path.read_bytes(), dict[str, Instance], of=self._own_id)
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError) as error:
+            _log.warning(
+                "%s cannot be read and starts empty: the instances of other coordinators are forgotten",
+                self._path.name,
+                extra={"reason": str(error)},
+            )
+
+    async def admit(self, coordinator_id: str, instance: Instance) -> None:
+        """Raises Conflict for another directory than the one that is known, or an earlier copy of it."""
+        if self._known.get(coordinator_id) == instance:
+            return  # without waiting for a disk that may hang with another's
+        async with self._writing:
+            known = self._known.get(coordinator_id)
+            if known is not None and not known.is_followed_by(instance):
+                self._log_refusal(coordinator_id, instance)
+                raise Conflict(f"{coordinator_id} is known by another directory, or by a later start of it.")
+            self._known[coordinator_id] = instance
+            try:
+                content = sealed(self._known, of=self._own_id)
+                await asyncio.to_thread(write_durable, self._path, content)
+            except OSError as error:
+                _log.warning(
+                    "the instances of other coordinators cannot be saved", extra={"reason": error.strerror}
+                )
+
+    def _log_refusal(self, coordinator_id: str, instance: Instance) -> None:
+        """Once for each process that is refused."""
+        if self._logged.get(coordinator_id) != instance:
+            self._logged[coordinator_id] = instance
+            _log.warning(
+                "coordinator %s is known here by another directory, or by a later start of it: no messages of"
+                " it are taken. If it was neither made anew nor put back from a copy, stop this coordinator,"
+                " remove %s here, and start it again",
+                coordinator_id,
+                self._path,
+            )

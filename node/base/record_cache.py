@@ -1,0 +1,103 @@
+"""Records of files for downloads: from memory while that is as good as asking, else from the coordinators.
+
+`run` follows the leader: it keeps one call under way, whose answer says what must be dropped and for how long
+the rest may be used (node/base/record_store.py says the rules, coordinator/member/record_leases.py why
+they are enough). Without an answer for a lease every read asks the coordinators, as if nothing were kept
+here.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+
+from ca.errors import FilestoreError
+from metadata.model.records import Caller, ContentRecord
+from metadata.protocol.calls import FollowCall
+from metadata.protocol.queries import GetContent
+from metadata.rpc.client import MetadataClient
+from node.base.metrics import NodeMetrics
+from node.base.record_store import CachedRecords
+from runtime.clock import boot_time_s
+
+FOLLOW_TIMEOUT_S = (
+    1.5  # the leader answers after a third of this; a lease that is older is not worth waiting for
+)
+LEAVE_TIMEOUT_S = 0.5  # a write waits for a lease then, as for a process that died
+FOLLOW_AGAIN_S = 0.1  # after no answer
+
+_log = logging.getLogger(__name__)
+
+
+class RecordCache:
+    """One per process. `run` is owned by it. For one event loop.
+
+    Its clock counts while the machine is suspended, too: leases run out then.
+    """
+
+    def __init__(self, metadata: MetadataClient, metrics: NodeMetrics) -> None:
+        self._metadata = metadata
+        self._records = CachedRecords()
+        self._subscriber = secrets.token_hex(16)
+        self._has_left = False
+        self._hits = metrics.record_reads.labels("kept")
+        self._misses = metrics.record_reads.labels("asked")
+        metrics.records_kept.set_function(lambda: len(self._records))
+        metrics.record_lease.set_function(lambda: int(self.is_leased))
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether anything may be answered from memory now."""
+        return self._records.is_leased(now_s=boot_time_s())
+
+    def get(self, caller: Caller, file_uuid: str) -> ContentRecord | None:
+        """The record of a file that this caller may read now; None if it is not kept.
+
+        It is as linearizable as asking. The caller's token was verified just now. No I/O.
+        """
+        record = self._records.get(caller, file_uuid, now_s=boot_time_s())
+        if record is not None:
+            self._hits.inc()
+        return record
+
+    async def read(self, caller: Caller, file_uuid: str) -> ContentRecord:
+        """The same, asked for if it is not kept. Raises what GetContent is refused with, Unavailable."""
+        if (record := self.get(caller, file_uuid)) is not None:
+            return record
+        self._misses.inc()
+        query = GetContent(caller=caller, file_uuid=file_uuid)
+        reading = self._records.begin(now_s=boot_time_s())
+        if reading is None:
+            return await self._metadata.read(query, ContentRecord)
+        try:
+            record = await self._metadata.read(query, ContentRecord)
+            self._records.keep(reading, caller, record, now_s=boot_time_s())
+            return record
+        finally:
+            self._records.end(reading)
+
+    def forget(self, file_uuid: str) -> None:
+        """Drop what is kept of a file: none of the replicas that it names could be read."""
+        self._records.forget(file_uuid)
+
+    async def leave(self) -> None:
+        """Keep nothing from now on, and tell the leader, so that no write waits for a process that ends."""
+        self._has_left = True
+        self._records.forget_all()
+        call = FollowCall(self._subscriber, self._records.term, self._records.version, is_leaving=True)
+        with contextlib.suppress(FilestoreError):
+            await self._metadata.follow(call, timeout_s=LEAVE_TIMEOUT_S)
+
+    async def run(self) -> None:
+        """Follow the leader until cancelled, or until this process has left."""
+        while not self._has_left:
+            call = FollowCall(self._subscriber, self._records.term, self._records.version)
+            sent_at_s = boot_time_s()
+            try:
+                reply = await self._metadata.follow(call, timeout_s=FOLLOW_TIMEOUT_S)
+            except FilestoreError as error:
+                _log.debug("the leader's invalidations cannot be received now: %s", error.details)
+                await asyncio.sleep(FOLLOW_AGAIN_S)
+                continue
+            if not self._has_left:
+                self._records.follow(reply, sent_at_s=sent_at_s, now_s=boot_time_s())

@@ -1,0 +1,130 @@
+"""The records of files that this process keeps, and when it must not. No I/O here; time is handed in.
+
+Which rule keeps a kept record true is said in coordinator/member/record_leases.py. A node's part of it:
+
+- Kept records are answered only within the lease, which counts from when the call that brought it was sent.
+- What the leader blocks is dropped before that is acknowledged, and not kept again while it is blocked.
+- A record is kept if the read that found it began within this lease and none of its keys was blocked at any
+  time since: an earlier read may have found what was true before the command that is blocked for.
+- A lapse of the lease, and another term, forget everything, reads under way included: blocks may have come
+  and gone that this process never heard of.
+"""
+
+from collections import OrderedDict
+
+from metadata.model.records import Caller, ContentRecord
+from metadata.protocol.calls import FollowReply
+from metadata.protocol.invalidation import EVERY_KEY, file_key, keys_of
+
+RECORDS_MAX = 16_384  # of one process: about 20 MiB
+READS_MAX = 1024  # under way, that may be kept
+
+_Id = tuple[str, int, str]  # user, generation, file
+
+
+class Reading:
+    """A read under way whose answer may be kept. `blocked`: every key that was blocked since it began."""
+
+    __slots__ = ("blocked",)
+
+    def __init__(self, blocked: frozenset[str]) -> None:
+        self.blocked = blocked
+
+
+class CachedRecords:
+    """At most `records_max` of them; the longest unused go first."""
+
+    def __init__(self, *, records_max: int = RECORDS_MAX) -> None:
+        self.term = 0
+        self.version = 0
+        self._records_max = records_max
+        self._ends_at_s = float("-inf")
+        self._blocked: frozenset[str] = frozenset()
+        self._records: OrderedDict[_Id, tuple[ContentRecord, tuple[str, ...]]] = OrderedDict()
+        self._by_key: dict[str, set[_Id]] = {}
+        self._readings: set[Reading] = set()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def is_leased(self, *, now_s: float) -> bool:
+        """Whether anything may be answered from here now."""
+        return now_s < self._ends_at_s
+
+    def follow(self, reply: FollowReply, *, sent_at_s: float, now_s: float) -> None:
+        """Do what the leader answered to a call that was sent then; answers in the order of their calls."""
+        if reply.term != self.term or not self.is_leased(now_s=now_s):
+            self.forget_all()
+        self.term, self.version = reply.term, reply.version
+        blocked = frozenset(reply.blocked)
+        for key in blocked - self._blocked:
+            self._drop(key)
+        self._blocked = blocked
+        if blocked:
+            for reading in self._readings:
+                reading.blocked |= blocked
+        self._ends_at_s = max(self._ends_at_s, sent_at_s + reply.lease_s)
+
+    def get(self, caller: Caller, file_uuid: str, *, now_s: float) -> ContentRecord | None:
+        """The record as it is now for this caller, whose token was verified; None if it is not kept."""
+        known = self._records.get((caller.subject, caller.generation, file_uuid))
+        if known is None or now_s >= self._ends_at_s:
+            return None
+        self._records.move_to_end((caller.subject, caller.generation, file_uuid))
+        return known[0]
+
+    def begin(self, *, now_s: float) -> Reading | None:
+        """A read begins whose answer may be kept; None if it may not. `end` it in any case."""
+        if not self.is_leased(now_s=now_s) or len(self._readings) >= READS_MAX or EVERY_KEY in self._blocked:
+            return None
+        reading = Reading(self._blocked)
+        self._readings.add(reading)
+        return reading
+
+    def end(self, reading: Reading) -> None:
+        """The read is over."""
+        self._readings.discard(reading)
+
+    def keep(self, reading: Reading, caller: Caller, record: ContentRecord, *, now_s: float) -> bool:
+        """Keep what a read under way has found, if that is allowed; whether it is."""
+        keys = keys_of(caller, record.file)
+        is_free = reading in self._readings and reading.blocked.isdisjoint(keys)
+        if not (is_free and record.is_lasting and self.is_leased(now_s=now_s)):
+            return False
+        known = (caller.subject, caller.generation, record.file.file_uuid)
+        self._remove(known)
+        if len(self._records) >= self._records_max:
+            self._remove(next(iter(self._records)))
+        self._records[known] = record, keys
+        for key in keys:
+            self._by_key.setdefault(key, set()).add(known)
+        return True
+
+    def forget(self, file_uuid: str) -> None:
+        """Drop the records of a file: its replicas were not found where they say."""
+        key = file_key(file_uuid)
+        self._drop(key)
+        for reading in self._readings:
+            reading.blocked |= {key}
+
+    def forget_all(self) -> None:
+        """Drop everything, the lease and reads under way included."""
+        self._ends_at_s = float("-inf")
+        self._records.clear()
+        self._by_key.clear()
+        self._readings.clear()
+        self._blocked = frozenset()
+
+    def _drop(self, key: str) -> None:
+        for known in list(self._by_key.get(key, ())):
+            self._remove(known)
+
+    def _remove(self, known: _Id) -> None:
+        removed = self._records.pop(known, None)
+        if removed is None:
+            return
+        for key in removed[1]:
+            others = self._by_key[key]
+            others.discard(known)
+            if not others:
+                del self._by_key[key]

@@ -1,0 +1,105 @@
+"""Links: content for whoever has a public token or a ticket, without another credential.
+
+Either is part of the path, so the path never goes into a log, a metric, an error, or a redirect to anybody
+but another node of the cluster. Only the sha256 of a public token leaves this process. The coordinators get a
+ticket in place of a user token, and verify it again.
+"""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from api.access import PRINCIPAL_UNKNOWN, on_record
+from ca.errors import FilestoreError, Forbidden, Gone, NotFound, Unauthorized
+from metadata.model.identifiers import is_uuid
+from metadata.model.records import Caller, ContentRecord
+from metadata.protocol.queries import GetPublicContent, GetTicketContent
+from node.content.download import serve_content
+from node.uploads.services import NODE, NodeServices
+from web.headers.conditions import http_date
+
+PUBLIC_POLICY: Final = {"Cache-Control": "private, no-store", "Referrer-Policy": "no-referrer"}
+Find = Callable[[web.Request, NodeServices], Awaitable[ContentRecord]]
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)  # 32 bytes in base64url
+_ENDED: Final = "This ticket has ended."
+
+
+async def serve_public(request: web.Request) -> web.StreamResponse:
+    """The content that a public token leads to. Raises FilestoreError, always with the headers of a link."""
+    return await serve_link(request, _find)
+
+
+async def serve_link(request: web.Request, find: Find) -> web.StreamResponse:
+    """The content that `find` says a path with a secret in it leads to. Raises as `serve_public` does."""
+    services = request.app[NODE]
+    try:
+        content = await find(request, services)
+        return await serve_content(request, services, content, policy=PUBLIC_POLICY | _of_link(content))
+    except FilestoreError as error:
+        error.headers |= PUBLIC_POLICY
+        raise
+
+
+def _of_link(content: ContentRecord) -> dict[str, str]:
+    """Who made the link and when it ends, for the page that shows it; nothing of a ticket."""
+    if not content.link_ends_at_ms:
+        return {}
+    return {"Shared-By": content.shared_by, "Link-Expires": http_date(content.link_ends_at_ms)}
+
+
+async def _find(request: web.Request, services: NodeServices) -> ContentRecord:
+    bucket_id, token = request.match_info["bucket_uuid"].lower(), request.match_info["token"]
+    try:
+        if not is_uuid(bucket_id) or _TOKEN.fullmatch(token) is None:
+            raise NotFound("There is no such public token.")
+        digest = hashlib.sha256(token.encode("ascii")).hexdigest()
+        query = GetPublicContent(bucket_id=bucket_id, token_sha256=digest)
+        return await services.api.metadata.read(query, ContentRecord)
+    except (NotFound, Gone) as error:
+        raise on_record(
+            request,
+            error,
+            services.api.rates.public_tokens,
+            action="public link",
+            principal=PRINCIPAL_UNKNOWN,
+            target=f"{request.method} /api/v1/public/files",
+        ) from error
+
+
+async def serve_ticket(request: web.Request) -> web.StreamResponse:
+    """The content that a ticket is for. Raises FilestoreError, always with the headers of a link."""
+    return await serve_link(request, _find_of_ticket)
+
+
+async def _find_of_ticket(request: web.Request, services: NodeServices) -> ContentRecord:
+    try:
+        return await _read_ticket(services, request.match_info["ticket"])
+    except (NotFound, Gone) as error:
+        raise on_record(
+            request,
+            error,
+            services.api.rates.public_tokens,
+            action="ticket",
+            principal=PRINCIPAL_UNKNOWN,
+            target=f"{request.method} /api/v1/tickets",
+        ) from error
+
+
+async def _read_ticket(services: NodeServices, text: str) -> ContentRecord:
+    """The content. Raises NotFound for what is no ticket, or to no file, Gone for one that has ended.
+
+    It ends by itself, or because its user was revoked or may not read the file any more.
+    """
+    try:
+        ticket = services.api.view.verify_ticket(text)
+    except Unauthorized:
+        raise NotFound("There is no such ticket.") from None
+    caller = Caller(ticket.subject, ticket.generation, text)
+    query = GetTicketContent(caller=caller, file_uuid=ticket.file_uuid)
+    try:
+        return await services.api.metadata.read(query, ContentRecord)
+    except (Unauthorized, Forbidden):
+        raise Gone(_ENDED) from None

@@ -1,1 +1,0 @@
-"""The cache of file records of a node, which holds none that is untrue."""

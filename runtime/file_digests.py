@@ -1,0 +1,47 @@
+"""The sha256 of a file, in another one beside it, which `sha256sum -c` reads too. Blocking, real files.
+
+For files that are kept for years and bear no checksums themselves: SQLite's pages have none.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from ca.secretfiles import write_secret
+from runtime.stopping import NEVER, Stop
+
+READ_BYTES: Final = 1 << 20
+
+
+def sha256_of(path: Path, stop: Stop = NEVER) -> str:
+    """The digest of a whole file, in lower-case hexadecimal. Raises WorkStopped."""
+    digest, buffer = hashlib.sha256(), bytearray(READ_BYTES)
+    with open(path, "rb", buffering=0) as file, memoryview(buffer) as view:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+            stop.check()
+    return digest.hexdigest()
+
+
+def digest_beside(path: Path) -> Path:
+    """Where the digest of a file lies."""
+    return path.with_name(path.name + ".sha256")
+
+
+def write_digest(path: Path, *, named_as: Path | None = None, stop: Stop = NEVER) -> None:
+    """Write the digest of a file beside it, or beside the name that it is going to have, durably."""
+    name = named_as or path
+    write_secret(digest_beside(name), os.fsencode(f"{sha256_of(path, stop)}  {name.name}\n"))
+
+
+def matches_digest(path: Path, *, named_as: Path | None = None) -> bool:
+    """Whether a file is what its digest says; True when there is none.
+
+    The digest lies beside it, or beside the file that it is a copy of.
+    """
+    try:
+        line = digest_beside(named_as or path).read_bytes()
+    except FileNotFoundError:
+        return True
+    return line.split(maxsplit=1)[:1] == [sha256_of(path).encode("ascii")]

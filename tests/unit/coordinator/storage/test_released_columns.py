@@ -1,0 +1,52 @@
+"""No table that the release before this one knows gets a column: what is new has a table of its own.
+
+Put back, that release hashes every column that it finds in a table that it knows. Its digests would differ
+from those of members that were never upgraded, and it would end.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from metadata.protocol.rules import COLUMNS_SINCE, RULES, TABLES_SINCE
+from tests.cluster.previous_release import ROOT
+from tests.released_columns import SCHEMA, columns_of, released
+
+LIST: Final = (Path(__file__).parent / "released_columns.txt").read_text()
+RELEASED: Final = {
+    table: names.split() for table, _, names in (line.partition(": ") for line in LIST.splitlines())
+}
+
+
+def added(schema: str) -> set[str]:
+    """The columns that are not of the release, in tables that are."""
+    return {
+        f"{table}.{column}"
+        for table, columns in columns_of(schema).items()
+        if table in RELEASED
+        for column in columns
+        if column not in RELEASED[table]
+    }
+
+
+def test_no_column_is_added_to_a_table_of_the_release_before() -> None:
+    schema = (ROOT / SCHEMA).read_text()
+    assert added(schema) == set()
+    newer = schema.replace(
+        "ram_mb                 INTEGER NOT NULL,", "ram_mb INTEGER NOT NULL, os_name TEXT,"
+    )
+    assert added(newer) == {"vms.os_name"}
+
+
+def test_columns_that_came_with_rules_are_of_the_release_before() -> None:
+    assert max(COLUMNS_SINCE.values()) < RULES
+    assert all(column in RELEASED[table] for table, column in COLUMNS_SINCE)
+
+
+def test_every_newer_table_is_in_digests_by_the_newest_rules() -> None:
+    newer = set(columns_of((ROOT / SCHEMA).read_text())) - RELEASED.keys()
+    assert newer == {*TABLES_SINCE[RULES]}
+
+
+def test_list_is_that_of_the_release_before() -> None:
+    """Where git has its history; `tests/released_columns.py` says how it is renewed."""
+    assert released() == LIST

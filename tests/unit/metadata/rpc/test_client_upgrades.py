@@ -1,0 +1,93 @@
+"""Coordinators of an older version, for the client: what they do not know is asked of another."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from ca.errors import InvalidRequest, Unavailable
+from metadata.protocol.calls import AnyCall, HeartbeatCall, ProposeCall
+from metadata.protocol.commands import AddIntermediate, HashState, OpenSession, UpdateProjectFile
+from metadata.protocol.queries import CountSoleReplicas, GetView, ListNodes
+from metadata.protocol.rules import RULES, NotInForce
+from metadata.rpc import wire
+from metadata.rpc.client import MetadataClient
+from tests.unit.metadata.rpc.test_client import DEADLINE_S, LONG_S, Answering, client, coordinators, read
+from tests.unit.state import ADMIN
+
+__all__ = ["client", "coordinators"]  # fixtures
+
+
+class OlderRead(msgspec.Struct, frozen=True, tag="read"):
+    """ReadCall as a version has it that knows fewer queries."""
+
+    query: GetView | ListNodes
+
+
+class OlderPropose(msgspec.Struct, frozen=True, tag="propose"):
+    """ProposeCall as a version has it that knows fewer commands."""
+
+    command: OpenSession | HashState
+
+
+def by_an_older_version(call: AnyCall) -> InvalidRequest | None:
+    """How a coordinator of that version refuses a call; None if it knows it."""
+    try:
+        wire.decoded(msgspec.msgpack.Decoder(OlderRead | OlderPropose), wire.encode_call(call))
+    except InvalidRequest as refusal:
+        return refusal
+    return None
+
+
+@pytest.mark.parametrize("older", ["c1", "c2"])
+async def test_query_that_an_older_coordinator_does_not_know_is_asked_of_another(
+    client: MetadataClient, coordinators: list[Answering], older: str
+) -> None:
+    one, other = sorted(coordinators, key=lambda each: each.coordinator_id != older)
+    one.refusal = by_an_older_version
+    for _ in range(2):
+        client._reader = older
+        query = CountSoleReplicas(node_id="n1", others=[])
+        assert await client.read(query, str, timeout_s=DEADLINE_S) == other.coordinator_id
+    assert one.calls
+
+
+async def test_change_that_the_rules_in_force_do_not_have_is_refused_at_once_with_what_to_do(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    for one in coordinators:
+        one.refusal = lambda call: NotInForce("upgrade it") if isinstance(call, ProposeCall) else None
+    change = AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped")
+    with pytest.raises(Unavailable, match="upgrade it"):
+        await client.propose(change, str, timeout_s=LONG_S)
+    asked = [call for one in coordinators for call in one.calls if isinstance(call, ProposeCall)]
+    assert sum(call.command == change for call in asked) == 1
+
+
+async def test_field_that_an_older_leader_would_pass_over_is_not_sent_before_the_rules_are_in_force(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    """Such a leader would say that a file is renamed which keeps its name."""
+    renamed = UpdateProjectFile(caller=ADMIN, file_uuid="f", filename="new")
+    with pytest.raises(NotInForce, match="upgrade one"):
+        await client.propose(renamed, str, timeout_s=LONG_S)
+    assert not any(isinstance(call, ProposeCall) for one in coordinators for call in one.calls)
+    for one in coordinators:
+        one.rules = RULES
+    while await client.heartbeat("c1", HeartbeatCall(0, 0, 0)) is None:  # it is still dialled
+        await asyncio.sleep(0.01)
+    assert await client.propose(renamed, str, timeout_s=DEADLINE_S) in {"c1", "c2"}
+
+
+async def test_what_older_coordinators_do_not_know_is_unavailable_until_they_are_upgraded(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    for one in coordinators:
+        one.refusal = by_an_older_version
+    with pytest.raises(Unavailable, match="upgrade it"):
+        await client.read(CountSoleReplicas(node_id="n1", others=[]), str, timeout_s=LONG_S)
+    with pytest.raises(Unavailable, match="upgrade it"):
+        await client.propose(
+            AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped"), str, timeout_s=LONG_S
+        )
+    assert await read(client) in {"c1", "c2"}

@@ -1,0 +1,132 @@
+"""What a member knows of the cluster, from real peer ports of coordinators that answer as a test likes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ca.certificates import Authority
+from ca.errors import Unauthorized, Unavailable
+from ca.tls import Peer
+from ca.usertoken import mint, new_signing_key, public_jwk
+from metadata.protocol.calls import AnyCall, HeartbeatCall, HeartbeatReply
+from metadata.rpc import view as view_module
+from metadata.rpc.client import MetadataClient
+from metadata.rpc.view import View
+from runtime.clock import now_ms
+from tests.unit.peer_ports import CLUSTER, connected, serving
+from tests.unit.state import cluster_view
+
+DEADLINE_S = 20.0
+DAY_MS = 24 * 3600 * 1000
+SIGNING_KEY = new_signing_key()
+
+
+@dataclass
+class Answering:
+    """A coordinator of a cluster that c1 leads; a silent one answers no heartbeat. Its clock may be ahead."""
+
+    is_silent: bool = False
+    ahead_ms: int = 0
+
+    async def __call__(self, peer: Peer, call: AnyCall) -> bytes:
+        if isinstance(call, HeartbeatCall):
+            if self.is_silent:
+                await asyncio.Event().wait()
+            at_ms = now_ms() + self.ahead_ms
+            return msgspec.msgpack.encode(HeartbeatReply(view_version=1, leader="c1", at_ms=at_ms))
+        view = msgspec.structs.replace(cluster_view(CLUSTER), user_token_keys=[public_jwk(SIGNING_KEY)])
+        return msgspec.msgpack.encode(view)
+
+
+@pytest.fixture
+def coordinators() -> dict[str, Answering]:
+    return {"c1": Answering(), "c2": Answering()}
+
+
+@pytest.fixture
+async def client(
+    coordinators: dict[str, Answering], tmp_path: Path, peer_authority: Authority
+) -> AsyncIterator[MetadataClient]:
+    async with AsyncExitStack() as stack:
+        records = [
+            await stack.enter_async_context(serving(name, one, tmp_path, peer_authority))
+            for name, one in coordinators.items()
+        ]
+        yield await stack.enter_async_context(connected("c9", records, tmp_path, peer_authority))
+
+
+@contextlib.asynccontextmanager
+async def running(view: View) -> AsyncIterator[None]:
+    beating = asyncio.create_task(view.run())
+    try:
+        await asyncio.wait_for(view.wait_until_fresh(), DEADLINE_S)
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
+
+
+async def until_leader_is(view: View, *, heard: bool) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                view.require_leader()
+                if heard:
+                    return
+            except Unavailable:
+                if not heard:
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def test_member_that_only_followers_answer_knows_that_changes_fail(
+    client: MetadataClient, coordinators: dict[str, Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(view_module, "VIEW_AGE_S_MAX", 1.0)
+    coordinators["c1"].is_silent = True
+    view = View(client, lambda: HeartbeatCall(0, 0, 0))
+    async with running(view):
+        with pytest.raises(Unavailable, match="leads does not answer"):
+            view.require_leader()
+        coordinators["c1"].is_silent = False
+        await until_leader_is(view, heard=True)
+        coordinators["c1"].is_silent = True
+        await until_leader_is(view, heard=False)
+        await asyncio.wait_for(view.wait_until_fresh(), DEADLINE_S)
+        with pytest.raises(Unavailable, match="leads does not answer"):
+            view.require_leader()
+
+
+def token_of(at_ms: int) -> str:
+    return mint(
+        SIGNING_KEY,
+        cluster=CLUSTER,
+        subject="somebody",
+        generation=1,
+        roles=(),
+        groups=(),
+        now_ms=at_ms,
+        ttl_seconds=3600,
+        token_id="t1",
+    )
+
+
+@pytest.mark.parametrize("ahead_ms", [-DAY_MS, DAY_MS])
+async def test_tokens_begin_and_end_by_the_clock_of_the_leader(
+    client: MetadataClient, coordinators: dict[str, Answering], ahead_ms: int
+) -> None:
+    coordinators["c1"].ahead_ms = ahead_ms
+    view = View(client, lambda: HeartbeatCall(0, 0, 0))
+    async with running(view):
+        await until_leader_is(view, heard=True)
+        assert view.verify(token_of(now_ms() + ahead_ms)).subject == "somebody"
+        for other_ms in (0, ahead_ms - 3 * 3_600_000):
+            with pytest.raises(Unauthorized):
+                view.verify(token_of(now_ms() + other_ms))
