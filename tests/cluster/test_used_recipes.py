@@ -115,8 +115,13 @@ def test_field_is_stored_listed_changed_and_shown(upgraded: NewcomersCluster, tm
         lambda: upgraded.new_image(first, os_name=NAME).status == 201, what="a node knows", timeout_s=RAISED_S
     )
     (named,) = upgraded.images(second, "?os_name=Debian%2012")
-    changed = upgraded.request("PATCH", f"/vms/{named}", body={"os_name": "Alpine"}, node=third)
-    assert (changed.status, changed.json["os_name"]) == (200, "Alpine")
+
+    def is_changed() -> bool:
+        body = {"os_name": "Alpine"}
+        return upgraded.request("PATCH", f"/vms/{named}", body=body, node=third).status == 200
+
+    wait_until(is_changed, what="another node knows", timeout_s=RAISED_S)
+    assert upgraded.get(f"/vms/{named}", node=third).json["os_name"] == "Alpine"
     assert upgraded.images(second, "?os_name=Debian%2012") == set()
     assert upgraded.get(f"/vms/{named}", node=first).json["os_name"] == "Alpine"
     source = tmp_path / "b.qcow2"

@@ -34,9 +34,8 @@ def move_all(cluster: Cluster, clocks: Clocks, shift_s: int) -> None:
         clocks.move(cluster.pid(member), shift_s)
 
 
-@pytest.mark.parametrize("shift_s", [DAYS_S, -DAYS_S], ids=["ahead", "behind"])
 def test_backup_with_a_wrong_date_replaces_none_and_is_kept(
-    moved: Cluster, clocks: Clocks, old: LabServer, new: LabServer, tmp_path: Path, shift_s: int
+    moved: Cluster, clocks: Clocks, old: LabServer, new: LabServer, tmp_path: Path
 ) -> None:
     operator = Operator(moved, tmp_path / "operator")
     operator.login("old", old)
@@ -51,7 +50,7 @@ def test_backup_with_a_wrong_date_replaces_none_and_is_kept(
         return str(row["file_uuid"])
 
     uuids = [stored(b"1"), stored(b"2")]
-    move_all(moved, clocks, shift_s)
+    move_all(moved, clocks, DAYS_S)
     uuids.append(stored(b"3"))
     move_all(moved, clocks, 0)
     wrong = uuids[-1]

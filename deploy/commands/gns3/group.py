@@ -81,7 +81,7 @@ def login(
         raise InvalidRequest(f"url: {url!r} is no URL of a GNS3 server: http://HOST:3080 is wanted.")
     if compute_password_file is not None and not compute_user:
         raise click.UsageError("--compute-password-file: --compute-user is wanted with it.")
-    server_id = _id_of(server_id)
+    identity = _id_of(server_id)
     password = _password("--password-file", password_file)
     compute_password = ""
     if compute_user:
@@ -107,9 +107,9 @@ def login(
 
     version, count, reads_images = uvloop.run(work())
     before = read_logins().servers.get(server)
-    kept = ServerLogin(url=address.url, user=user, compute_user=compute_user, server_id=server_id)
+    kept = ServerLogin(url=address.url, user=user, compute_user=compute_user, server_id=identity)
     saved = save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
-    if before is not None and before.server_id not in ("", saved.server_id):
+    if before is not None and server_id in ("", "new") and before.server_id not in ("", saved.server_id):
         _warn_of_another(server, before)
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
         click.echo(f"filestore: warning: the password goes to {parts.hostname} in clear text", err=True)
