@@ -71,6 +71,7 @@ def test_project_that_vanished_is_missed_until_it_is_forgotten(
         code, statuses, told = night(keeper, tmp_path)
         assert (code, statuses) == (4, {"kept": "unchanged", "damaged": "gone"})
         assert "damaged: not_found: The GNS3 server has not shown it since" in told
+    assert keeper.backup("kept", "--server", "lab") == {"kept": "unchanged"}  # the other was not asked for
     now, oldest = metrics(tmp_path)
     assert now[damaged_id] == before[damaged_id] == oldest
     assert now[kept_id] > before[kept_id]

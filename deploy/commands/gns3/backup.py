@@ -31,7 +31,7 @@ from deploy.gns3.watch import LASTING, Watch
 from filestore_client import AsyncClient
 from runtime.timestamps import rfc3339
 
-Runs = Callable[[Sequence[LabProject], Sequence[LabProject]], Awaitable[list[BackupResult]]]
+Runs = Callable[[Sequence[LabProject] | None, Sequence[LabProject]], Awaitable[list[BackupResult]]]
 
 metrics_option = click.option(
     "--metrics",
@@ -104,11 +104,11 @@ def backup(
             accept_loss=accept_loss,
         )
         present = await reached.projects()
-        chosen = present if is_all else chosen_projects(present, projects)
+        chosen = None if is_all else chosen_projects(present, projects)
         runs = partial(_run, reached, client, wishes=wishes, metrics=metrics, as_json=as_json)
         results = await runs(chosen, present)
         if on_close:
-            only = None if is_all else frozenset(each.project_id for each in chosen)
+            only = None if chosen is None else frozenset(each.project_id for each in chosen)
             await _watch(reached, runs, every_s=None, only=only)
         return _exit_code(results, leave_running=leave_running)
 
@@ -165,7 +165,9 @@ async def _watch(
     async def back_up(project_ids: frozenset[str] | None) -> None:
         try:
             present = await reached.projects()
-            chosen = [each for each in present if project_ids is None or each.project_id in project_ids]
+            chosen = None
+            if project_ids is not None:
+                chosen = [each for each in present if each.project_id in project_ids]
             results = await runs(chosen, present)
             for each in results:
                 if each.status == "failed" and isinstance(each.errors[0], LASTING):
@@ -182,21 +184,24 @@ async def _watch(
 async def _run(
     reached: Gns3Server,
     client: AsyncClient,
-    chosen: Sequence[LabProject],
+    chosen: Sequence[LabProject] | None,
     present: Sequence[LabProject],
     *,
     wishes: BackupWishes,
     metrics: Path | None,
     as_json: bool,
 ) -> list[BackupResult]:
-    """One run: every project is told when it is through, and all together at the end."""
+    """Back up projects, `chosen` None for all, and report each when it is through.
+
+    Only a run of all reports those that are gone: who names a project asks for that one.
+    """
     with journal.opened(reached.name, client.transport.cluster) as remembered, ProgressBars() as bars:
         remembered.seen(present, at=time.time())
         run = BackupRun(
             reached, client, remembered, wishes, bar=bars.bar, tell=partial(_tell, as_json=as_json)
         )
-        results = await run.run(chosen)
-        if len(chosen) == len(present):  # a run of all
+        results = await run.run(present if chosen is None else chosen)
+        if chosen is None:
             gone = _gone(remembered)
             for each in gone:
                 _tell(each, as_json=as_json)

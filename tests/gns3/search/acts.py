@@ -119,9 +119,7 @@ def restore(stage: Stage) -> str:
     ballast = fill(stage, target, stage.dice.randint(*LEFT_BYTES)) if is_full else None
     before = {each["project_id"] for each in stage.servers[target].projects().values()}
     try:
-        said = stage.command(
-            "restore", lab.project_id, *stage.source(lab.server), "--to", target, strike=strike
-        )
+        said = stage.command("restore", lab.project_id, "--from", lab.server, "--to", target, strike=strike)
     finally:
         if ballast is not None:
             ballast.unlink()

@@ -71,7 +71,6 @@ class Stage:
     dead: list[str] = field(default_factory=list)  # lab servers that were killed
     stopped: list[str] = field(default_factory=list)  # those that hang
     down: list[Member] = field(default_factory=list)
-    has_source: list[bool] = field(default_factory=list)
 
     def command(self, *arguments: str, strike: "Strike | None" = None) -> Said:
         """One command to its end, and what comes over it in the middle. Raises Fault."""
@@ -131,12 +130,6 @@ class Stage:
             text = path.read_text()
             nodes |= {node["name"] for node in json.loads(text)["topology"]["nodes"]} if text else set()
         return State(files, frozenset(nodes))
-
-    def source(self, server: str) -> tuple[str, ...]:
-        """The option that says of which server a backup is, where `restore` has it."""
-        if not self.has_source:
-            self.has_source = ["--from" in self.operator.do("restore", "--help")]
-        return ("--from", server) if self.has_source[0] else ()
 
     def look(self) -> None:
         """Learn which backups the store has."""

@@ -62,7 +62,7 @@ def check_all(stage: Stage) -> None:
             continue
         newest = lab.whole[-1]
         is_newest = newest is lab.chain[-1]
-        named = (lab.project_id, *stage.source(lab.server)) if is_newest else (newest.file_uuid,)
+        named = (lab.project_id, "--from", lab.server) if is_newest else (newest.file_uuid,)
         said = stage.command("restore", *named, "--to", FRESH)
         if said.code not in (0, 10):
             raise Fault(f"(a) {newest.file_uuid} of {lab} cannot be restored: {said.err}")
