@@ -9,6 +9,7 @@ from api.context import API
 from api.pages import query_text
 from api.spec.operation import NOT_STORED, Answer, Operation, Parameter
 from ca.errors import InvalidRequest
+from ca.hostnames import authority_of
 from ca.identity import Role
 from web.app import METRICS, json_response
 
@@ -55,7 +56,7 @@ async def targets(request: web.Request) -> web.Response:
         found += [(each.address, each.api_port) for each in view.coordinators]
     if role != Role.COORDINATOR:
         found += [(each.address, each.api_port) for each in view.nodes if each.peer_port]
-    endpoints = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in found]
+    endpoints = [authority_of(address, port) for address, port in found]
     return json_response([ScrapeTargets(targets=endpoints, labels={})])
 
 

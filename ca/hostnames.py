@@ -30,6 +30,11 @@ def is_literal(address: str) -> bool:
     return True
 
 
+def authority_of(address: str, port: int) -> str:
+    """`HOST:PORT` as URLs and the header Host have it; an IPv6 address gets its brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def is_loopback_name(name: str) -> bool:
     """Whether every machine takes this name for itself (RFC 6761, section 6.3)."""
     return name in _LOOPBACK or name.endswith(".localhost")

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ca.errors import InvalidRequest
+from ca.hostnames import authority_of
 from ca.identity import Identity, Role, check_address, check_cluster_name, check_member_id, check_port
 from ca.jointoken import JoinToken
 
@@ -57,8 +58,7 @@ class SetupToken:
 
     @property
     def _place(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.api_port}"
+        return authority_of(self.address, self.api_port)
 
     @staticmethod
     def parse(text: str) -> "SetupToken":

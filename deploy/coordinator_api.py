@@ -4,9 +4,10 @@ from aiohttp import web
 
 from api.context import API, ApiServices
 from api.routes import METADATA, client_routes
+from ca.hostnames import authority_of
 from coordinator.admin.restore import Bundles
 from coordinator.server import Shell
-from metadata.rpc.view import authority_of, node_url
+from metadata.rpc.view import node_url
 from runtime.audit import AuditLog
 from web.app import new_application
 from web.web_access import WEB

@@ -20,6 +20,7 @@ import msgspec
 
 from api.context import ApiServices
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
+from ca.hostnames import authority_of
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from ca.webcertificate import WebCertificate
@@ -28,7 +29,7 @@ from metadata.rpc.client import MetadataClient
 from metadata.rpc.member_metrics import MemberMetrics
 from metadata.rpc.roster import read_known
 from metadata.rpc.tls_contexts import MemberContexts
-from metadata.rpc.view import View, authority_of, node_url, url_of
+from metadata.rpc.view import View, node_url, url_of
 from node.base.config import NodeConfig, NodeFiles
 from node.base.instance import Start, begin
 from node.base.metrics import NodeMetrics

@@ -19,6 +19,7 @@ from yarl import URL
 from ca.identity import Identity, Role
 from metadata.model.records import VM, NodeRecord, PlacedUpload
 from metadata.rpc.connector import Connector
+from metadata.rpc.websocket import peer_url
 from runtime.bounds import Count, NodeIds, Text
 from runtime.json_files import decode_foreign
 
@@ -190,13 +191,12 @@ class NodeOrders:
     async def _ask(self, node: NodeRecord, method: str, path: str, body: object, timeout_s: float) -> _Answer:
         """An answer that is no refusal. Raises OrderFailed."""
         assert self._session is not None
-        host = f"[{node.address}]" if ":" in node.address else node.address
         try:
             async with (
                 asyncio.timeout(CONNECT_TIMEOUT_S + timeout_s),
                 self._session.request(
                     method,
-                    URL(f"https://{host}:{node.peer_port}{path}", encoded=True),
+                    URL(peer_url(node.address, node.peer_port, path), encoded=True),
                     data=None if body is None else msgspec.json.encode(body),
                     headers=None if body is None else {"Content-Type": "application/json"},
                     ssl=self._context(),

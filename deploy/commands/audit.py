@@ -7,6 +7,7 @@ from typing import Final
 import click
 import msgspec
 
+from ca.hostnames import authority_of
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, line_of
 from deploy.base.lookup import find_file_uuid
@@ -96,9 +97,8 @@ async def _members(client: AsyncClient) -> dict[str, str]:
     authority = await client.call("GET", "/api/v1/cluster/ca", dict[str, object])
     coordinators = msgspec.convert(authority["coordinators"], list[dict[str, object]])
     for each in coordinators:
-        host = str(each["address"])
-        shown = f"[{host}]" if ":" in host else host
-        members[str(each["coordinator_id"])] = f"https://{shown}:{each['api_port']}"
+        place = authority_of(str(each["address"]), int(str(each["api_port"])))
+        members[str(each["coordinator_id"])] = f"https://{place}"
     return members
 
 

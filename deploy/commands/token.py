@@ -11,6 +11,7 @@ import msgspec
 import uvloop
 
 from ca.errors import Unavailable
+from ca.hostnames import authority_of
 from ca.secretfiles import write_secret
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.options import Duration, data_option
@@ -73,11 +74,10 @@ def _revoke_admin(data: Path) -> None:
     files = CoordinatorFiles(data)
     own, before = files.read_config().own, setup.admin_generation(data)
     token = setup.mint_admin_token(data, ttl_seconds=REVOKING_S)
-    host = f"[{own.address}]" if ":" in own.address else own.address
 
     async def work() -> None:
         root_pem = read_text(files.root, "the CA certificate")
-        url = f"https://{host}:{own.api_port}"
+        url = f"https://{authority_of(own.address, own.api_port)}"
         async with AsyncClient(url, root_pem=root_pem, token=token) as client:
             await client.users.revoke(setup.ADMIN_USER_ID)
 

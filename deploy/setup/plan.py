@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ca.errors import InvalidRequest
+from ca.hostnames import authority_of
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from metadata.model.records import CoordinatorRecord
 
@@ -75,8 +76,7 @@ class MachinePlan:
 
 def url_at(address: str, port: int) -> str:
     """The https URL of a client port."""
-    host = f"[{address}]" if ":" in address else address
-    return f"https://{host}:{port}"
+    return f"https://{authority_of(address, port)}"
 
 
 def identity_of(cluster: str, coordinator_id: str) -> Identity:

@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ca.errors import FilestoreError, Unavailable
+from ca.hostnames import authority_of
 from ca.identity import Identity, Role
 from ca.usertoken import Claims, Ticket, Verifier
 from metadata.model.records import ClusterView, CoordinatorRecord, NodeRecord
@@ -263,8 +264,3 @@ def node_url(view: View, node_id: str, *, own_url: str = "") -> str:
 def url_of(address: str, port: int) -> str:
     """`https://HOST:PORT`."""
     return f"https://{authority_of(address, port)}"
-
-
-def authority_of(address: str, port: int) -> str:
-    """`HOST:PORT` as URLs and the header Host have it."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from ca.errors import FilestoreError
+from ca.hostnames import authority_of
 from metadata.rpc import wire
 from metadata.rpc.connector import Connector
 
@@ -157,5 +158,4 @@ async def end(task: "asyncio.Task[Any]") -> None:
 
 def peer_url(address: str, port: int, path: str) -> str:
     """The https URL of a peer port; IPv6 literals get their brackets."""
-    host = f"[{address}]" if ":" in address else address
-    return f"https://{host}:{port}{path}"
+    return f"https://{authority_of(address, port)}{path}"

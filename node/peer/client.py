@@ -19,6 +19,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from ca.errors import FilestoreError
+from ca.hostnames import authority_of
 from metadata.model.records import ClusterView, NodeRecord
 from metadata.protocol.queries import GetView
 from metadata.rpc.client import MetadataClient
@@ -279,8 +280,7 @@ def _move(deadline: asyncio.Timeout, when: float | None) -> None:
 
 
 def _origin(node: NodeRecord) -> str:
-    host = f"[{node.address}]" if ":" in node.address else node.address
-    return f"https://{host}:{node.peer_port}"
+    return f"https://{authority_of(node.address, node.peer_port)}"
 
 
 def _reason(error: Exception) -> str:
