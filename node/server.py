@@ -394,7 +394,6 @@ async def _close(services: NodeServices, custody_context: CustodyContext) -> Non
     await services.concatenations.close()
     await services.pulls.close()
     await services.copies.close()
-    await services.fetches.close()
     await services.prefixes.close()
     await services.small_copies.close()
     await services.peers.close()

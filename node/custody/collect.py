@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Literal
 
-from ca.errors import Conflict, FilestoreError, Unavailable
+from ca.errors import Conflict, FilestoreError
 from metadata.model.replica_records import Dropped, ReplicaToDelete
+from node.base.shared_work import SharedWork
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.reporter import Reporter
 from node.storage.blob_files import DROPS
@@ -37,7 +38,7 @@ class Dropping:
         self._context = context
         self._reporter = reporter
         self._turn = asyncio.Lock()
-        self._retaining: dict[str, asyncio.Task[bool]] = {}
+        self._retaining = SharedWork[str, bool]("retained replicas", at_most=RETAINED_MAX)
 
     async def drop_marked(self, run: Pass) -> None:
         """Delete all that is marked now. Counts dropped, bytes, spared, left (could not be deleted).
@@ -70,29 +71,11 @@ class Dropping:
         Goes on by itself when nobody waits any more: a list is read only when the report before was answered.
         Raises Unavailable when that takes longer than RETAIN_S; FilestoreError, OSError.
         """
-        retaining = self._retaining.get(sha256)
-        if retaining is None:
-            if len(self._retaining) >= RETAINED_MAX:
-                raise Unavailable("Too many replicas are retained already.", retry_after_s=2)
-            retaining = self._retaining[sha256] = asyncio.create_task(self._retain(sha256), name="retain")
-            retaining.add_done_callback(partial(self._end_retaining, sha256))
-        await asyncio.wait({retaining}, timeout=RETAIN_S)
-        if not retaining.done() or retaining.cancelled():
-            raise Unavailable("The coordinators have yet to take the reports of this node.", retry_after_s=2)
-        return retaining.result()
+        return await self._retaining.join(sha256, partial(self._retain, sha256), answer_s=RETAIN_S)
 
     async def close(self) -> None:
         """End what nobody waits for any more."""
-        retaining = list(self._retaining.values())
-        for task in retaining:
-            task.cancel()
-        if retaining:
-            await asyncio.wait(retaining)
-
-    def _end_retaining(self, sha256: str, task: asyncio.Task[bool]) -> None:
-        del self._retaining[sha256]
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            _log.warning("a replica was not retained", extra={"sha256": sha256, "reason": str(failure)})
+        await self._retaining.close()
 
     async def _retain(self, sha256: str) -> bool:
         context = self._context

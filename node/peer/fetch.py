@@ -9,11 +9,10 @@ the sha256 of the whole, before the blob is put into place. What was verified su
 copy here need not come at all; where no node holds the blob whole, damaged copies of others are sources too
 (`node/peer/salvage.py`).
 
-Whoever wants the same blob meanwhile shares the fetch. It ends when nobody waits for it any more.
+Of one blob there is one fetch at a time: `node/peer/pulls.py` sees to that.
 
 Nobody waits for the slowest: a small blob has turns of its own, beside large ones that take hours, and
-sources that do not tell their checksums soon after another are left out. A count of what was read, received
-or hashed tells whoever waits that a fetch, or what is before it in the line, still moves.
+sources that do not tell their checksums soon after another are left out.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ca.errors import ChecksumMismatch, InsufficientStorage, Internal, Unavailable
+from ca.errors import ChecksumMismatch, InsufficientStorage, Internal
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient
@@ -43,9 +42,7 @@ from node.storage.segments import (
 FETCHES_MAX = 2  # at once: with RANGES_AT_ONCE each, half of the disk's threads
 SMALL_BYTES = RANGE_SEGMENTS * SEGMENT_BYTES  # one range: such a fetch takes one thread
 SMALL_MAX = 2  # of those at once, beside FETCHES_MAX larger ones
-WAITING_MAX = 64  # fetches that wait for their turn
 SOURCES_MAX = 16  # that are asked; more would not be faster
-JOINS_MAX = 3  # fetches of others that may fail before a caller is told so
 SUMS_GRACE_S = 1.0  # after the first answer: a source that takes longer is left out of this fetch
 
 _log = logging.getLogger(__name__)
@@ -53,17 +50,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Fetch:
-    """One fetch under way and how many wait for it. `pace` is None once somebody is in a hurry.
-
-    `moved`: called with the bytes that were read, received or hashed for it. `moved_bytes`: how many that
-    were, None while it waits for its turn. `failed`: sources that did not give what they were asked for.
-    """
+    """One fetch under way. `failed`: sources that did not give what they were asked for."""
 
     pace: Pace | None
     moved: Callable[[int], None]
-    task: "asyncio.Task[None] | None" = None
-    callers: int = 0
-    moved_bytes: int | None = None
     failed: set[str] = field(default_factory=set)
 
     async def keep_pace(self, size_bytes: int) -> None:
@@ -95,94 +85,40 @@ class Fetches:
         self._partials = partials
         self._context = FetchContext(peers, disk, metrics)
         self._salvager = Salvager(node_id, blobs, peers, disk, metrics)
-        self._running: dict[FinishedBlob, _Fetch] = {}
         self._turns = asyncio.Semaphore(FETCHES_MAX)
         self._small_turns = asyncio.Semaphore(SMALL_MAX)
-        self._moved_bytes = 0  # of all fetches
 
     async def fetch_blob(
-        self, sha256: str, size_bytes: int, sources: Sequence[str], *, pace: Pace | None = None
+        self,
+        sha256: str,
+        size_bytes: int,
+        sources: Sequence[str],
+        *,
+        pace: Pace | None = None,
+        moved: Callable[[int], None] = lambda _bytes: None,
     ) -> list[str]:
         """A whole replica lies here, verified and durable, when this returns.
 
         Returns the sources that failed on the way.
 
         `sources`: nodes that may have it, the best first; this one is left out. `pace` is awaited for each
-        piece that comes; a fetch that several share has none as soon as one of them has none. Raises
-        SourcesFailed when no source can give it (what has come is kept for the next time), Unavailable for
-        another reason here, InsufficientStorage, Internal.
+        piece that comes. `moved` is called with 0 when its turn has come, then with the bytes that were read,
+        received or hashed. Raises SourcesFailed when no source can give it (what has come is kept for the
+        next time), Unavailable for another reason here, InsufficientStorage, Internal.
         """
         blob = FinishedBlob(sha256, size_bytes)
         others = [node_id for node_id in dict.fromkeys(sources) if node_id != self._node_id][:SOURCES_MAX]
-        for _ in range(JOINS_MAX):
-            joined = self._running.get(blob)
-            if joined is None:
-                break
-            try:
-                return await self._share(joined, pace)
-            except Unavailable as failure:  # of the sources of whoever began it
-                _log.info("a fetch that was joined failed", extra={"sha256": sha256, "reason": str(failure)})
-        return await self._share(self._running.get(blob) or self._begin(blob, others, pace), pace)
-
-    def moved_bytes(self, blob: FinishedBlob) -> int:
-        """A number that stays the same only while the fetch of this blob does not move.
-
-        While it waits for its turn, it stays the same as long as no fetch moves.
-        """
-        fetch = self._running.get(blob)
-        return self._moved_bytes if fetch is None or fetch.moved_bytes is None else fetch.moved_bytes
+        fetch = _Fetch(pace, moved)
+        async with self._small_turns if size_bytes <= SMALL_BYTES else self._turns:
+            moved(0)
+            await self._bring(blob, others, fetch)
+        return sorted(fetch.failed)
 
     async def clean(self) -> None:
         """Remove what fetches left here that nobody has gone on with for a day."""
         removed = await self._context.disk.run(self._partials.clean)
         if removed:
             _log.info("removed partial replicas", extra={"count": removed})
-
-    async def close(self) -> None:
-        """End every fetch; what is verified stays for the next start."""
-        tasks = [fetch.task for fetch in self._running.values() if fetch.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _begin(self, blob: FinishedBlob, sources: Sequence[str], pace: Pace | None) -> _Fetch:
-        if len(self._running) >= FETCHES_MAX + WAITING_MAX:
-            raise Unavailable("Too many blobs are being fetched already.", retry_after_s=2)
-        fetch = self._running[blob] = _Fetch(pace, lambda size_bytes: self._moved(fetch, size_bytes))
-        fetch.task = asyncio.create_task(self._run(blob, sources, fetch), name="fetch")
-        return fetch
-
-    def _moved(self, fetch: _Fetch, size_bytes: int) -> None:
-        self._moved_bytes += size_bytes
-        fetch.moved_bytes = (fetch.moved_bytes or 0) + size_bytes
-
-    async def _share(self, fetch: _Fetch, pace: Pace | None) -> list[str]:
-        """Wait for a fetch with others; the last one who goes away ends it. The sources that failed."""
-        assert fetch.task is not None
-        fetch.pace = fetch.pace and pace
-        fetch.callers += 1
-        try:
-            await asyncio.shield(fetch.task)
-        except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if fetch.task.cancelled() and caller is not None and not caller.cancelling():
-                raise Unavailable("The fetch was ended; this node may be stopping.") from None
-            if fetch.callers == 1:
-                fetch.task.cancel()
-                await asyncio.wait({fetch.task})
-            raise
-        finally:
-            fetch.callers -= 1
-        return sorted(fetch.failed)
-
-    async def _run(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> None:
-        try:
-            async with self._small_turns if blob.size_bytes <= SMALL_BYTES else self._turns:
-                fetch.moved_bytes = 0
-                await self._bring(blob, sources, fetch)
-        finally:
-            del self._running[blob]
 
     async def _bring(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> None:
         """The blob from the first party that can give it."""

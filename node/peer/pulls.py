@@ -7,14 +7,14 @@ All keep to the node's budget of bytes. A sound replica that lies in this node's
 than fetched.
 """
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 
 from ca.errors import Unavailable
+from node.base.shared_work import SharedWork, StillRunning
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import DiskRefused
 from node.diskio.unusable_paths import WORK
@@ -31,8 +31,6 @@ PULLS_MAX: Final = 64
 # Puts a blob back from quarantine, by its name, and tells what it reads; False if nothing sound is there.
 Restore = Callable[[str, Callable[[int], None]], Awaitable[bool]]
 
-_log = logging.getLogger(__name__)
-
 
 class PullState(Struct, frozen=True, kw_only=True):
     """How a pull stands. `is_here`: whole, durable and affirmed.
@@ -46,24 +44,8 @@ class PullState(Struct, frozen=True, kw_only=True):
     failed_sources: list[str] = []
 
 
-class _Pull:
-    """One blob on its way, and until when somebody may come back for it.
-
-    `moved`: bytes that were read from quarantine.
-    """
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[list[str]] | None = None
-        self.until_s = 0.0
-        self.moved = 0
-
-    def count(self, size_bytes: int) -> None:
-        """So many bytes were read."""
-        self.moved += size_bytes
-
-
-class Pulls:
-    """The pulls of one node. `close` ends them."""
+class Pulls(SharedWork[FinishedBlob, list[str]]):
+    """The pulls of one node: each comes to the sources that failed."""
 
     def __init__(
         self,
@@ -73,12 +55,12 @@ class Pulls:
         pace: Pace | None,
         restore: Restore | None = None,
     ) -> None:
+        super().__init__("pulls of replicas", at_most=PULLS_MAX, linger_s=LINGER_S)
         self._fetches = fetches
         self._blobs = blobs
         self._disk = disk
         self._pace = pace
         self._restore = restore
-        self._pulls: dict[FinishedBlob, _Pull] = {}
 
     async def pull(
         self, blob: FinishedBlob, sources: Sequence[str], *, answer_s: float = ANSWER_S
@@ -87,54 +69,15 @@ class Pulls:
 
         Raises SourcesFailed when no source can give it, Unavailable, InsufficientStorage, Internal.
         """
-        pull = self._pulls.get(blob) or self._begin(blob, sources)
-        assert pull.task is not None
-        loop = asyncio.get_running_loop()
-        pull.until_s = max(pull.until_s, loop.time() + answer_s + LINGER_S)
-        done, _ = await asyncio.wait({pull.task}, timeout=answer_s)
-        moved = pull.moved + self._fetches.moved_bytes(blob)
-        if not done:
-            return PullState(is_here=False, moved=moved)
-        if pull.task.cancelled():
-            raise Unavailable("The fetch was ended; this node may be stopping.")
-        failed = pull.task.result()
+        try:
+            failed = await self.join(blob, partial(self._bring, blob, sources), answer_s=answer_s)
+        except StillRunning as state:
+            return PullState(is_here=False, moved=state.moved)
         if not await self._disk.run(self._blobs.affirm, blob.sha256):
             raise Unavailable("The replica is gone again.")
-        return PullState(is_here=True, moved=moved, failed_sources=failed)
+        return PullState(is_here=True, moved=self.moved, failed_sources=failed)
 
-    async def close(self) -> None:
-        """End all of them; what has come is kept."""
-        tasks = [pull.task for pull in self._pulls.values() if pull.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _begin(self, blob: FinishedBlob, sources: Sequence[str]) -> _Pull:
-        if len(self._pulls) >= PULLS_MAX:
-            raise Unavailable("Too many blobs are being pulled already.", retry_after_s=2)
-        pull = self._pulls[blob] = _Pull()
-        pull.task = asyncio.create_task(self._run(blob, sources, pull), name="pull")
-        pull.task.add_done_callback(_see)  # whoever asked may not come back
-        return pull
-
-    async def _run(self, blob: FinishedBlob, sources: Sequence[str], pull: _Pull) -> list[str]:
-        fetch = asyncio.create_task(self._bring(blob, sources, pull))
-        loop = asyncio.get_running_loop()
-        try:
-            while not fetch.done() and (left_s := pull.until_s - loop.time()) > 0:
-                await asyncio.wait({fetch}, timeout=left_s)
-            if not fetch.done():
-                _log.info("a pull was given up", extra={"sha256": blob.sha256})
-                raise Unavailable("Nobody asks for this replica any more.")
-            return await fetch
-        finally:
-            del self._pulls[blob]
-            fetch.cancel()
-            await asyncio.wait({fetch})
-            _ = fetch.cancelled() or fetch.exception()  # seen: what ended the pull is raised
-
-    async def _bring(self, blob: FinishedBlob, sources: Sequence[str], pull: _Pull) -> list[str]:
+    async def _bring(self, blob: FinishedBlob, sources: Sequence[str]) -> list[str]:
         """The sources that failed.
 
         Raises as `Fetches.fetch_blob` does, which looks first whether the blob is in service. That this disk
@@ -144,15 +87,12 @@ class Pulls:
         try:
             if self._restore is not None and not await self._disk.run(self._blobs.has, blob.sha256):
                 with poison.skipping(QUARANTINED, blob.sha256):  # else it comes from elsewhere
-                    await self._restore(blob.sha256, pull.count)
-            failed = await self._fetches.fetch_blob(blob.sha256, blob.size_bytes, sources, pace=self._pace)
+                    await self._restore(blob.sha256, self.count)
+            failed = await self._fetches.fetch_blob(
+                blob.sha256, blob.size_bytes, sources, pace=self._pace, moved=partial(self.count, key=blob)
+            )
         except DiskRefused as error:
             poison.note(WORK, "pull", error)
             raise
         poison.clear(WORK, "pull")
         return failed
-
-
-def _see(task: "asyncio.Task[list[str]]") -> None:
-    if not task.cancelled() and (failure := task.exception()) is not None:
-        _log.warning("a pull failed", extra={"reason": str(failure)})

@@ -46,7 +46,7 @@ async def _order(request: web.Request) -> web.StreamResponse:
     services, file_uuid = request.app[NODE], upload_named(request)
     order = await read_json(request, CopyOrder)
     state = await services.copies.give(file_uuid, order)
-    return json_response(CopyState(state=state, moved=services.copies.moved_bytes))
+    return json_response(CopyState(state=state, moved=services.copies.moved))
 
 
 async def _bytes(request: web.Request) -> web.StreamResponse:

@@ -5,21 +5,18 @@ asks goes on there. So a member that was restarted under a large upload keeps no
 come back, and finds more done each time.
 """
 
-import asyncio
 import hashlib
 import os
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ca.errors import Unavailable
+from node.base.shared_work import SharedWork
 
 READ_BYTES: Final = 1 << 20
 ANSWER_S: Final = 2.0  # less than whoever asks waits for
 RESULT_AGE_MAX_S: Final = 60.0  # an answer that nobody has come back for
 RESULTS_MAX: Final = 256
-
 
 _Name = tuple[str, int]  # of an upload, and up to where
 
@@ -55,52 +52,12 @@ class PrefixHash:
         return self._digest.hexdigest()
 
 
-class PrefixAnswers:
-    """Answers under way, and for RESULT_AGE_MAX_S those that nobody waits for. For one loop."""
+class PrefixAnswers(SharedWork[_Name, str]):
+    """Answers under way, and for RESULT_AGE_MAX_S those that nobody waits for."""
 
     def __init__(self) -> None:
-        self._tasks: OrderedDict[_Name, asyncio.Task[str]] = OrderedDict()
+        super().__init__("hashes of unfinished uploads", at_most=RESULTS_MAX, keep_s=RESULT_AGE_MAX_S)
 
     async def find(self, name: _Name, work: Callable[[], Awaitable[str]]) -> str:
-        """What `work` found, now or for one who asked before.
-
-        Raises what it raised; Unavailable where that takes longer than ANSWER_S, and it goes on.
-        """
-        task = self._tasks.get(name)
-        if task is None:
-            task = self._begin(name, work)
-        done, _ = await asyncio.wait({task}, timeout=ANSWER_S)
-        if not done:
-            raise Unavailable("This node still reads what it has of the upload: ask again.", retry_after_s=1)
-        if self._tasks.get(name) is task:
-            del self._tasks[name]
-        return task.result()
-
-    async def close(self) -> None:
-        """End what is under way."""
-        tasks, self._tasks = list(self._tasks.values()), OrderedDict()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _begin(self, name: _Name, work: Callable[[], Awaitable[str]]) -> asyncio.Task[str]:
-        if len(self._tasks) >= RESULTS_MAX:
-            raise Unavailable("This node reads too many uploads already.", retry_after_s=2)
-
-        async def found() -> str:
-            return await work()
-
-        task = self._tasks[name] = asyncio.create_task(found(), name="hash of an upload's first bytes")
-        task.add_done_callback(lambda task: self._keep(name, task))
-        return task
-
-    def _keep(self, name: _Name, task: asyncio.Task[str]) -> None:
-        """Whoever asked may come back for it; nobody has to."""
-        if not task.cancelled():
-            task.exception()
-        asyncio.get_running_loop().call_later(RESULT_AGE_MAX_S, self._forget, name, task)
-
-    def _forget(self, name: _Name, task: asyncio.Task[str]) -> None:
-        if self._tasks.get(name) is task:
-            del self._tasks[name]
+        """As `join`, within ANSWER_S."""
+        return await self.join(name, work, answer_s=ANSWER_S)

@@ -41,7 +41,9 @@ class NodeServices:
     locks: UploadLocks = field(default_factory=UploadLocks)
     siblings: Siblings = field(default_factory=Siblings)
     prefixes: PrefixAnswers = field(default_factory=PrefixAnswers)
-    concatenations: SharedWork[UploadRecord] = field(default_factory=SharedWork)
+    concatenations: SharedWork[str, UploadRecord] = field(
+        default_factory=lambda: SharedWork("concatenations")
+    )
     small_blobs: GroupCommit = field(init=False)
     small_copies: SmallCopies = field(init=False)
     fetches: Fetches = field(kw_only=True)

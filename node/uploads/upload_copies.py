@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, Literal
 
@@ -19,6 +18,7 @@ from msgspec import Meta, Struct
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from node.base.metrics import NodeMetrics
+from node.base.shared_work import SharedWork, StillRunning
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient, PeerFailed, pieces
 from node.peer.range_fetch import Pace
@@ -52,16 +52,8 @@ class CopyOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: _Sources = []
 
 
-@dataclass(slots=True)
-class _Copy:
-    """One order that is carried out, and until when somebody may come back for it."""
-
-    task: "asyncio.Task[CopyStanding]"
-    until_s: float = 0.0
-
-
-class UploadCopies:
-    """The orders of one process. `close` ends them."""
+class UploadCopies(SharedWork[_Key, CopyStanding]):
+    """The orders of one process."""
 
     def __init__(
         self,
@@ -75,6 +67,7 @@ class UploadCopies:
         pace: Pace,
     ) -> None:
         """`pace` is awaited for each piece that comes."""
+        super().__init__("copies of uploads", at_most=COPIES_MAX, linger_s=LINGER_S, keep_s=LINGER_S)
         self._node_id = node_id
         self._uploads = uploads
         self._locks = locks
@@ -83,8 +76,6 @@ class UploadCopies:
         self._received = metrics.replica_bytes.labels("received")
         self._pace = pace
         self._turns = asyncio.Semaphore(TURNS)
-        self._copies: dict[_Key, _Copy] = {}
-        self.moved_bytes = 0  # that were read, received or hashed for any of them
 
     async def give(self, file_uuid: str, order: CopyOrder, *, answer_s: float = ANSWER_S) -> CopyStanding:
         """How the order stands, after `answer_s` at most.
@@ -94,58 +85,12 @@ class UploadCopies:
         Raises what made it fail: Conflict for an epoch that is over, Unavailable, InsufficientStorage.
         """
         key = (file_uuid, repr(order))
-        loop = asyncio.get_running_loop()
-        if key not in self._copies:
-            if self._locks.is_locked(file_uuid):
-                return "busy"
-            self._begin(key, order, loop.time())
-        copy = self._copies[key]
-        copy.until_s = max(copy.until_s, loop.time() + answer_s + LINGER_S)
-        done, _ = await asyncio.wait({copy.task}, timeout=answer_s)
-        if not done:
-            return "running"
-        self._copies.pop(key, None)
-        if copy.task.cancelled():
-            raise Unavailable("The copy was ended: somebody writes the upload, or this node is stopping.")
-        return copy.task.result()
-
-    async def close(self) -> None:
-        """End all of them; what has come is kept."""
-        tasks = [copy.task for copy in self._copies.values()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        self._forget(float("inf"))
-
-    def _forget(self, at_s: float) -> None:
-        """What has ended and nobody has come back for."""
-        for key, copy in list(self._copies.items()):
-            if copy.task.done() and copy.until_s < at_s:
-                del self._copies[key]
-                _ = copy.task.cancelled() or copy.task.exception()  # seen
-
-    def _begin(self, key: _Key, order: CopyOrder, at_s: float) -> None:
-        self._forget(at_s)
-        if len(self._copies) >= COPIES_MAX:
-            raise Unavailable("Too many uploads are being copied already.", retry_after_s=2)
-        task = asyncio.create_task(self._run(key, order), name="copy of an upload")
-        self._copies[key] = _Copy(task)
-
-    async def _run(self, key: _Key, order: CopyOrder) -> CopyStanding:
-        """Raises Unavailable when nobody has asked for long."""
-        work = asyncio.create_task(self._bring(key[0], order))
-        loop = asyncio.get_running_loop()
+        if key not in self and self._locks.is_locked(file_uuid):
+            return "busy"
         try:
-            while not work.done() and (left_s := self._copies[key].until_s - loop.time()) > 0:
-                await asyncio.wait({work}, timeout=left_s)
-            if not work.done():
-                raise Unavailable("Nobody asks for this copy any more.")
-            return await work
-        finally:
-            work.cancel()
-            await asyncio.wait({work})
-            _ = work.cancelled() or work.exception()  # seen: what ended it is raised
+            return await self.join(key, partial(self._bring, file_uuid, order), answer_s=answer_s)
+        except StillRunning:
+            return "running"
 
     async def _bring(self, file_uuid: str, order: CopyOrder) -> CopyStanding:
         if await self._is_here(file_uuid, order):
@@ -194,7 +139,7 @@ class UploadCopies:
                 await self._pace(len(piece))
                 await self._disk.run(upload.append, piece)
                 self._received.inc(len(piece))
-                self.moved_bytes += len(piece)
+                self.count(len(piece))
         if upload.offset != stop:
             raise PeerFailed(source, "sent too little")
 
@@ -209,7 +154,7 @@ class UploadCopies:
             while (before := hasher.size_bytes) < stop:
                 until = min(stop, before + STEP_BYTES)
                 await self._disk.run_long(self._uploads.hash_prefix, file_uuid, stop, hasher, until)
-                self.moved_bytes += until - before
+                self.count(until - before)
         except NotFound:
             return False
         return hasher.sha256() == order.prefix_sha256
@@ -242,7 +187,7 @@ class UploadCopies:
 
     def _open_step(self, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> UploadFile:
         """A step of opening it. Blocks. Raises HashingUnfinished."""
-        self.moved_bytes += 1
+        self.count(1)
         return _open(self._uploads, file_uuid, order, hash_bytes_max)
 
 

@@ -150,7 +150,6 @@ async def running_node(
     finally:
         await pulls.close()
         await copies.close()
-        await fetches.close()
         await services.prefixes.close()
         await services.small_copies.close()
         await peers.close()

@@ -227,42 +227,6 @@ async def test_range_that_waits_while_the_last_source_is_denounced_finds_no_sour
             await fetch(nodes[0], ["n3"], pace=pace)
 
 
-async def test_two_callers_share_one_fetch(nodes: list[Node]) -> None:
-    nodes[1].store(CONTENT)
-    await asyncio.gather(*(fetch(nodes[0], ["n2"]) for _ in range(5)))
-    assert counted(nodes[0], "received") == len(CONTENT)
-
-
-async def test_caller_whose_sources_are_good_outlives_one_whose_are_not(nodes: list[Node]) -> None:
-    nodes[1].store(CONTENT)
-    bad, good = await asyncio.gather(fetch(nodes[0], ["n3"]), fetch(nodes[0], ["n2"]), return_exceptions=True)
-    assert isinstance(bad, Unavailable)
-    assert good is None
-    assert blob_path(nodes[0]).read_bytes() == CONTENT
-
-
-async def test_fetch_ends_with_the_last_who_wants_it(nodes: list[Node]) -> None:
-    nodes[1].store(CONTENT)
-    asked, go_on = asyncio.Event(), asyncio.Event()
-
-    async def pace(_: int) -> None:
-        asked.set()
-        await go_on.wait()
-
-    first = asyncio.create_task(fetch(nodes[0], ["n2"], pace=pace))
-    await asked.wait()
-    second = asyncio.create_task(fetch(nodes[0], ["n2"], pace=pace))
-    await asyncio.sleep(0)
-    first.cancel()
-    await asyncio.wait({first})
-    assert first.cancelled()
-    second.cancel()
-    await asyncio.wait({second})
-    assert nodes[0].services.fetches._running == {}
-    await fetch(nodes[0], ["n2"])
-    assert blob_path(nodes[0]).read_bytes() == CONTENT
-
-
 async def test_pace_is_awaited_for_every_byte(nodes: list[Node]) -> None:
     nodes[1].store(CONTENT)
     asked: list[int] = []

@@ -55,7 +55,7 @@ async def test_pull_that_nobody_asks_for_any_more_ends(
     gate = Gate()
     slow = slow_pulls(nodes[1], gate)
     assert not (await slow.pull(BLOB, ["n1"], answer_s=0.0)).is_here
-    while slow._pulls:
+    while slow._works:
         await asyncio.sleep(0)
     gate.opened.set()
     assert (await slow.pull(BLOB, ["n1"])).is_here  # begun anew
