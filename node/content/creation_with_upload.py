@@ -11,6 +11,7 @@ is not available all the same, it is the error: whoever is told all bytes asks f
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from metadata.protocol.queries import GetUpload
 from node.content import put, tus
 from node.content.handlers import write
 from node.content.replay import is_repeated
-from node.content.short_put import CutOff, require_expected, small_body
+from node.content.short_put import CutOff, small_body
 from node.content.tus import PatchFields
 from node.content.upload_session import UploadSession
 from node.uploads.completion import complete_upload
@@ -53,7 +54,9 @@ from web.headers.digests import (
     PIECE_FIELD,
     TUS_FIELD,
     Checksum,
+    agreed_sha256,
     piece_checksums,
+    piece_digest,
     require_before_body,
     whole_digest,
 )
@@ -138,7 +141,8 @@ async def _made_at_once(
             content = await small_body(request, services, length_bytes or 0, told.checksums)
         except CutOff as cut_off:
             raise cut_off.error from cut_off
-        sha256 = require_expected(command.expected_sha256, content, told.whole_sha256)
+        found = hashlib.sha256(content).hexdigest()
+        sha256 = agreed_sha256(command.expected_sha256, told.whole_sha256, found=found)
         metadata, kind = services.api.metadata, _kind_of(command)
         try:
             stored = await store_small(
@@ -179,7 +183,7 @@ def _told_of(request: web.Request, creation: Creation) -> _Told:
         raise PayloadTooLarge(f"Content-Length: the upload is declared with {limit_bytes} bytes.")
     is_whole = isinstance(command, CreateFile) and size_bytes is not None and length_bytes == size_bytes
     if isinstance(command, CreateFile) and is_whole:
-        whole_sha256 = put.expected_sha256(headers, command.expected_sha256)
+        whole_sha256 = agreed_sha256(whole_sha256, piece_digest(headers), command.expected_sha256)
         checksums = tuple(each for each in checksums if each.field != PIECE_FIELD)
     require_content(headers, "")
     return _Told(is_whole=is_whole, length_bytes=length_bytes, checksums=checksums, whole_sha256=whole_sha256)

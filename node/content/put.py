@@ -6,11 +6,11 @@ must tell (or be chunked). A piece starts where the upload stands. An empty piec
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from aiohttp import web
 
-from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from ca.errors import Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from metadata.model.records import PARTIAL, ContentRecord, FileRecord, UploadRecord
 from node.content.replay import is_repeated
 from node.content.responses import ContentStored, UploadOffset
@@ -21,7 +21,14 @@ from node.uploads.completion import complete_upload
 from node.uploads.services import NodeServices
 from web.app import json_response
 from web.headers.conditions import field_of
-from web.headers.digests import Checksum, md5_checksums, piece_checksums, piece_digest, whole_digest
+from web.headers.digests import (
+    Checksum,
+    agreed_sha256,
+    md5_checksums,
+    piece_checksums,
+    piece_digest,
+    whole_digest,
+)
 from web.headers.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 
 _MULTIPART = "multipart/"
@@ -122,7 +129,8 @@ async def take_whole(
 
 async def _put_whole(session: UploadSession) -> web.StreamResponse:
     headers = session.request.headers
-    expected = expected_sha256(headers, session.record.expected_sha256)
+    # All of the content is in the request: a digest of what that brings is one of the whole.
+    expected = agreed_sha256(whole_digest(headers), piece_digest(headers), session.record.expected_sha256)
     if session.has_ended:
         return await _replay(session, 0, expected)
     content = await take_whole(
@@ -199,22 +207,6 @@ def _stored(record: UploadRecord | FileRecord) -> ContentStored:
         blob_sha256=record.blob_sha256,
         size_bytes=record.size_bytes,
     )
-
-
-def expected_sha256(headers: Mapping[str, str], declared_sha256: str) -> str:
-    """What a whole content must hash to, by any header or as its creator has declared; "" when nobody said.
-
-    Raises ChecksumMismatch.
-
-    Content-Digest is of the bytes in the request (RFC 9530, section 2): with a whole PUT those are the
-    content.
-    """
-    declared = {
-        digest for digest in (whole_digest(headers), piece_digest(headers), declared_sha256) if digest
-    }
-    if len(declared) > 1:
-        raise ChecksumMismatch("The digests declared for this content contradict each other.")
-    return declared.pop() if declared else ""
 
 
 def _check_whole_length(record: UploadRecord, length_bytes: int | None) -> None:

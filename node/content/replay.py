@@ -9,13 +9,12 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from ca.errors import ChecksumMismatch
 from metadata.model.records import ContentRecord
 from metadata.protocol.queries import GetContent
 from node.content.sources import read_pieces
 from node.content.upload_session import UploadSession
 from web.app import body_chunks
-from web.headers.digests import Checksum
+from web.headers.digests import Checksum, agreed_sha256
 
 
 async def is_repeated(
@@ -31,8 +30,7 @@ async def is_repeated(
     assert size_bytes is not None
     if start > size_bytes or length_bytes not in (None, size_bytes - start):
         return False
-    if whole_sha256 not in ("", session.record.blob_sha256):
-        raise ChecksumMismatch("The content does not have the declared sha-256.")
+    agreed_sha256(whole_sha256, found=session.record.blob_sha256)
     received_bytes = 0
     hashes = [hashlib.sha256(), *(checksum.new() for checksum in checksums)]
     with session.receiving():

@@ -11,24 +11,15 @@ from typing import Final
 
 from aiohttp import web
 
-from ca.errors import (
-    ChecksumMismatch,
-    FilestoreError,
-    Forbidden,
-    Gone,
-    InvalidRequest,
-    NotFound,
-    Unauthorized,
-)
+from ca.errors import FilestoreError, Forbidden, Gone, InvalidRequest, NotFound, Unauthorized
 from metadata.model.records import ContentRecord, UploadRecord
 from node.content.upload_session import UploadSession
 from node.diskio.fs import DiskFull, DiskRefused
-from node.uploads.completion import WrongContent
 from node.uploads.services import NodeServices
 from node.uploads.small_content import SMALL_CONTENT_BYTES, complete_small
 from runtime.time_limits import failing
 from web.app import body_batches, keeps_in_memory
-from web.headers.digests import Checksum
+from web.headers.digests import Checksum, WrongContent, agreed_sha256
 from web.request_body import Batch
 
 # Of these nothing is to be kept, or another node goes on.
@@ -76,7 +67,8 @@ async def put_short(
         content = await small_body(
             session.request, session.services, length_bytes, checksums, session.lock.touch
         )
-    sha256 = require_expected(session.record.expected_sha256, content, expected_sha256)
+    found = hashlib.sha256(content).hexdigest()
+    sha256 = agreed_sha256(session.record.expected_sha256, expected_sha256, found=found)
     if declared_bytes is None:
         await holder.declare(length_bytes)
     try:
@@ -103,20 +95,6 @@ async def again(cut_off: CutOff) -> AsyncGenerator[Batch, None]:
     """The same body once more, for who takes it into a file."""
     yield [cut_off.received]
     raise cut_off.error
-
-
-def require_expected(declared_sha256: str, content: bytes, expected_sha256: str) -> str:
-    """The SHA-256 of the content.
-
-    Raises ChecksumMismatch when it is not what its creator declared, or the request says; "" for nothing.
-    """
-    found = hashlib.sha256(content).hexdigest()
-    expected = {digest for digest in (expected_sha256, declared_sha256) if digest}
-    if len(expected) > 1:
-        raise ChecksumMismatch("The digests declared for this content contradict each other.")
-    if expected - {found}:
-        raise WrongContent(f"The content has sha256 {found}, declared was {expected.pop()}.")
-    return found
 
 
 async def small_body(

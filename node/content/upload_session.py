@@ -28,7 +28,6 @@ from metadata.protocol.queries import GetUpload
 from node.diskio.executor import write_overlapped
 from node.diskio.fs import DiskFailed, DiskFull, DiskRefused
 from node.staging.upload_file import UploadFile
-from node.uploads.completion import WrongContent
 from node.uploads.forwarding import PASSED_ON
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
 from node.uploads.progress import SMALL_BYTES
@@ -38,7 +37,7 @@ from node.uploads.write_locks import UploadLock
 from runtime.logs import LastingTroubles
 from runtime.time_limits import failing, moved
 from web.app import body_batches
-from web.headers.digests import Checksum
+from web.headers.digests import Checksum, WrongContent, agreed_sha256
 from web.request_body import Batch
 
 Check = Callable[[int], None]
@@ -203,8 +202,8 @@ class UploadSession:
         Once the log knows of all bytes whoever asks for the offset completes the upload. Where its creator
         has declared another digest, which the log knows, `complete_upload` raises it.
         """
-        if self.record.expected_sha256 in ("", sha256) and self.file.sha256 != sha256:
-            raise WrongContent(f"The content has sha256 {self.file.sha256}, declared was {sha256}.")
+        if self.record.expected_sha256 in ("", sha256):
+            agreed_sha256(sha256, found=self.file.sha256)
 
     async def require_room(self, size_bytes: int) -> None:
         """Raises InsufficientStorage for a whole content that this disk cannot take."""

@@ -1,4 +1,4 @@
-"""The sha256 of the first bytes of an upload, read from the disk in steps: nobody has to wait for all.
+"""The sha256 of the first bytes of an upload, read in steps: nobody waits for all. Shared by files and links.
 
 Whoever asks waits a bounded time, whatever the size. What was hashed until then is kept, and the next one who
 asks goes on there. So a member that was restarted under a large upload keeps no client waiting: it is told to

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from ca.errors import ChecksumMismatch, FilestoreError, Forbidden, Unauthorized, Unavailable
+from ca.errors import FilestoreError, Forbidden, Unauthorized, Unavailable
 from metadata.archive.manifest import read_manifest
 from metadata.model.records import PROJECT_FILE, ContentRecord, Manifest, UploadRecord
 from metadata.model.replica_records import KnownReplica
@@ -27,15 +27,12 @@ from node.uploads.holder import EMPTY_SHA256, UploadHolder
 from node.uploads.progress import SMALL_BYTES
 from node.uploads.services import NodeServices
 from runtime.time_limits import bounded_s, failing, moved
+from web.headers.digests import WrongContent, agreed_sha256
 
 RETAIN_TIMEOUT_S: Final = 5.0  # see RETAIN_S of node/custody/collect.py
 LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose completion it has refused
 
 _log = logging.getLogger(__name__)
-
-
-class WrongContent(ChecksumMismatch):
-    """All of the content has come, and it is not what was declared: nothing of it is right for certain."""
 
 
 async def complete_upload(holder: UploadHolder, sha256: str = "", *, patch_offset: int = -1) -> ContentRecord:
@@ -100,14 +97,12 @@ async def _complete(holder: UploadHolder, sha256: str, patch_offset: int) -> Con
 
 async def _check_expected(holder: UploadHolder, sha256: str) -> None:
     """Raises ChecksumMismatch; other content than was declared is dropped."""
-    expected = {digest for digest in (sha256, holder.record.expected_sha256) if digest}
-    if len(expected) > 1:
-        raise ChecksumMismatch("The digests declared for this content contradict each other.")
-    found = holder.file.sha256
-    if expected - {found}:
+    try:
+        agreed_sha256(sha256, holder.record.expected_sha256, found=holder.file.sha256)
+    except WrongContent:
         if holder.file.finished is None:
             await holder.rewind(0, EMPTY_SHA256)
-        raise WrongContent(f"The content has sha256 {found}, declared was {expected.pop()}.")
+        raise
 
 
 async def _check_finished(holder: UploadHolder, sha256: str) -> None:

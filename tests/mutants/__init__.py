@@ -13,6 +13,7 @@ from tests.mutants.packs import PACKS
 from tests.mutants.restores import RESTORES
 from tests.mutants.resuming import RESUMING
 from tests.mutants.rights import RIGHTS
+from tests.mutants.shared_work import SHARED_WORK
 from tests.mutants.small_files import SMALL_FILES
 from tests.mutants.storage import STORAGE
 
@@ -28,6 +29,7 @@ MUTANTS = (
     *GRANTS,
     *RESTORES,
     *RESUMING,
+    *SHARED_WORK,
     *SMALL_FILES,
     *EXPORTS,
     *LABS,

@@ -17,7 +17,7 @@ _UPLOADING = "client/filestore_client/transfer/uploading.py"
 _SOURCES_FILE = "client/filestore_client/transfer/sources.py"
 _SESSION = "node/content/upload_session.py"
 _COMPLETION = "node/uploads/completion.py"
-_DECLARED = "in (sha256, holder.record.expected_sha256)"
+_DECLARED = "(sha256, holder.record.expected_sha256, found="
 _COMPARED = "return state.prefix_digest == repr_digest(await source.prefix_sha256(state.offset))"
 _OF_SENT = "            self._hash_of_sent = self._hash.copy()\n"
 
@@ -66,8 +66,8 @@ RESUMING = (
         (
             (
                 _COMPLETION,
-                "for digest in (sha256, holder.record.expected_sha256) if",
-                "for digest in (sha256,) if",
+                _DECLARED,
+                "(sha256, found=",
             ),
         ),
         ("tests/cluster/test_uploads.py::test_content_that_is_not_what_its_creator_declared_is_refused",),
@@ -82,8 +82,8 @@ RESUMING = (
             ),
             (
                 _COMPLETION,
-                "in (sha256, holder.record.expected_sha256)",
-                "in (holder.record.expected_sha256,)",
+                _DECLARED,
+                "(holder.record.expected_sha256, found=",
             ),
         ),
         ("tests/api/test_uploads.py::test_digest_of_the_whole_is_checked_when_the_last_piece_came",),

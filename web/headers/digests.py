@@ -26,6 +26,10 @@ TUS_FIELD = "Upload-Checksum"  # likewise, of a PATCH
 TUS_ALGORITHMS = ("sha256", "sha1", "md5")  # as hashlib names them too
 
 
+class WrongContent(ChecksumMismatch):
+    """All of the content has come, and it is not what was declared: nothing of it is right for certain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checksum:
     """What the bytes of a request must hash to. `field`: the header that says so."""
@@ -42,6 +46,23 @@ class Checksum:
         """Raises ChecksumMismatch unless the bytes that `found` has seen are those."""
         if found.digest() != self.digest:
             raise ChecksumMismatch(f"{self.field}: the bytes have {self.algorithm} {found.hexdigest()}.")
+
+
+def agreed_sha256(*declared: str, found: str | None = None) -> str:
+    """The sha256 (hex) that all have declared for a content, "" when nobody did; each may be "".
+
+    `found`: what the content has, all of which has come; that is returned then.
+
+    Raises ChecksumMismatch for digests that contradict each other, WrongContent when it has another.
+    """
+    agreed = {digest for digest in declared if digest}
+    if len(agreed) > 1:
+        raise ChecksumMismatch("The digests declared for this content contradict each other.")
+    if found is None:
+        return "".join(agreed)
+    if agreed - {found}:
+        raise WrongContent(f"The content has sha256 {found}, declared was {agreed.pop()}.")
+    return found
 
 
 def require_before_body(headers: Mapping[str, str]) -> None:

@@ -105,6 +105,7 @@ async def test_close_ends_it_and_those_who_wait_may_ask_again() -> None:
     assert work.running == 0
     with pytest.raises(Unavailable):
         await asking
+    work.may_end.set()
     with pytest.raises(Unavailable):
         await shared.join("f1", work)
     assert work.begun == 1
