@@ -60,7 +60,7 @@ class SharedWork(Generic[_K, _T]):
         self._linger_s = linger_s
         self._keep_s = keep_s
         self._works: dict[_K, _Work[_T]] = {}
-        self._tasks: set[asyncio.Task[_T]] = set()  # also of what was given up and has yet to end
+        self._tasks: dict[asyncio.Task[_T], _K] = {}  # also of what was given up and has yet to end
         self._is_closed = False
 
     def __contains__(self, key: _K) -> bool:
@@ -75,7 +75,7 @@ class SharedWork(Generic[_K, _T]):
         """
         found = self._works.get(key)
         if found is None or found.is_given_up:
-            found = self._begin(key, work, found)
+            found = self._begin(key, work)
         if found.giving_up is not None:
             found.giving_up.cancel()
         found.waiting += 1
@@ -112,25 +112,25 @@ class SharedWork(Generic[_K, _T]):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _begin(self, key: _K, work: Callable[[], Awaitable[_T]], before: _Work[_T] | None) -> _Work[_T]:
-        """`before`: of the same key, given up: this begins when that has ended."""
+    def _begin(self, key: _K, work: Callable[[], Awaitable[_T]]) -> _Work[_T]:
         if self._is_closed:
             raise Unavailable("This node is stopping.", retry_after_s=1)
-        if before is None and len(self._works) >= self._at_most:
+        if key not in self._works and len(self._works) >= self._at_most:
             raise Unavailable(f"Too many {self._what} are under way already.", retry_after_s=2)
+        given_up = [task for task, earlier in self._tasks.items() if earlier == key]
 
         async def run() -> _T:
-            if before is not None:
-                await asyncio.wait({before.task})
+            if given_up:  # and may take long to end
+                await asyncio.wait(given_up)
             return await work()
 
         begun = self._works[key] = _Work(asyncio.create_task(run(), name=self._what))
-        self._tasks.add(begun.task)
+        self._tasks[begun.task] = key
         begun.task.add_done_callback(partial(self._ended, key, begun))
         return begun
 
     def _ended(self, key: _K, work: _Work[_T], task: asyncio.Task[_T]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         failure = None if task.cancelled() else task.exception()  # seen: nobody may come back for it
         if failure is not None and not work.waiting:
             facts = {"work": str(key), "reason": str(failure)}

@@ -18,8 +18,8 @@ SHARED_WORK = (
     Mutant.of(
         "work is begun anew beside what was given up",
         _WORK,
-        "            if before is not None:\n                await asyncio.wait({before.task})\n",
-        "",
+        "if given_up:",
+        "if False:",
         f"{_TESTS}who_asks_while_it_is_given_up_has_it_begun_anew_after_its_end",
     ),
     Mutant.of(
