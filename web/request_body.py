@@ -45,6 +45,11 @@ class Lender(Protocol):
         """
 
 
+def body_length(request: web.Request) -> int | None:
+    """Return the number of bytes of the body; None for chunked ones."""
+    return None if hdrs.TRANSFER_ENCODING in request.headers else request.content_length or 0
+
+
 async def body_chunks(request: web.Request, pace: BodyPace | None = None) -> AsyncGenerator[bytes, None]:
     """The body in pieces of up to about 1 MiB, whatever has arrived; time between pieces does not count.
 

@@ -17,10 +17,10 @@ from typing import Final
 from ca.errors import ChecksumMismatch, Conflict, FilestoreError, Unavailable
 from metadata.model.records import UploadPart
 from metadata.protocol.queries import GetParts
+from node.content.incoming import IncomingBytes
+from node.content.receiving import receive
 from node.content.upload_session import UploadSession
 from node.peer.client import PeerFailed, pieces
-from node.staging.resumed_hash import STEP_BYTES
-from node.staging.upload_store import UploadStore
 from node.uploads.holder import EMPTY_SHA256
 from runtime.time_limits import PATIENCE_S, moved
 from web.request_body import Batch
@@ -39,7 +39,7 @@ class _Reading:
     used: set[str] = field(default_factory=set)
     found: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
-    def check(self, _received_bytes: int) -> None:
+    def check(self) -> None:
         """Raises ChecksumMismatch when it is not what the log knows of the part."""
         if self.part.prefix_sha256 not in ("", self.found.hexdigest()):
             raise ChecksumMismatch(f"Other bytes came of the part {self.part.file_uuid} than it has.")
@@ -49,7 +49,7 @@ async def gather(session: UploadSession) -> None:
     """Bring the bytes of all parts into the upload, from where it stands; durable on the write quorum.
 
     Raises Conflict when a part has lost bytes, which its owner can send again; Unavailable when no node gives
-    the bytes of one; what `UploadSession.receive` raises.
+    the bytes of one; what `receive` raises.
     """
     record, holder = session.record, session.holder
     assert record.parts, "an upload that is put together from parts"
@@ -81,7 +81,8 @@ async def _take(session: UploadSession, part: UploadPart, start: int) -> None:
         await _hash_own(session, start, session.file.offset, reading)
         coming = _pieces(session, reading, sources, session.file.offset - start)
         try:
-            await session.receive(batches=_batches(session, reading, coming), check=reading.check)
+            batches = _batches(session, reading, coming)
+            await receive(session, IncomingBytes(start=session.file.offset), batches, check=reading.check)
             return
         except ChecksumMismatch:
             facts = {"file_uuid": part.file_uuid, "peers": sorted(reading.used)}
@@ -97,7 +98,7 @@ async def _check_own(session: UploadSession, part: UploadPart, start: int) -> No
     reading = _Reading(part)
     await _hash_own(session, start, session.file.offset, reading)
     try:
-        reading.check(part.offset_bytes)
+        reading.check()
     except ChecksumMismatch as error:
         await session.holder.roll_back(0, EMPTY_SHA256)
         raise Unavailable("Other bytes came of a part than it has: ask again.", retry_after_s=1) from error
@@ -134,7 +135,11 @@ async def _pieces(
     part = reading.part
     for source in sources:
         is_own = source == session.services.node_id
-        coming = _own_pieces(session, part, position) if is_own else _of_peer(session, part, source, position)
+        coming = (
+            _own_pieces(session, part.file_uuid, position, part.offset_bytes)
+            if is_own
+            else _of_peer(session, part, source, position)
+        )
         try:
             async with aclosing(coming):
                 async for piece in coming:
@@ -151,14 +156,16 @@ async def _pieces(
     raise Unavailable(f"No node gives the bytes of the part {part.file_uuid} now.", retry_after_s=2)
 
 
-async def _own_pieces(session: UploadSession, part: UploadPart, start: int) -> AsyncGenerator[bytes, None]:
-    """Raises NotFound when they are not here, Internal, OSError."""
-    disk, stop = session.services.disk, part.offset_bytes
-    with closing(await disk.open(session.services.uploads.open_prefix, part.file_uuid, stop)) as prefix:
+async def _own_pieces(
+    session: UploadSession, file_uuid: str, start: int, stop: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield bytes of an upload on this disk. Raises NotFound if they are not here, Unavailable, OSError."""
+    disk, uploads = session.services.disk, session.services.uploads
+    with closing(await disk.open(uploads.open_prefix, file_uuid, stop)) as prefix:
         while start < stop:
             piece = await disk.run(os.pread, prefix.fileno(), min(READ_BYTES, stop - start), start)
             if not piece:
-                return
+                raise Unavailable("The upload went back.")
             start += len(piece)
             yield piece
 
@@ -183,22 +190,12 @@ async def _of_peer(
 
 
 async def _hash_own(session: UploadSession, start: int, stop: int, reading: _Reading) -> None:
-    """What an earlier request has brought of the part, from `start` to `stop` of the content."""
-    services = session.services
-    while start < stop:
-        until = min(stop, start + STEP_BYTES)
-        args = (services.uploads, session.record.file_uuid, start, until, reading)
-        await services.disk.run_long(_hash_span, *args)
-        moved()
-        start = until
+    """Hash what an earlier request brought of the part, from `start` to `stop` of the content.
 
-
-def _hash_span(uploads: UploadStore, file_uuid: str, start: int, stop: int, reading: _Reading) -> None:
-    """Blocks. Raises NotFound when they are not here, Unavailable when the disk does not give them."""
-    with closing(uploads.open_prefix(file_uuid, stop)) as prefix:
-        while start < stop:
-            piece = os.pread(prefix.fileno(), min(READ_BYTES, stop - start), start)
-            if not piece:
-                raise Unavailable("The upload went back.")
-            reading.found.update(piece)
-            start += len(piece)
+    Raises as `_own_pieces`.
+    """
+    if start < stop:
+        async with aclosing(_own_pieces(session, session.record.file_uuid, start, stop)) as own:
+            async for piece in own:
+                await session.services.disk.run(reading.found.update, piece)
+                moved()

@@ -15,8 +15,8 @@ from metadata.model.records import Caller, UploadRecord
 from node.content import handlers, tus
 from node.content.concatenation import gather
 from node.content.handlers import Unreachable, begin, elsewhere, hung, passed_on
+from node.content.receiving import complete, ended
 from node.content.upload_session import HandedOver, upload_session
-from node.uploads.completion import complete_upload
 from node.uploads.forwarding import node_holding, pass_on
 from node.uploads.services import NODE, NodeServices
 from node.uploads.takeover import take_over
@@ -81,7 +81,8 @@ async def _concatenated(
         request, services, caller, record, seen_releases=-1, connection=(lambda: True, disconnect)
     )
     async with session_of as session:
-        if not session.has_ended:
-            await gather(session)
-            await complete_upload(session.holder)
-        return tus.ended(session.record)
+        if session.has_ended:
+            return ended(session.record)
+        await session.begin()
+        await gather(session)
+        return await complete(session)

@@ -34,7 +34,6 @@ PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"
 _Act = Callable[[UploadSession], Awaitable[web.StreamResponse]]
 _ActAlone = Callable[[web.Request, NodeServices, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
-_NeedsFile = Callable[[web.Request, NodeServices, UploadRecord], bool]
 Begun = tuple[int, Caller, UploadRecord]  # `UploadLocks.releases` before the record was read comes first
 PassOn = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
 
@@ -105,7 +104,7 @@ async def put_content(request: web.Request) -> web.StreamResponse:
     that its own success has made false. A form around the content (`multipart/*`,
     `application/x-www-form-urlencoded`) is refused. Needs write on the file.
     """
-    return await write(request, put.put, put.require_content, needs_file=put.needs_file)
+    return await write(request, put.put, put.require_content)
 
 
 async def tus_head(request: web.Request) -> web.StreamResponse:
@@ -133,7 +132,7 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
     request is kept whose bytes do not match its checksum. A final upload takes none. Needs write on the file.
     """
     with versioned():
-        return await write(request, tus.patch, tus.require_takes_bytes, needs_file=tus.needs_file)
+        return await write(request, tus.patch, tus.require_takes_bytes)
 
 
 async def tus_delete(request: web.Request) -> web.StreamResponse:
@@ -141,7 +140,7 @@ async def tus_delete(request: web.Request) -> web.StreamResponse:
     when they are back. Needs write on the file.
     """
     with versioned():
-        return await write(request, tus.delete, needs_file=lambda *_: False, unreachable=tus.terminate)
+        return await write(request, tus.delete, unreachable=tus.terminate)
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
@@ -163,7 +162,6 @@ async def write(
     act: _Act,
     require: _Require = lambda _request, _record: None,
     *,
-    needs_file: _NeedsFile = lambda *_: True,
     unreachable: _ActAlone | None = None,
     onward: PassOn = pass_on,
     begun: Begun | None = None,
@@ -172,8 +170,7 @@ async def write(
 
     `require` looks at the request on the node that the client sent it to, before anything else. Where the
     holder cannot be reached, or its disk takes no more, another node takes the upload over; `unreachable`
-    answers here in place of that. `needs_file`: whether `act` needs the file from the beginning. `begun`: the
-    upload, if it is known already.
+    answers here in place of that. `begun`: the upload, if it is known already.
     """
     services, seen_releases = request.app[NODE], request.app[NODE].locks.releases
     seen_releases, caller, record = begun or (seen_releases, *(await begin(request))[1:])
@@ -195,9 +192,7 @@ async def write(
             return await unreachable(request, services, caller, record)
         return await hung(request, services, caller, record, onward)
     try:
-        opens = needs_file(request, services, record)
-        using = upload_session(request, services, caller, record, seen_releases=seen_releases, opens=opens)
-        async with using as session:
+        async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
             _require_tags(request, session.record)  # another request may have ended the upload meanwhile
             return await act(session)
     except HandedOver as error:
@@ -261,6 +256,8 @@ async def _settled(
         return record
     with suppress(UploadLocked, RateLimited):  # whoever writes it now finds out as well
         async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
+            if not session.has_ended:
+                await session.begin()
             record = session.record
     return record
 

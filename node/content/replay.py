@@ -1,38 +1,38 @@
-"""A request that is repeated after the file became available. Shared by PUT, tus and creation.
+"""A request that is repeated after the file became available. Apart from writing: it only compares.
 
-A client that lost the answer repeats its last step, and is told the same. With other bytes it is refused,
-since content never changes. A PATCH has to be the one that completed the upload: `node/content/tus.py` knows
-where that began.
+A client that lost the answer repeats its last step, and gets the same answer. A request with other bytes is
+rejected, since content never changes; and so is a PATCH that begins elsewhere than the one that completed it.
 """
 
 import hashlib
-from collections.abc import Sequence
 from contextlib import aclosing
+
+from msgspec import UNSET
 
 from metadata.model.records import ContentRecord
 from metadata.protocol.queries import GetContent
+from node.content.incoming import IncomingBytes
 from node.content.sources import read_pieces
 from node.content.upload_session import UploadSession
 from web.app import body_chunks
-from web.headers.digests import Checksum, agreed_sha256
+from web.headers.digests import agreed_sha256
 
 
-async def is_repeated(
-    session: UploadSession, start: int, checksums: Sequence[Checksum], *, whole_sha256: str
-) -> bool:
-    """Whether the body is what the content has from `start` to its end.
+async def is_repeated(session: UploadSession, incoming: IncomingBytes) -> bool:
+    """Whether the body is what the content has from its start to the end of the content.
 
-    Takes the body in, unless its length alone says no. Raises ChecksumMismatch, for the whole too unless
-    `whole_sha256` is ""; Unavailable when no replica can be read to compare with.
+    Reads the body, unless its length alone says no. Raises ChecksumMismatch; Unavailable if no replica can be
+    read to compare with.
     """
-    size_bytes = session.record.size_bytes
-    length_bytes = session.request.content_length
-    assert size_bytes is not None
-    if start > size_bytes or length_bytes not in (None, size_bytes - start):
+    size_bytes, completed_from = session.record.size_bytes, session.record.patch_offset
+    assert size_bytes is not None, "content that is available has a size"
+    start = size_bytes if incoming.start is None else incoming.start
+    is_other_patch = incoming.patch_offset >= 0 and completed_from not in (UNSET, start)
+    if is_other_patch or start > size_bytes or incoming.length_bytes not in (None, size_bytes - start):
         return False
-    agreed_sha256(whole_sha256, found=session.record.blob_sha256)
+    agreed_sha256(incoming.whole_sha256, found=session.record.blob_sha256)
     received_bytes = 0
-    hashes = [hashlib.sha256(), *(checksum.new() for checksum in checksums)]
+    hashes = [hashlib.sha256(), *(checksum.new() for checksum in incoming.checksums)]
     with session.receiving():
         async for chunk in body_chunks(session.request):
             session.lock.touch()
@@ -41,7 +41,7 @@ async def is_repeated(
                 return False
             for found in hashes:
                 await session.services.disk.run(found.update, chunk)
-    for checksum, found in zip(checksums, hashes[1:], strict=True):
+    for checksum, found in zip(incoming.checksums, hashes[1:], strict=True):
         checksum.require(found)
     return start + received_bytes == size_bytes and hashes[0].hexdigest() == await _stored_sha256(
         session, start

@@ -117,7 +117,7 @@ _PROGRESS: Final = _VERSION | {
     "Upload-Offset": "Where the upload stands now.",
     "Upload-Expires": "When it is given up unless bytes come; absent when it has ended.",
 }
-_WRITING: Final[tuple[type[FilestoreError], ...]] = (
+_RECEIVING: Final[tuple[type[FilestoreError], ...]] = (
     Conflict,
     OffsetMismatch,
     Gone,
@@ -182,7 +182,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             200: Answer(description="The content is complete, the file available.", body=ContentStored),
             202: Answer(description="This piece is durable; more must come.", body=UploadOffset),
         },
-        errors=(*_WRITING, PreconditionFailed),
+        errors=(*_RECEIVING, PreconditionFailed),
         is_body_required=False,
         is_json=False,
         changes=True,
@@ -249,7 +249,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             *_OF_PIECE,
         ),
         answers={204: Answer(description="The bytes are durable.", headers=_PROGRESS)},
-        errors=(*_WRITING, PreconditionFailed),
+        errors=(*_RECEIVING, PreconditionFailed),
         is_body_required=False,
         is_json=False,
         changes=True,
@@ -281,7 +281,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             *_OF_PIECE,
         ),
         answers={204: Answer(description="As PATCH or DELETE would have answered.", headers=_PROGRESS)},
-        errors=(*_WRITING, PreconditionFailed, MethodNotAllowed),
+        errors=(*_RECEIVING, PreconditionFailed, MethodNotAllowed),
         is_body_required=False,
         is_json=False,
         changes=True,

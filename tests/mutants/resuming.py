@@ -15,7 +15,14 @@ _NEVER_BACK = f"{_PROGRESS}never_goes_back_nor_changes_what_was_recorded"
 _TUS = "node/content/tus.py"
 _UPLOADING = "client/filestore_client/transfer/uploading.py"
 _SOURCES_FILE = "client/filestore_client/transfer/sources.py"
-_SESSION = "node/content/upload_session.py"
+_RECEIVING = "node/content/receiving.py"
+_INCOMING = "node/content/incoming.py"
+_CONTENT_TESTS = "tests/unit/node/content"
+_INCOMING_TESTS = f"{_CONTENT_TESTS}/test_incoming.py::test_"
+_BROKEN_OFF = (
+    f"{_CONTENT_TESTS}/test_short_put.py"
+    "::test_first_bytes_of_a_body_that_breaks_off_are_kept_unless_it_has_a_checksum"
+)
 _COMPLETION = "node/uploads/completion.py"
 _DECLARED = "(sha256, holder.record.expected_sha256, found="
 _COMPARED = "return state.prefix_digest == repr_digest(await source.prefix_sha256(state.offset))"
@@ -76,8 +83,8 @@ RESUMING = (
         "digest that came with the last bytes is not compared",
         (
             (
-                "node/content/upload_session.py",
-                "if whole_sha256 and (is_whole or holder.is_complete)",
+                _RECEIVING,
+                "if declared_sha256 and is_all",
                 "if False",
             ),
             (
@@ -87,5 +94,30 @@ RESUMING = (
             ),
         ),
         ("tests/api/test_uploads.py::test_digest_of_the_whole_is_checked_when_the_last_piece_came",),
+    ),
+    Mutant(
+        "first bytes of short content that breaks off are dropped",
+        ((_RECEIVING, "if received and not incoming.checksums:", "if False:"),),
+        (f"{_BROKEN_OFF}[headers0-2500]",),
+    ),
+    Mutant(
+        "bytes of short content are kept whose checksum was not compared",
+        ((_RECEIVING, "if received and not incoming.checksums:", "if received:"),),
+        (f"{_BROKEN_OFF}[headers1-0]",),
+    ),
+    Mutant(
+        "partial upload takes the short way, and becomes a file",
+        ((_INCOMING, " or record.kind == PARTIAL:", ":"),),
+        (f"{_INCOMING_TESTS}bytes_are_all_of_the_content",),
+    ),
+    Mutant(
+        "bytes beyond the declared size are taken",
+        ((_INCOMING, "if self.stop > limit_bytes", "if (self.start or 0) > limit_bytes"),),
+        (f"{_INCOMING_TESTS}bytes_beyond_the_size_are_rejected",),
+    ),
+    Mutant(
+        "another PATCH than the one that completed the upload is answered as that",
+        (("node/content/replay.py", "completed_from not in (UNSET, start)", "False"),),
+        ("tests/api/test_uploads.py::test_last_step_may_be_repeated_and_answers_the_same",),
     ),
 )

@@ -1,6 +1,7 @@
 """Small content by PUT, through the handlers of a node: what is kept in memory for it is bounded."""
 
 import asyncio
+import base64
 import hashlib
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -22,6 +23,7 @@ from tests.unit.logged_nodes import NAMES, LoggedNodes, logged_nodes
 from web.app import serve
 
 SIZE_BYTES = 5000
+MD5 = base64.b64encode(bytes(16)).decode()
 Answer = tuple[int, str, int]  # status, code of an error, bytes that the log knows of
 
 
@@ -125,3 +127,26 @@ async def test_contents_that_come_slowly_are_as_many_as_a_principal_has_places(
     assert await asyncio.gather(*slow) == [OF_A_FILE] * 3
     assert await client.put(3) == OF_A_FILE
     assert [client.holders(number) for number in range(4)] == [list(NAMES)] * 4
+
+
+@pytest.mark.parametrize(("headers", "kept_bytes"), [({}, SIZE_BYTES // 2), ({"Content-MD5": MD5}, 0)])
+async def test_first_bytes_of_a_body_that_breaks_off_are_kept_unless_it_has_a_checksum(
+    client: Client, headers: dict[str, str], kept_bytes: int
+) -> None:
+    client.begin(1)
+    sent, locks = asyncio.Event(), client.group.nodes[0].services.locks
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        yield content_of(1)[: SIZE_BYTES // 2]
+        sent.set()
+        await asyncio.Event().wait()
+
+    path, length = f"/api/v1/files/{uuid_of(1)}/content", {"Content-Length": str(SIZE_BYTES)}
+    sending = asyncio.create_task(client.session.put(path, data=body(), headers=length | headers))
+    await sent.wait()
+    while not len(locks):
+        await asyncio.sleep(0.01)
+    sending.cancel()
+    while len(locks):
+        await asyncio.sleep(0.01)
+    assert client.group.upload(uuid_of(1)).offset_bytes == kept_bytes

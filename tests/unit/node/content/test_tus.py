@@ -18,6 +18,7 @@ from ca.errors import (
 )
 from metadata.model.records import UploadRecord
 from node.content import tus
+from node.content.incoming import IncomingBytes
 from web.headers.digests import (
     TUS_ALGORITHMS,
     piece_checksums,
@@ -54,11 +55,12 @@ def record(size_bytes: int | None) -> UploadRecord:
 
 
 def test_patch_with_good_headers_is_read() -> None:
-    assert tus.parse_patch(GOOD) == tus.PatchFields(offset=7, length_bytes=None)
+    assert tus.parse_patch(GOOD, 2) == IncomingBytes(start=7, length_bytes=2, patch_offset=7)
 
 
 def test_patch_may_declare_the_length() -> None:
-    assert tus.parse_patch(GOOD | {"Upload-Length": "9"}) == tus.PatchFields(offset=7, length_bytes=9)
+    declared = tus.parse_patch(GOOD | {"Upload-Length": "9"})
+    assert declared == IncomingBytes(start=7, size_bytes=9, patch_offset=7)
 
 
 @pytest.mark.parametrize("version", [None, "", "0.2.2", "1.0", "1.0.0, 1.0.1"])
@@ -146,7 +148,8 @@ def test_patch_headers_never_raise_anything_else(headers: dict[str, str]) -> Non
         fields = tus.parse_patch(GOOD | headers)
     except FilestoreError:
         return
-    assert 0 <= fields.offset <= SIZE_BYTES_MAX
+    assert fields.start is not None
+    assert 0 <= fields.start <= SIZE_BYTES_MAX
 
 
 def test_head_tells_offset_length_and_expiry() -> None:
