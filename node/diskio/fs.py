@@ -133,3 +133,12 @@ def storage_error(error: OSError) -> FilestoreError:
     message = f"The disk refused: {os.strerror(error.errno or errno.EIO)}."
     refused = DiskFailed(message) if error.errno in FAILURES else DiskRefused(message)
     return out_of_descriptors(error) or refused
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """What the disk refuses in here is told as `storage_error` has it."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error) from error

@@ -10,15 +10,16 @@ whole is told of every byte that is missing, and gets no other.
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ca.errors import Internal
 from node.base.metrics import NodeMetrics
-from node.base.spans import Span
+from node.base.spans import Coverage
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient, PeerFailed, pieces
+from node.peer.range_fetch import Pace, split
 from node.storage.blobs import BlobStore
 from node.storage.partial_blob import Partial
 from node.storage.quarantine import Quarantine
@@ -39,11 +40,9 @@ ANSWER_TIMEOUT_S: Final = 5.0  # for a peer to read one segment, and without pro
 SEGMENT_S_MAX: Final = 20.0  # for all of it: 210 kB/s
 STRIKES_MAX: Final = 2  # in a row, before a source is asked no more
 PATH: Final = "/copies"  # at the peer port, see node/peerapi/copies.py
-BATCH_SEGMENTS: int = 4  # written before they are made durable together: 16 MiB
 SUMS_TIMEOUT_S: Final = 5.0  # for a source to open two files, and without progress after that
 SUMS_S_MAX: Final = 30.0  # for all of its checksums: 2 MiB for a blob of 1 TiB
 
-Pace = Callable[[int], Awaitable[None]]  # returns when so many bytes are paid for
 Party = tuple[SegmentSums, list[str]]
 
 _log = logging.getLogger(__name__)
@@ -207,30 +206,17 @@ async def fill(disk: DiskWorkers, partial: Partial, copies: Copies, pace: Pace) 
 
     Raises InsufficientStorage, Internal.
     """
-    for span in partial.missing():
-        async for first, stop in _written(disk, partial, copies, pace, span):
-            await disk.run(partial.keep, first, stop)
-
-
-async def _written(
-    disk: DiskWorkers, partial: Partial, copies: Copies, pace: Pace, span: Span
-) -> AsyncIterator[Span]:
-    """Spans of segments that were written, one after the other, to be kept."""
-    first = index = span[0]
-    while index < span[1]:
-        content = await copies.segment(index)
-        if content is not None:
-            await pace(len(content))
-            writer = await disk.run(partial.writer, index, index + 1)
-            await disk.run(writer.write, content)
-        if first < index and (content is None or index - first >= BATCH_SEGMENTS):
-            yield first, index
-            first = index
-        index += 1
-        if content is None:
-            first = index
-    if first < index:
-        yield first, index
+    for first, stop in split(partial.missing()):
+        written = Coverage()  # of segments
+        for index in range(first, stop):
+            content = await copies.segment(index)
+            if content is not None:
+                await pace(len(content))
+                writer = await disk.run(partial.writer, index, index + 1)
+                await disk.run(writer.write, content)
+                written.add(index, index + 1)
+        for span in written.spans:
+            await disk.run(partial.keep, *span)
 
 
 def parties_of(answers: Iterable[tuple[str, SegmentSums | None]]) -> list[Party]:

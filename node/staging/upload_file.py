@@ -3,23 +3,31 @@
 The files, and the order of writes that makes an offset true: see `node/staging/upload_store.py`. Blocking.
 """
 
-import errno
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-from ca.errors import ChecksumMismatch, Conflict, OffsetMismatch, PayloadTooLarge, Unavailable
+from ca.errors import (
+    ChecksumMismatch,
+    Conflict,
+    FilestoreError,
+    OffsetMismatch,
+    PayloadTooLarge,
+    Unavailable,
+)
 from node.diskio.durable import Octets, OffsetRecord, write_all
-from node.diskio.fs import DiskFailed, storage_error
+from node.diskio.fs import storage_errors
 from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads, HeadStart
 from node.staging.prefixes import PrefixHash
 from node.staging.resumed_hash import HashingUnfinished
 from node.storage.blobs import BlobStore
+from node.storage.content_file import ContentFile, open_or_create
 from node.storage.segments import (
     SEGMENT_BYTES,
     Checkpoint,
@@ -36,28 +44,14 @@ UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; 
 BESIDE_BYTES = 1 << 20  # so many new bytes are worth a second thread
 PREALLOCATED_BYTES = 64 << 20  # room that is reserved at once, so that a large file lies in few pieces
 
-OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _log = logging.getLogger(__name__)
 
 
-def open_or_create(name: str, *, parent: int) -> int:
-    """A small file of an upload, for reading and writing. Raises OSError."""
-    try:
-        return os.open(name, OPEN_FLAGS, dir_fd=parent)
-    except FileNotFoundError:
-        return os.open(name, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
-
-
-class Unreadable(DiskFailed):
-    """The disk does not give the bytes of an upload back."""
-
-
-class UploadFile:
+class UploadFile(ContentFile):
     """The bytes of one upload on this disk, for one caller until `close`. Not for two threads at once.
 
-    A failed sync is never tried again: the kernel may have dropped the pages and would call the second try a
-    success. The upload is then `broken`: everything raises Internal until it is closed and opened again,
-    which goes back to the last durable offset, syncs that anew, and reads it back from the disk.
+    Once it is `broken`, everything raises Internal until it is closed and opened again, which goes back to
+    the last durable offset, syncs that anew, and reads it back from the disk.
 
     Beyond SYNC_BYTES or SYNC_S a sync runs behind while more bytes come; everything that looks back waits for
     it first.
@@ -74,23 +68,25 @@ class UploadFile:
         clock_s: Callable[[], float] = time.monotonic,
         directory: int,
         data: int,
-        is_named: bool,
+        is_new: bool,
         record: OffsetRecord,
         finished: FinishedBlob | None,
         with_md5: bool,
         epoch: int = 0,
     ) -> None:
-        """Made by `UploadStore.open` only, which calls `recover` too. `data` is -1 once it is `finished`."""
+        """Made by `UploadStore.open` only, which calls `recover` too. `data` is -1 once it is `finished`.
+
+        `is_new`: no name of it is durable.
+        """
+        unsynced = (directory, blobs.uploads_directory) if is_new else ()
+        super().__init__(blobs, data, name="data", directory=directory, unsynced=unsynced)
         self.file_uuid = file_uuid
         self.size_bytes: int | None = None
-        self.broken = False
         self.finished = finished
         self.with_md5 = with_md5
         self.epoch = epoch  # of the log, in which these bytes came
-        self._blobs, self._disk = blobs, blobs.disk
         self._give_back = give_back
-        self._directory, self._data, self._record = directory, data, record
-        self._is_named = is_named  # whether a power cut leaves the files under their names
+        self._record = record
         self._hasher = SegmentHasher(with_md5=with_md5)
         self._md5_finished = ""
         self._withheld: Checkpoint | None = None
@@ -98,7 +94,7 @@ class UploadFile:
         self._unsynced_bytes = 0
         self._unsynced_since_s = 0.0
         self._clock_s = clock_s
-        self._threads, self._behind = threads, threads.behind()
+        self._behind = threads.behind()
         self._parallel = parallel
         self._behind_target = self._durable
         self._head_start = HeadStart(self._disk, data)
@@ -129,10 +125,7 @@ class UploadFile:
 
     def require_room(self, size_bytes: int) -> None:
         """Raises InsufficientStorage when the disk has no room for a content of this size, from its start."""
-        try:
-            self._require_room(self.offset, size_bytes - self.offset)
-        except OSError as error:
-            raise storage_error(error) from error
+        self._blobs.require_room(size_bytes - max(self.offset, self._allocated_bytes or 0))
 
     def append(self, *buffers: Octets) -> int:
         """Takes the next bytes, all or none; returns the new offset.
@@ -147,12 +140,13 @@ class UploadFile:
             raise PayloadTooLarge(f"The upload was declared with {self.size_bytes} bytes.")
         self._preallocate(offset + size_bytes)
         try:
-            self._require_room(offset, size_bytes)
-            self._take(buffers, offset, size_bytes)
-        except OSError as error:
+            self.require_room(offset + size_bytes)
+            with storage_errors():
+                self._take(buffers, offset, size_bytes)
+        except FilestoreError:
             self._end_behind()
             self._go_back(self._durable)
-            raise storage_error(error) from error
+            raise
         if not self._unsynced_bytes:
             self._unsynced_since_s = self._clock_s()
         self._unsynced_bytes += size_bytes
@@ -169,13 +163,8 @@ class UploadFile:
             return self.durable_offset
         self._end_behind()
         target = self._withheld or self._hasher.checkpoint()
-        try:
-            if self._unsynced_bytes:
-                self._disk.fdatasync(self._data)
-            self._record_durable(target.size_bytes)
-        except OSError as error:
-            self.broken = True
-            raise storage_error(error) from error
+        with self._breaking():
+            self._make_durable(self._recording(target), is_synced=not self._unsynced_bytes)
         self._unsynced_bytes = 0
         self._durable = target
         return target.size_bytes
@@ -191,7 +180,7 @@ class UploadFile:
         self._end_behind()
         if self._unsynced_bytes:
             self._behind_target = self._withheld or self._hasher.checkpoint()
-            self._behind.begin(partial(self._make_durable, self._behind_target.size_bytes))
+            self._behind.begin(partial(self._make_durable, self._recording(self._behind_target)))
             self._head_start.asked(self.offset)
             self._unsynced_bytes = 0  # none that this sync was not begun for
 
@@ -227,12 +216,9 @@ class UploadFile:
         self._end_behind()
         known = (self._withheld, self._durable, SegmentHasher(with_md5=self.with_md5).checkpoint())
         nearest = max((c for c in known if c and c.size_bytes <= offset), key=lambda c: c.size_bytes)
-        try:
+        with self._breaking():
             if offset < self._record.offset:
                 self._record.write(offset)
-        except OSError as error:
-            self.broken = True
-            raise storage_error(error) from error
         self._go_back(nearest, offset)
         if offset < self._durable.size_bytes:
             self._durable = self._hasher.checkpoint()
@@ -241,15 +227,11 @@ class UploadFile:
         """Notes durably that the bytes are those of this epoch. Raises InsufficientStorage or Internal."""
         if epoch == self.epoch:
             return
-        try:
-            record = OffsetRecord(open_or_create(EPOCH_FILE, parent=self._directory), self._disk)
-            try:
+        with storage_errors():
+            opened = open_or_create(EPOCH_FILE, parent=self._directory)
+            with closing(OffsetRecord(opened, self._disk)) as record:
                 record.write(epoch)
-            finally:
-                record.close()
             self._disk.fsync(self._directory)
-        except OSError as error:
-            raise storage_error(error) from error
         self.epoch = epoch
 
     def duplicate(self) -> int:
@@ -279,16 +261,13 @@ class UploadFile:
                 self.rollback_to(0)
             raise ChecksumMismatch(f"The content has sha256 {found.sha256}, declared was {expected_sha256}.")
         assert self._withheld is None
-        try:
-            self._settle(found)
-        except FileNotFoundError as error:
-            self.broken = True
-            raise Unavailable(
-                "This node has lost the file of the upload: ask again.", retry_after_s=1
-            ) from error
-        except OSError as error:
-            self.broken = True
-            raise storage_error(error) from error
+        with self._breaking():
+            try:
+                self._settle(found)
+            except FileNotFoundError as error:
+                self.broken = True
+                details = "This node has lost the file of the upload: ask again."
+                raise Unavailable(details, retry_after_s=1) from error
         return found
 
     def give_way(self, prefix: bytes) -> None:
@@ -299,17 +278,15 @@ class UploadFile:
         """
         assert self.finished is not None
         self.broken = True  # the files tell from now on, whatever becomes of this
-        try:
+        with storage_errors():
             self._allocated_bytes = 0  # what was reserved is the finished content's
             if prefix:
-                self._require_room(0, len(prefix))
+                self._blobs.require_room(len(prefix))
             name = self._blobs.write_incoming(prefix, is_final=False)
             self._record.write(len(prefix))
             os.rename(name, "data", src_dir_fd=self._blobs.uploads_directory, dst_dir_fd=self._directory)
             self._disk.fsync(self._directory)
             os.unlink("finished", dir_fd=self._directory)  # what is left of it keeps a blob for nothing
-        except OSError as error:
-            raise storage_error(error) from error
 
     def md5(self) -> str:
         """The MD5 of finished content, 32 lower-case hexadecimal digits; "" unless it was asked for.
@@ -343,17 +320,14 @@ class UploadFile:
         if self.finished is not None:
             return
         stop = self._record.offset
-        try:
-            if previous is not None:
-                os.posix_fadvise(self._data, 0, 0, os.POSIX_FADV_DONTNEED)
-            elif known is not None and known.size_bytes <= stop and known.with_md5 == self.with_md5:
-                self._hasher = known
-            if bytes_max and previous is None and stop - self._hasher.size_bytes > bytes_max:
-                self._hasher.update_from(self._data, self._hasher.size_bytes + bytes_max)
-                raise HashingUnfinished("This node still reads what it has of the upload.", retry_after_s=1)
-            self._hasher.update_from(self._data, stop)
-        except (OSError, EOFError) as error:
-            raise Unreadable("The disk cannot read back what was uploaded.") from error
+        if previous is not None:
+            os.posix_fadvise(self._data, 0, 0, os.POSIX_FADV_DONTNEED)
+        elif known is not None and known.size_bytes <= stop and known.with_md5 == self.with_md5:
+            self._hasher = known
+        if bytes_max and previous is None and stop - self._hasher.size_bytes > bytes_max:
+            self.hash_until(self._hasher, self._hasher.size_bytes + bytes_max)
+            raise HashingUnfinished("This node still reads what it has of the upload.", retry_after_s=1)
+        self.hash_until(self._hasher, stop)
         self._durable = self._hasher.checkpoint()
         before = None if previous is None else previous._durable  # the same class: no outsider looks in
         if before and before.size_bytes == self.offset and before.sha256.hexdigest() != self.sha256:
@@ -396,11 +370,9 @@ class UploadFile:
         blobs.seal(self._data)  # the sync of all that came: from here on `finished` says how much that is
         record = blobs.write_incoming(encode_finished(found, self.file_uuid))
         os.rename(record, "finished", src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
-        self._disk.fsync(self._directory)
-        if not self._is_named:
-            self._disk.fsync(blobs.uploads_directory)
-            self._is_named = True
-        blobs.install(found, self._hasher.sums(), source="data", parent=self._directory)
+        self._unsynced = self._unsynced or (self._directory,)
+        self.sync_names()
+        blobs.install(found, self._hasher.sums(), source=self._name, parent=self._directory)
         self._disk.fsync(self._directory)
         self.finished = found
         self._md5_finished = self._hasher.md5()
@@ -438,12 +410,6 @@ class UploadFile:
         except OSError:
             self._allocated_bytes = None
 
-    def _require_room(self, offset: int, size_bytes: int) -> None:
-        """Raises OSError when so many bytes from there on leave too little to record and to delete."""
-        reserved_bytes = max((self._allocated_bytes or 0) - offset, 0)
-        if self._blobs.room_bytes() + reserved_bytes < size_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     def _sync_behind(self) -> None:
         """Begins the next sync when it is time, and takes note of the one before. Raises as `sync` does."""
         if self._behind.is_running and self._unsynced_bytes < UNSYNCED_BYTES_MAX:
@@ -453,28 +419,16 @@ class UploadFile:
         if self._unsynced_bytes >= SYNC_BYTES or is_old:
             self.begin_sync()
 
-    def _make_durable(self, offset: int) -> None:
-        """In a thread of the store's: the data, then the offset."""
-        self._disk.fdatasync(self._data)
-        self._record_durable(offset)
-
-    def _record_durable(self, offset: int) -> None:
-        if offset == self._record.offset:
-            return
-        if not self._is_named:
-            self._disk.fsync(self._directory)
-            self._disk.fsync(self._blobs.uploads_directory)
-            self._is_named = True
-        self._record.write(offset)
+    def _recording(self, target: Checkpoint) -> Callable[[], None] | None:
+        """What records that it is durable, unless that is so."""
+        is_recorded = target.size_bytes == self._record.offset
+        return None if is_recorded else partial(self._record.write, target.size_bytes)
 
     def _end_behind(self) -> None:
         """Waits for the sync that is under way. When it failed the upload is broken, and this raises."""
-        try:
+        with self._breaking():
             if self._behind.end():
                 self._durable = self._behind_target
-        except OSError as error:
-            self.broken = True
-            raise storage_error(error) from error
 
     def _go_back(self, checkpoint: Checkpoint, offset: int | None = None) -> None:
         """Cuts the data to `offset`, the checkpoint's by default; hashes what lies between the two again."""
@@ -482,17 +436,12 @@ class UploadFile:
         self._withheld, self.prefix = None, None
         self._head_start.cut(target)
         self._allocated_bytes = None if self._allocated_bytes is None else target
-        try:
+        self.broken = True  # unless it gets there
+        with storage_errors():
             os.ftruncate(self._data, target)
-            self._hasher.restore(checkpoint)
-            self._hasher.update_from(self._data, target)
-        except (OSError, EOFError) as error:
-            self.broken = True
-            raise DiskFailed("The disk cannot go back to an earlier offset.") from error
-
-    def _require_usable(self) -> None:
-        if self.broken:
-            raise DiskFailed("A disk write failed earlier; the upload goes on from its durable offset.")
+        self._hasher.restore(checkpoint)
+        self.hash_until(self._hasher, target)
+        self.broken = False
 
     def _require_writable(self) -> None:
         self._require_usable()

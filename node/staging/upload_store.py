@@ -18,24 +18,26 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 from ca.errors import NotFound, PayloadTooLarge, Unavailable, UploadLocked
 from metadata.model.identifiers import is_uuid
 from node.diskio.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.diskio.fs import (
     READ_FLAGS,
+    closing_descriptor,
     open_directory,
     opened_directory,
     read_whole,
-    storage_error,
+    storage_errors,
 )
 from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads
 from node.staging.resumed_hash import HashedUploads, HashingUnfinished
-from node.staging.upload_file import EPOCH_FILE, OPEN_FLAGS, UploadFile, open_or_create
+from node.staging.upload_file import EPOCH_FILE, UploadFile
 from node.storage.blob_files import INCOMING
 from node.storage.blobs import BlobStore
+from node.storage.content_file import OPEN_FLAGS, open_content, open_or_create
 from node.storage.leftovers import AREA
 from node.storage.segments import (
     FINISHED_BYTES,
@@ -143,28 +145,22 @@ class UploadStore:
                 raise Unavailable("The upload is being opened.")
         idle = self._reserve(file_uuid)
         try:
-            os.stat(file_uuid, dir_fd=self.blobs.uploads_directory, follow_symlinks=False)
-            upload = idle or self._open_files(file_uuid, with_md5=False)
-            if idle is None:
-                upload.close_descriptors()
-            return upload.durable_offset
-        except FileNotFoundError:
-            raise NotFound("There is no such upload on this node.") from None
-        except OSError as error:
-            raise storage_error(error) from error
+            with storage_errors(), suppress(FileNotFoundError):
+                os.stat(file_uuid, dir_fd=self.blobs.uploads_directory, follow_symlinks=False)
+                upload = idle or self._open_files(file_uuid, with_md5=False)
+                if idle is None:
+                    upload.close_descriptors()
+                return upload.durable_offset
         finally:
             self._cancel(file_uuid, idle)
+        raise NotFound("There is no such upload on this node.")
 
     def epoch(self, file_uuid: str) -> int:
         """The newest epoch in which bytes of the upload came here; 0 when there is none. Raises Internal."""
         _require_uuid(file_uuid)
-        try:
-            with opened_directory(file_uuid, parent=self.blobs.uploads_directory) as directory:
-                return _read_slots(EPOCH_FILE, parent=directory, disk=self.blobs.disk)
-        except FileNotFoundError:
-            return 0
-        except OSError as error:
-            raise storage_error(error) from error
+        with storage_errors(), suppress(FileNotFoundError), self._directory(file_uuid) as directory:
+            return _read_slots(EPOCH_FILE, parent=directory, disk=self.blobs.disk)
+        return 0
 
     def open_prefix(self, file_uuid: str, stop: int) -> io.FileIO:
         """The first `stop` bytes, which are durable here; waits for no user of it. The caller closes it.
@@ -172,26 +168,21 @@ class UploadStore:
         Raises NotFound when fewer are; Internal.
         """
         _require_uuid(file_uuid)
-        try:
-            with ExitStack() as opened:
-                parent = self.blobs.uploads_directory
-                directory = opened.enter_context(opened_directory(file_uuid, parent=parent))
-                finished = _read_finished(file_uuid, directory, self.blobs)
-                if finished is not None:
-                    data = os.dup(opened.enter_context(self.blobs.open(finished.sha256)).fd)
-                    durable_offset = finished.size_bytes
-                else:
-                    data = os.open("data", READ_FLAGS, dir_fd=directory)
-                    durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
-                prefix = io.FileIO(data)
-                if min(durable_offset, os.fstat(data).st_size) < stop:
-                    prefix.close()
-                    raise NotFound("This node has fewer bytes of the upload.")
+        is_nowhere = suppress(FileNotFoundError, BlobMissing, BlobDamaged)
+        with storage_errors(), is_nowhere, ExitStack() as opened:
+            directory = opened.enter_context(self._directory(file_uuid))
+            finished = _read_finished(file_uuid, directory, self.blobs)
+            if finished is not None:
+                data = os.dup(opened.enter_context(self.blobs.open(finished.sha256)).fd)
+                durable_offset = finished.size_bytes
+            else:
+                data = os.open("data", READ_FLAGS, dir_fd=directory)
+                durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
+            prefix = io.FileIO(data)
+            if min(durable_offset, os.fstat(data).st_size) >= stop:
                 return prefix
-        except (FileNotFoundError, BlobMissing, BlobDamaged):
-            raise NotFound("This node has fewer bytes of the upload.") from None
-        except OSError as error:
-            raise storage_error(error) from error
+            prefix.close()
+        raise NotFound("This node has fewer bytes of the upload.")
 
     def has_fewer(self, file_uuid: str, stop: int) -> bool:
         """Whether the first `stop` bytes are not all here, by names and sizes alone. Raises Internal."""
@@ -212,13 +203,11 @@ class UploadStore:
 
     def hash_prefix(self, file_uuid: str, stop: int, hasher: SegmentHasher, until: int) -> None:
         """A step of it, from where the hasher stands to `until`, which is `stop` at last. Raises the same."""
-        with self.open_prefix(file_uuid, stop) as prefix:
+        with storage_errors(), self.open_prefix(file_uuid, stop) as prefix:
             try:
                 hasher.update_from(prefix.fileno(), until)
             except EOFError:
                 raise NotFound("This node has fewer bytes of the upload.") from None
-            except OSError as error:
-                raise storage_error(error) from error
 
     def discard(self, file_uuid: str) -> bool:
         """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is in use.
@@ -230,19 +219,17 @@ class UploadStore:
         idle = self._reserve(file_uuid)
         self._hashed.take(file_uuid)
         try:
-            leaving = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
-            uploads = self.blobs.uploads_directory
-            os.rename(file_uuid, leaving, src_dir_fd=uploads, dst_dir_fd=uploads)
-            self.blobs.leftovers.remove(leaving)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise storage_error(error) from error
+            with storage_errors(), suppress(FileNotFoundError):
+                leaving = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
+                uploads = self.blobs.uploads_directory
+                os.rename(file_uuid, leaving, src_dir_fd=uploads, dst_dir_fd=uploads)
+                self.blobs.leftovers.remove(leaving)
+                return True
         finally:
             if idle is not None:
                 idle.close_descriptors()
             self._cancel(file_uuid, None)
-        return True
+        return False
 
     def list_uuids(self) -> list[str]:
         """The uploads on this disk, ascending; none where they cannot be listed."""
@@ -295,13 +282,14 @@ class UploadStore:
             self._hashed.keep(upload.file_uuid, hashed)
         upload.close_descriptors()
 
+    def _directory(self, file_uuid: str) -> AbstractContextManager[int]:
+        return opened_directory(file_uuid, parent=self.blobs.uploads_directory)
+
     def _load(
         self, file_uuid: str, broken: UploadFile | None, with_md5: bool, hash_bytes_max: int
     ) -> UploadFile:
-        try:
+        with storage_errors():
             upload = self._open_files(file_uuid, with_md5=with_md5)
-        except OSError as error:
-            raise storage_error(error) from error
         with self._lock:
             self._in_use[file_uuid] = upload  # its durable offset can be asked for while it is hashed
         known = self._hashed.take(file_uuid)
@@ -328,7 +316,7 @@ class UploadStore:
             opened.callback(record.close)
             data = -1
             if finished is None:
-                data = _open_data(parent=directory)
+                data = open_content("data", parent=directory)
                 opened.callback(os.close, data)
             epoch = 0
             if not is_new:  # what is new promises nothing before its first sync
@@ -350,7 +338,7 @@ class UploadStore:
             clock_s=self._clock_s,
             directory=directory,
             data=data,
-            is_named=not is_new,
+            is_new=is_new,
             record=record,
             finished=finished,
             with_md5=with_md5,
@@ -360,16 +348,9 @@ class UploadStore:
 
 def _prefix(upload: UploadFile, stop: int) -> bytes:
     """The first bytes of finished content, as the disk gives them; fewer when there are fewer."""
-    try:
-        descriptor = upload.duplicate()
-    except (BlobMissing, BlobDamaged):
-        return b""
-    try:
+    with suppress(BlobMissing, BlobDamaged, OSError), closing_descriptor(upload.duplicate()) as descriptor:
         return os.pread(descriptor, stop, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+    return b""
 
 
 def _cut_to_durable(data: int, record: OffsetRecord, disk: Disk) -> None:
@@ -398,29 +379,15 @@ def _open_or_make(name: str, *, parent: int) -> tuple[int, bool]:
         return open_directory(name, parent=parent), True
 
 
-def _open_data(*, parent: int) -> int:
-    try:
-        return open_or_create("data", parent=parent)
-    except PermissionError:  # sealed by a `finish` that did not get further
-        sealed = os.open("data", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        os.fchmod(sealed, 0o600)
-        os.close(sealed)
-        return open_or_create("data", parent=parent)
-
-
 def _read_slots(name: str, *, parent: int, disk: Disk, confirm: bool = False) -> int:
     """The number that an OffsetRecord holds, to `confirm` durable from now on; 0 when there is none."""
-    try:
-        descriptor = os.open(name, OPEN_FLAGS if confirm else READ_FLAGS, dir_fd=parent)
-    except FileNotFoundError:
-        return 0
-    try:
+    flags = OPEN_FLAGS if confirm else READ_FLAGS
+    with suppress(FileNotFoundError), closing_descriptor(os.open(name, flags, dir_fd=parent)) as descriptor:
         record = OffsetRecord(descriptor, disk)
         if confirm:
             record.confirm()
         return record.offset
-    finally:
-        os.close(descriptor)
+    return 0
 
 
 def _read_finished(file_uuid: str, directory: int, blobs: BlobStore) -> FinishedBlob | None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from ca.errors import InsufficientStorage, InvalidRequest
+from ca.errors import InvalidRequest
 from metadata.model.identifiers import is_sha256
 from metadata.model.placement import RESERVE_SHARE
 from node.diskio.areas import Areas
@@ -36,11 +36,11 @@ from node.diskio.fs import (
     opened_directory,
     read_whole,
     storage_error,
+    storage_errors,
     unlink,
 )
 from node.diskio.probe import DiskProbe
 from node.diskio.unusable_paths import PoisonItems
-from node.storage.incoming_blob import BlobWriter, ReplicaWriter
 from node.storage.leftovers import Leftovers
 from node.storage.open_blobs import OpenBlobs
 from node.storage.out_of_service import OutOfService
@@ -313,12 +313,6 @@ class BlobFiles:
         self.poison.clear(DAMAGED, sha256)
         return self.has(sha256)
 
-    def receive(self, expected_sha256: str, size_bytes: int) -> ReplicaWriter:
-        """A writer for content that is known by name and size, such as a replica from a peer."""
-        require_sha256(expected_sha256)
-        assert size_bytes >= 0
-        return BlobWriter(self, FinishedBlob(expected_sha256, size_bytes))
-
     def create_incoming(self) -> tuple[str, int]:
         """A new empty file below `uploads_directory`: its name and descriptor. It dies at the next start."""
         name = INCOMING + self._maker + secrets.token_hex(16)
@@ -387,12 +381,9 @@ class BlobFiles:
 
     def require_room(self, size_bytes: int) -> None:
         """Raises InsufficientStorage when the disk has no room for so many bytes more; Internal."""
-        try:
-            room_bytes = self.room_bytes()
-        except OSError as error:
-            raise storage_error(error) from error
-        if room_bytes < size_bytes:
-            raise InsufficientStorage("This node has no room for these bytes.")
+        with storage_errors():
+            if self.room_bytes() < size_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def total_bytes(self) -> int:
         """The size of the file system."""

@@ -14,7 +14,7 @@ from node.diskio.fs import read_whole, storage_error, unlink
 from node.packs.rows import PackedBlob
 from node.packs.store import BLOB_BYTES_MAX
 from node.storage.blob_files import PACKS, BlobFiles, require_sha256
-from node.storage.incoming_blob import ReplicaWriter, SmallBlobWriter
+from node.storage.incoming_blob import IncomingBlob
 from node.storage.packed_blobs import PackedBlobs, damaged, identity_of
 from node.storage.segments import (
     BlobDamaged,
@@ -143,12 +143,11 @@ class BlobStore(BlobFiles):
         found = self.packed.find(sha256)
         return super().identity(sha256) if found is None else (identity_of(found), 0)  # it is written once
 
-    def receive(self, expected_sha256: str, size_bytes: int) -> ReplicaWriter:
-        """A writer for content that is known by name and size, such as a replica from a peer."""
-        if not self.packed.takes(size_bytes):
-            return super().receive(expected_sha256, size_bytes)
+    def receive(self, expected_sha256: str, size_bytes: int) -> IncomingBlob:
+        """Content that is known by name and size, such as a replica from a peer, is to come."""
         require_sha256(expected_sha256)
-        return SmallBlobWriter(self._pack, FinishedBlob(expected_sha256, size_bytes))
+        pack = self._pack if self.packed.takes(size_bytes) else None
+        return IncomingBlob(self, FinishedBlob(expected_sha256, size_bytes), pack=pack)
 
     def install(self, blob: FinishedBlob, sums: SegmentSums, *, source: str, parent: int) -> None:
         """Gives the content its name, as `BlobFiles.install` does, or takes it into a pack; `source` is gone.

@@ -4,8 +4,8 @@
     DIR/partials/SHA256/state     which segments of it are verified and durable
 
 `state` is a header, which names the checksums that segments were verified against, and records, one for each
-span of segments; all carry their own CRC. The order that makes a record true: content is synced, then the
-record is written, then it is synced. What follows a torn record counts as never written.
+span of segments; all carry their own CRC. What makes a record true: `node/storage/content_file.py`. What
+follows a torn record counts as never written.
 
 A partial has one holder, known by a lock on its directory that ends with the process. What nobody holds goes
 when it is older than PARTIAL_S, or when its room is needed. All calls block: they belong into worker threads.
@@ -15,11 +15,11 @@ import fcntl
 import os
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
-from ca.errors import InsufficientStorage, Unavailable
+from ca.errors import Unavailable
 from metadata.model.identifiers import is_sha256
-from node.diskio.fs import open_directory, opened_directory, remove_tree, storage_error
+from node.diskio.fs import open_directory, opened_directory, remove_tree, storage_errors
 from node.storage.blobs import BlobStore
 from node.storage.partial_blob import STATE, Partial, open_files
 from node.storage.segments import FinishedBlob, SegmentSums
@@ -39,7 +39,7 @@ class PartialStore:
         self._partials_max = partials_max
         self._root = blobs.areas.keep_open(AREA)
         self._lock = threading.Lock()
-        self._lacking: dict[str, int] = {}  # bytes that partials held here will still write
+        self._held = set[Partial]()
 
     def open(self, blob: FinishedBlob, sums: SegmentSums) -> Partial:
         """What is there of the blob, verified against `sums`; new if there is nothing that can be used.
@@ -48,22 +48,26 @@ class PartialStore:
         missing has no room, Internal.
         """
         assert sums.size_bytes == blob.size_bytes
-        try:
+        with storage_errors(), ExitStack() as undo:
             directory = self._hold(blob.sha256)
-            try:
-                files = open_files(self.blobs.disk, blob, sums, directory)
-            except BaseException:
-                os.close(directory)
-                raise
-            partial = Partial(self, blob, sums, files)
-            try:
-                self.blobs.disk.fsync(self._root)
-                self._require_room(partial)
-            except BaseException:
-                partial.close()
-                raise
-        except OSError as error:
-            raise storage_error(error) from error
+            undo.callback(os.close, directory)
+            content, record = open_files(self.blobs.disk, blob, sums, directory)
+            undo.pop_all()
+            partial = Partial(
+                self.blobs,
+                blob,
+                sums,
+                content=content,
+                record=record,
+                directory=directory,
+                unsynced=(directory, self._root),  # who began it may have failed, or died, just before
+                discard=lambda: self.remove(blob.sha256),
+                give_back=self._give_back,
+            )
+            undo.callback(partial.close)
+            partial.sync_names()
+            self._require_room(partial)
+            undo.pop_all()
         return partial
 
     def clean(self, older_than_s: float = PARTIAL_S) -> int:
@@ -83,23 +87,19 @@ class PartialStore:
         with self.blobs.poison.skipping(AREA, sha256), suppress(FileNotFoundError):
             remove_tree(sha256, parent=self._root)
 
-    def note_lacking(self, sha256: str, lacking_bytes: int) -> None:
-        """How much a partial that is held here will still write; 0 when it is let go."""
-        with self._lock:
-            self._lacking[sha256] = lacking_bytes
-            if not lacking_bytes:
-                del self._lacking[sha256]
-
     def _require_room(self, partial: Partial) -> None:
         """For this one beside the others that are held, and the reserve. Raises InsufficientStorage."""
-        lacking_bytes = partial.lacking_bytes
         with self._lock:
-            needed = lacking_bytes + sum(self._lacking.values())
-        if needed > self.blobs.room_bytes():
-            self._remove_all_idle()
-        if needed > self.blobs.room_bytes():
-            raise InsufficientStorage("This node has no room for the replica.")
-        self.note_lacking(partial.blob.sha256, lacking_bytes)
+            self._held.add(partial)
+            lacking_bytes = sum(each.lacking_bytes for each in self._held)
+        if lacking_bytes > self.blobs.room_bytes():
+            for name in self._names():
+                self._remove_idle(name)
+        self.blobs.require_room(lacking_bytes)
+
+    def _give_back(self, partial: Partial) -> None:
+        with self._lock:
+            self._held.discard(partial)
 
     def _hold(self, name: str) -> int:
         """A descriptor of the partial's directory, locked. Raises Unavailable, OSError."""
@@ -135,10 +135,6 @@ class PartialStore:
 
     def _remove_oldest_idle(self) -> bool:
         return any(self._remove_idle(name) for name in sorted(self._names(), key=self._changed_at_s))
-
-    def _remove_all_idle(self) -> None:
-        for name in self._names():
-            self._remove_idle(name)
 
     def _remove_idle(self, name: str) -> bool:
         """Whether nobody held it, and it is gone now."""

@@ -26,7 +26,8 @@ from ca.errors import (
 )
 from metadata.model.records import VM, Caller, UploadRecord
 from node.staging.resumed_hash import opened_in_steps
-from node.staging.upload_file import Unreadable, UploadFile
+from node.staging.upload_file import UploadFile
+from node.storage.content_file import Unreadable
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.uploads.chain_link import LinkTerms
 from node.uploads.handover import hand_over

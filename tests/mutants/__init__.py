@@ -10,6 +10,7 @@ from tests.mutants.lab_nights import LAB_NIGHTS
 from tests.mutants.labs import LABS
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
+from tests.mutants.receiving import RECEIVING
 from tests.mutants.restores import RESTORES
 from tests.mutants.resuming import RESUMING
 from tests.mutants.rights import RIGHTS
@@ -27,6 +28,7 @@ MUTANTS = (
     *COMMANDS,
     *RIGHTS,
     *GRANTS,
+    *RECEIVING,
     *RESTORES,
     *RESUMING,
     *SHARED_WORK,

@@ -1,0 +1,114 @@
+"""The file that content comes into, of an upload or of a replica, until it has its place among the blobs.
+
+The order that makes a promise about it true stands here, once: its bytes are synced, the first time the names
+that lead to it too, then a record is written that says how much there is, and is synced itself. A sync that
+failed is never tried again: the kernel may have dropped the pages, and would call the second try a success.
+The file is `broken` then, and nothing more is promised of it.
+
+Three kinds of content come. They differ in the order of their bytes, in what proves them, and in the record:
+
+    an upload (`node/staging/upload_file.py`)       at its end    sha256 of pieces, and of all    an offset
+    a replica that is pulled (`partial_blob.py`)    anywhere      sums of segments, sha256        spans
+    a replica that is pushed (`incoming_blob.py`)   at its end    sha256 of all                   none
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from ca.errors import ChecksumMismatch
+from node.diskio.fs import READ_FLAGS, DiskFailed, closing_descriptor, storage_error
+from node.storage.blob_files import BlobFiles
+from node.storage.segments import FinishedBlob, SegmentHasher, SegmentSums
+
+OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class Unreadable(DiskFailed):
+    """The disk does not give back what came."""
+
+
+class ContentFile:
+    """A file below a temporary name. Blocks. Its owner sees to it that two threads do not write at once."""
+
+    def __init__(
+        self, blobs: BlobFiles, data: int, *, name: str, directory: int, unsynced: Sequence[int] = ()
+    ) -> None:
+        """`data`: its descriptor, and `name` what it has in `directory`.
+
+        `unsynced`: the directories whose names a power cut may take away, the innermost first.
+        """
+        self.broken = False
+        self._blobs, self._disk = blobs, blobs.disk
+        self._data, self._name, self._directory = data, name, directory
+        self._unsynced = unsynced
+
+    def hash_until(self, hasher: SegmentHasher, stop: int) -> None:
+        """Hashes what the disk gives, from where the hasher stands to `stop`. Raises Unreadable."""
+        try:
+            hasher.update_from(self._data, stop)
+        except (OSError, EOFError) as error:
+            raise Unreadable("The disk does not give back what came.") from error
+
+    def sync_names(self) -> None:
+        """A power cut leaves the file under its name. Raises OSError."""
+        for directory in self._unsynced:
+            self._disk.fsync(directory)
+        self._unsynced = ()
+
+    def _make_durable(self, record: Callable[[], None] | None, *, is_synced: bool = False) -> None:
+        """All that was written, then what `record` says of it, durably. Raises OSError: it is broken then.
+
+        `is_synced`: nothing was written since the last sync.
+        """
+        if not is_synced:
+            self._disk.fdatasync(self._data)
+        if record is not None:
+            self.sync_names()
+            record()
+
+    def _install(self, hasher: SegmentHasher, expected: FinishedBlob) -> None:
+        """Makes it the blob, durable on return. `hasher` has seen all of it.
+
+        Raises ChecksumMismatch when it is another; InsufficientStorage or Internal, and it is broken.
+        """
+        found = FinishedBlob(hasher.sha256(), hasher.size_bytes)
+        if found != expected:
+            raise ChecksumMismatch(f"The content is {found.size_bytes} bytes with sha256 {found.sha256}.")
+        with self._breaking():
+            self._place(found, hasher.sums())
+
+    def _place(self, blob: FinishedBlob, sums: SegmentSums) -> None:
+        """Gives the content its place. Raises OSError."""
+        self._blobs.seal(self._data)
+        self._blobs.install(blob, sums, source=self._name, parent=self._directory)
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """After a disk call that fails in here nobody knows what is on the disk. Tells `storage_error`s."""
+        try:
+            yield
+        except OSError as error:
+            self.broken = True
+            raise storage_error(error) from error
+
+    def _require_usable(self) -> None:
+        if self.broken:
+            raise DiskFailed("A disk write failed earlier; what is durable is found when it is opened again.")
+
+
+def open_or_create(name: str, *, parent: int) -> int:
+    """A file for reading and writing. Raises OSError."""
+    try:
+        return os.open(name, OPEN_FLAGS, dir_fd=parent)
+    except FileNotFoundError:
+        return os.open(name, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
+
+
+def open_content(name: str, *, parent: int) -> int:
+    """The same; one that was sealed by an `install` that got no further is opened too."""
+    with suppress(FileNotFoundError), closing_descriptor(os.open(name, READ_FLAGS, dir_fd=parent)) as found:
+        if not os.fstat(found).st_mode & stat.S_IWUSR:
+            os.fchmod(found, 0o600)
+    return open_or_create(name, parent=parent)
