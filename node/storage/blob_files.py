@@ -104,6 +104,7 @@ class BlobFiles:
         self.areas = Areas(self._root)
         self._blobs = self.areas.keep_open("blobs")
         self.uploads_directory = self.areas.keep_open("uploads")
+        self.partials_directory = self.areas.keep_open("partials")
         self.quarantine_directory = self.areas.keep_open("quarantine")
         self.unclaimed_directory = self.areas.keep_open(UNCLAIMED)
         self.probe = DiskProbe(self._write_probe)
@@ -350,23 +351,25 @@ class BlobFiles:
         """
         assert sums.size_bytes == blob.size_bytes
         note_unclaimed(self.unclaimed_directory, blob.sha256)
-        sidecar = self.write_incoming(encode_sidecar(sums))
-        try:
-            with self._made_leaf(blob.sha256) as (upper, leaf):
+        with self._made_leaf(blob.sha256) as (upper, leaf):
+            sidecar = self.write_incoming(encode_sidecar(sums))  # a journal is synced here, levels included
+            try:
+                self._sync_levels(blob.sha256, upper)
                 with self.placing:
                     os.rename(
                         sidecar, blob.sha256 + SIDECAR, src_dir_fd=self.uploads_directory, dst_dir_fd=leaf
                     )
                     os.rename(source, blob.sha256, src_dir_fd=parent, dst_dir_fd=leaf)
                     self.forget(blob.sha256)
-                self._sync_leaf(blob.sha256, upper, leaf)
-        finally:
-            unlink(sidecar, parent=self.uploads_directory)
+                self.syncs.sync(self.disk, leaf, blob.sha256[:4])
+            finally:
+                unlink(sidecar, parent=self.uploads_directory)
 
     def sync_placement(self, sha256: str) -> None:
         """Makes the blob's name durable once more, after a crash that left that open. Raises OSError."""
         with self._made_leaf(sha256) as (upper, leaf):
-            self._sync_leaf(sha256, upper, leaf)
+            self._sync_levels(sha256, upper)
+            self.syncs.sync(self.disk, leaf, sha256[:4])
 
     def free_bytes(self) -> int:
         """What this process may still write to the file system."""
@@ -398,21 +401,6 @@ class BlobFiles:
             self.leftovers.remove(name)  # now or later
             raise
 
-    def _sync_leaf(self, sha256: str, upper: int, leaf: int) -> None:
-        """Makes the names in `leaf` durable, and it and `upper` themselves.
-
-        A level that is there may not be durable: a process that was killed has made it. But once this process
-        has synced it, it stays.
-        """
-        self.syncs.sync(self.disk, leaf, sha256[:4])
-        upper_at, leaf_at = int(sha256[:2], 16), int(sha256[:4], 16)
-        if not self._leaves_known[leaf_at]:
-            self.disk.fsync(upper)
-            self._leaves_known[leaf_at] = True
-        if not self._uppers_known[upper_at]:
-            self.disk.fsync(self._blobs)
-            self._uppers_known[upper_at] = True
-
     @contextmanager
     def leaf(self, sha256: str) -> Iterator[int]:
         """A descriptor of the directory that the blob lies in. Raises OSError."""
@@ -431,6 +419,20 @@ class BlobFiles:
                 self._leaves_known[int(sha256[:4], 16)] = False
             with opened_directory(sha256[2:4], parent=upper) as leaf:
                 yield upper, leaf
+
+    def _sync_levels(self, sha256: str, upper: int) -> None:
+        """Makes the directories that lead to a blob durable, before anything is moved there.
+
+        A level that is there may not be durable: a process that was killed has made it. But once this process
+        has synced it, it stays.
+        """
+        upper_at, leaf_at = int(sha256[:2], 16), int(sha256[:4], 16)
+        if not self._uppers_known[upper_at]:
+            self.disk.fsync(self._blobs)
+            self._uppers_known[upper_at] = True
+        if not self._leaves_known[leaf_at]:
+            self.disk.fsync(upper)
+            self._leaves_known[leaf_at] = True
 
     def listed(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
         """The names in the directory `name` below `blobs`, which may be of two levels; none if it is gone."""

@@ -34,10 +34,9 @@ class PartialStore:
     """The partial replicas of one blob store. For any thread, and for several processes on one disk."""
 
     def __init__(self, blobs: BlobStore, *, partials_max: int = PARTIALS_MAX) -> None:
-        """Opens the directory, as long as the blob store is open; makes it if it is missing."""
         self.blobs = blobs
         self._partials_max = partials_max
-        self._root = blobs.areas.keep_open(AREA)
+        self._root = blobs.partials_directory
         self._lock = threading.Lock()
         self._held = set[Partial]()
 

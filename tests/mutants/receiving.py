@@ -5,10 +5,12 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _FILE: Final = "node/storage/content_file"
+_BLOBS: Final = "node/storage/blob_files"
 _STORAGE: Final = "tests/unit/node/storage/test_"
 _STAGING: Final = "tests/unit/node/staging/test_upload_"
 SYNCS: Final = f"{_STORAGE}directory_syncs.py::test_files_of_a_partial_that_were_not_durable"
 NAMES: Final = f"{_STAGING}syncing.py::test_names_of_a_new_upload_are_durable_before_its_first_offset"
+POWER: Final = f"{_STORAGE}content_power_loss.py::test_what_was_promised_of_content_on_its_way_is_true"
 
 RECEIVING = (
     Mutant.of(
@@ -17,6 +19,13 @@ RECEIVING = (
         "            self.sync_names()\n            record()",
         "            record()",
         f"{NAMES}_and_synced_once",
+    ),
+    Mutant.of(
+        "bytes recorded before they are synced",
+        _FILE,
+        "            self._disk.fdatasync(self._data)\n",
+        "            pass\n",
+        POWER,
     ),
     Mutant.of(
         "sync that failed tried again",
@@ -40,6 +49,13 @@ RECEIVING = (
         "            os.fchmod(found, 0o600)\n",
         "            pass\n",
         f"{_STORAGE}partial_store.py::test_partial_that_was_sealed_before_a_crash_can_be_gone_on_with",
+    ),
+    Mutant.of(
+        "content moved into a directory whose name is not durable",
+        _BLOBS,
+        "                self._sync_levels(blob.sha256, upper)\n",
+        "",
+        POWER,
     ),
     Mutant.of(
         "files of a partial replica relied on before their names are durable",

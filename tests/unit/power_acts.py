@@ -41,6 +41,7 @@ from metadata.rpc.client import MetadataClient
 from metadata.rpc.instances import count_start
 from runtime import sqlite
 from tests.unit.node.packs import pack_acts
+from tests.unit.node.storage import content_acts
 from tests.unit.peer_ports import CLUSTER
 from tests.unit.power_worlds import LAGGING
 from tests.unit.snapshot_files import fetch, taken
@@ -314,10 +315,22 @@ def find_packs(root: Path, calls: Path) -> None:
     pack_acts.find_packs(root, note)
 
 
+def receive_content(root: Path) -> None:
+    """Content that comes to a node."""
+    content_acts.receive_content(root, note)
+
+
+def find_content(root: Path, calls: Path) -> None:
+    """The same, which the next process goes on with."""
+    content_acts.use_small_segments()
+    _die_at(root, calls, Path("receive_content"))
+    content_acts.find_content(root, note)
+
+
+_CONTENT = (use_packs, find_packs, receive_content, find_content)
 _STATES = (apply, copy, make, install, decide, start, rebuild_alone, rebuild_fetched, lose_log)
 ACTS: dict[str, Callable[..., None]] = {
-    each.__name__: each
-    for each in (*_STATES, killed, append, promise, shape, place, count, use_packs, find_packs)
+    each.__name__: each for each in (*_STATES, *_CONTENT, killed, append, promise, shape, place, count)
 }
 
 

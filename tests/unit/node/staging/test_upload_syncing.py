@@ -273,9 +273,9 @@ def test_small_content_that_is_finished_at_once_is_synced_once(machine: Machine)
     assert [path for path, _ in machine.faults.synced] == [
         directory,
         directory.parent,
-        leaf,
-        leaf.parent,
         leaf.parent.parent,
+        leaf.parent,
+        leaf,
         directory,
     ]
     assert_stored(machine, b"abcd")

@@ -482,7 +482,7 @@ def test_levels_of_the_store_are_synced_once_by_a_process_and_again_when_they_ar
 ) -> None:
     name = hashlib.sha256(b"abcd").hexdigest()
     leaf = machine.directory / "blobs" / name[:2] / name[2:4]
-    levels = [leaf, leaf.parent, leaf.parent.parent]
+    levels = [leaf.parent.parent, leaf.parent, leaf]
 
     def stored() -> list[Path]:
         machine.faults.synced.clear()
@@ -492,9 +492,9 @@ def test_levels_of_the_store_are_synced_once_by_a_process_and_again_when_they_ar
         return [path for path, _ in machine.faults.synced]
 
     assert stored() == levels
-    assert stored() == levels[:1]
+    assert stored() == levels[2:]
     machine.blobs.delete(name)
     leaf.rmdir()
-    assert stored() == levels[:2]
+    assert stored() == levels[1:]
     machine.restart()
     assert stored() == levels  # a process that was killed may have made them
