@@ -97,7 +97,14 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
             return "here"
         if not order.sources:
             return "absent"
-        async with self._turns, self._opened(file_uuid, order) as upload:
+        async with self._turns, self._locked(file_uuid):
+            if await self._is_here(file_uuid, order):  # its writer counts on them, and on those behind them
+                return "here"
+            return await self._copied(file_uuid, order)
+
+    async def _copied(self, file_uuid: str, order: CopyOrder) -> CopyStanding:
+        """Raises Unavailable when no source gives the bytes; Conflict for an epoch that is over."""
+        async with self._opened(file_uuid, order) as upload:
             await self._disk.run(upload.require_room, order.offset_bytes)
             for source in order.sources:
                 if source != self._node_id and await self._took(upload, source, order):
@@ -160,11 +167,8 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         return hasher.sha256() == order.prefix_sha256
 
     @asynccontextmanager
-    async def _opened(self, file_uuid: str, order: CopyOrder) -> AsyncGenerator[UploadFile, None]:
-        """The upload for this order alone, durable in the end. A request that comes for it ends this.
-
-        Raises Conflict for an epoch that is over, UploadLocked.
-        """
+    async def _locked(self, file_uuid: str) -> AsyncGenerator[None, None]:
+        """Keep others out of the upload. A request that comes for it ends this. Raises UploadLocked."""
         task = asyncio.current_task()
         assert task is not None
         give_way = task.cancel
@@ -174,16 +178,20 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
 
         async with self._locks.lock(file_uuid, lambda: True, disconnect) as lock:
             lock.receiving, lock.moved_at_s = True, float("-inf")  # never in the way of whoever comes
-            step = partial(self._open_step, file_uuid, order)
-            upload = await opened_in_steps(
-                self._disk, step, within_s=float("inf")
-            )  # whoever asks sees it move
-            try:
-                yield upload
-            finally:
-                with suppress(FilestoreError):
-                    await self._disk.run(upload.sync)
-                upload.close()
+            yield
+
+    @asynccontextmanager
+    async def _opened(self, file_uuid: str, order: CopyOrder) -> AsyncGenerator[UploadFile, None]:
+        """The upload, durable in the end. Raises Conflict for an epoch that is over."""
+        step = partial(self._open_step, file_uuid, order)
+        # Whoever asks sees it move.
+        upload = await opened_in_steps(self._disk, step, within_s=float("inf"))
+        try:
+            yield upload
+        finally:
+            with suppress(FilestoreError):
+                await self._disk.run(upload.sync)
+            upload.close()
 
     def _open_step(self, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> UploadFile:
         """A step of opening it. Blocks. Raises HashingUnfinished."""

@@ -60,6 +60,20 @@ async def test_copy_goes_on_with_what_is_here_of_it(nodes: list[Node]) -> None:
     assert received == len(CONTENT) - 5_000_000
 
 
+async def test_copy_that_waited_for_its_turn_drops_nothing_that_a_link_brought_meanwhile(
+    nodes: list[Node],
+) -> None:
+    """The writer of the upload counts on it, in the same epoch."""
+    target, _, source = nodes
+    store(source, CONTENT, epoch=1)
+    copies = target.services.copies
+    async with copies._turns, copies._turns:
+        assert await copies.give(UUID, order("n3"), answer_s=0.2) == "running"
+        store(target, CONTENT + REST, epoch=1)
+    assert await give(target, order("n3")) == "here"
+    assert held(target) == CONTENT + REST
+
+
 @pytest.mark.parametrize("size", [1000, len(CONTENT), len(CONTENT) + 1000])
 async def test_other_bytes_that_are_here_give_way(nodes: list[Node], size: int) -> None:
     target, _, source = nodes
