@@ -8,7 +8,6 @@ group: if one of them fails, the process ends and says why.
 
 import asyncio
 import ctypes
-import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -70,7 +69,7 @@ from runtime.lifetime import (
 from runtime.logs import ReadLevel
 from runtime.metrics import Metrics
 from runtime.service_manager import ServiceManager, keep_informed
-from web.listener import CannotListen
+from web.listener import CannotListen, loopback_listener
 from web.web_access import WebAccess, understood
 from web.web_options import NO_WEB_OPTIONS, WebOptions
 
@@ -253,19 +252,6 @@ async def _keep_informed(manager: ServiceManager, services: NodeServices) -> Non
 
     disk = services.disk
     await keep_informed(manager, thread_name=DISK_THREAD, take_job=disk.answers, status=condition)
-
-
-def loopback_listener(text: str) -> tuple[str, int]:
-    """Host and port of a plain listener. Raises InvalidRequest for anything but a loopback address."""
-    host, _, port = text.rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-        number = int(port)
-    except ValueError:
-        raise InvalidRequest("--http: must be ADDRESS:PORT.") from None
-    if not address.is_loopback or not 0 <= number <= 65535:
-        raise InvalidRequest("--http: only a loopback address may serve without TLS.")
-    return str(address), number
 
 
 def keep_large_buffers() -> None:

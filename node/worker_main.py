@@ -24,12 +24,13 @@ from node.base.config import NodeFiles
 from node.base.instance import Start
 from node.listeners import Ports
 from node.peerapi.losses import keep_reporting
-from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node
+from node.server import DRAIN_S, keep_large_buffers, open_node
 from node.workers.siblings import Siblings
 from node.workers.supervisor import DRAIN, DRAINED, LOG_LEVEL, RELOAD
 from runtime import logs
 from runtime.lifetime import raise_descriptor_limit, wait_for_first
 from runtime.metrics import Metrics
+from web.listener import loopback_listener
 from web.web_access import understood
 from web.web_options import NO_WEB_OPTIONS, WebOptions
 

@@ -1,11 +1,14 @@
 """Which packages the process of each program loads: the walls between packages hold at run time, too."""
 
+import ast
 import subprocess
 import sys
 
 import pytest
 
 from deploy.cli import ENTRIES
+from tests import rooms
+from tests.test_tidy import tree_of
 
 PACKAGES = ("ca", "runtime", "web", "metadata", "api", "coordinator", "node", "deploy", "filestore_client")
 SERVED = {"ca", "runtime", "web", "metadata", "api"}  # what both roles are made of
@@ -17,6 +20,7 @@ PROGRAMS = {  # the module that a process loads before it runs, and the packages
     "coordinator.admin.doctor": SERVED | {"coordinator"},
     "deploy.cli": {"deploy"},
 }
+ROLES = ("coordinator", "node")
 COMMAND = SERVED | {"deploy", "filestore_client"}
 LOADED = f"""
 import importlib, sys
@@ -41,3 +45,19 @@ def test_program_loads_its_own_packages_alone(module: str) -> None:
 
 def test_commands_load_neither_a_coordinator_nor_a_node_before_they_run() -> None:
     assert packages_that_load(*{f"deploy.commands.{entry.module}" for entry in ENTRIES.values()}) <= COMMAND
+
+
+def imported_by(role: str) -> set[str]:
+    """Every module that `filestore ROLE run` imports, also when it is called."""
+    path = rooms.ROOT / "deploy" / "commands" / f"{role}.py"
+    functions = [found for found in tree_of(path).body if isinstance(found, ast.FunctionDef)]
+    (run,) = (function for function in functions if function.name == "run")
+    return {f"deploy.commands.{role}"} | {
+        found.module for found in ast.walk(run) if isinstance(found, ast.ImportFrom) and found.module
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_command_that_runs_a_role_loads_nothing_of_the_other(role: str) -> None:
+    loaded = packages_that_load(*imported_by(role))
+    assert role in loaded <= COMMAND | {role}

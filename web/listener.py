@@ -7,6 +7,7 @@ for those that are being served, and for files.
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import socket
 import ssl
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from ca.errors import InvalidRequest
 from ca.hostnames import is_literal, is_loopback_name
 from runtime.lifetime import descriptor_limit
 from runtime.metrics import ALL_TAKEN, GREEDY
@@ -272,3 +274,16 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listening)
         self._pause = loop.call_later(EXHAUSTED_PAUSE_S, self.start)
+
+
+def loopback_listener(text: str) -> tuple[str, int]:
+    """Host and port of a plain listener. Raises InvalidRequest for anything but a loopback address."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+        number = int(port)
+    except ValueError:
+        raise InvalidRequest("--http: must be ADDRESS:PORT.") from None
+    if not address.is_loopback or not 0 <= number <= 65535:
+        raise InvalidRequest("--http: only a loopback address may serve without TLS.")
+    return str(address), number

@@ -150,7 +150,7 @@ def run(
     """
     from coordinator.server import run_coordinator
     from deploy.coordinator_api import application
-    from node.server import loopback_listener
+    from web.listener import loopback_listener
 
     plain = None if http is None else loopback_listener(http)
     serving = run_coordinator(
