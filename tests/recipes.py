@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.released_columns import LIST, SCHEMA, listed
 from tests.test_tidy import committed_files
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -56,6 +57,11 @@ def copied_tree(directory: Path) -> Path:
     return directory
 
 
+def raise_rules(tree: Path) -> None:
+    """Renew the list of columns, as the commit that raises RULES does: this version is the one before."""
+    (tree / LIST).write_text(listed((ROOT / SCHEMA).read_text("utf-8")), "utf-8")
+
+
 def carry_out(steps: Sequence[Step], tree: Path) -> None:
     """Write all of them. Raises NoSuchPlace."""
     at = 0  # the line that the last step wrote
@@ -86,7 +92,11 @@ def _line_of(step: Step, lines: Sequence[str]) -> int:
     return at
 
 
+def python_of(tree: Path) -> Sequence[str]:
+    """A Python that finds the modules of a tree, and none of another one."""
+    return ("env", f"PYTHONPATH={tree}:{tree / 'client'}", "PYTHONSAFEPATH=1", sys.executable)
+
+
 def program_of(tree: Path) -> Sequence[str]:
     """The command `filestore` of a tree, whose processes find nothing of another one."""
-    path = f"PYTHONPATH={tree}:{tree / 'client'}"
-    return ("env", path, "PYTHONSAFEPATH=1", sys.executable, "-m", "deploy.entry")
+    return (*python_of(tree), "-m", "deploy.entry")

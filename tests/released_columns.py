@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.released_columns > tests/unit/coordinator/storage/released_columns.txt
 
-renews the list that `test_released_columns.py` reads, after a commit that raises RULES
+renews the list that `test_released_columns.py` reads, in the commit that raises RULES
 (metadata/protocol/rules.py): from there on, the release before this one is a newer one.
 """
 
@@ -14,6 +14,7 @@ from contextlib import closing
 from tests.cluster.previous_release import ROOT, previous_commit
 
 SCHEMA = "coordinator/storage/schema.sql"
+LIST = "tests/unit/coordinator/storage/released_columns.txt"
 
 
 def columns_of(schema: str) -> dict[str, list[str]]:
@@ -27,12 +28,17 @@ def columns_of(schema: str) -> dict[str, list[str]]:
         }
 
 
+def listed(schema: str) -> str:
+    """The list of what these statements make."""
+    return "".join(f"{table}: {' '.join(names)}\n" for table, names in columns_of(schema).items())
+
+
 def released() -> str:
     """The list, as it is committed. Skips the test that asks where git or its history is missing."""
     shown = subprocess.run(
         ["git", "show", f"{previous_commit()}:{SCHEMA}"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return "".join(f"{table}: {' '.join(names)}\n" for table, names in columns_of(shown.stdout).items())
+    return listed(shown.stdout)
 
 
 if __name__ == "__main__":

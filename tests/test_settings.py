@@ -65,7 +65,7 @@ def own_options(command: click.Command) -> Iterable[click.Option]:
 def test_options_of_a_command_are_those_of_the_page(name: str) -> None:
     offered = {tuple(option.opts): option for option in own_options(COMMANDS[name])}
     written = DOCUMENTED.get(name, {})
-    assert set(written) == set(offered)
+    assert set(written) == set(offered), f"docs/settings.md: the table below `### {name}` has a row an option"
     for names, option in offered.items():
         assert (written[names] == "required") == option.required, names
         if not option.is_flag and isinstance(option.default, str | int | float) and option.default != "":

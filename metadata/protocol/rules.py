@@ -103,10 +103,15 @@ FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a co
     (CreatePublicToken, "ttl_seconds"): ENDS_ARE_COUNTED,
 }
 _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
-# Digests of the state have these from there on; coordinators that know older rules alone do not have them.
+# Digests of the state have these tables from there on, in this order: coordinators that know only older rules
+# do not have them. A newer table is the last one here.
 TABLES_SINCE: Final = {
-    DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs", "replica_totals"),
-    UPLOADS_ARE_CONCATENATED: ("concatenations", "parts", "restores"),
+    "damaged_copies": DAMAGED_COPIES_STAY,
+    "damaged_blobs": DAMAGED_COPIES_STAY,
+    "replica_totals": DAMAGED_COPIES_STAY,
+    "concatenations": UPLOADS_ARE_CONCATENATED,
+    "parts": UPLOADS_ARE_CONCATENATED,
+    "restores": RESTORES_ARE_KNOWN,
 }
 # No more: a version that is put back hashes every column that it finds in a table that it knows, and so would
 # differ from those that were never upgraded. What is new has a table of its own (see CONTRIBUTING.md).

@@ -51,9 +51,14 @@ def previous_release() -> PreviousRelease:
 
 
 def previous_commit() -> str:
-    """The parent of the commit that raised the rules to those of now, which is the last of those before."""
+    """The parent of the commit that raised the rules to those of now, which is the last of those before.
+
+    It is the newest commit while the one that raises them is being made.
+    """
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("no git, or no history of this directory, to build the previous release from")
+    if _rules_at("HEAD") == RULES - 1:
+        return _git("rev-parse", "HEAD").decode().strip()
     changed = _git("log", "--format=%H", r"-G^RULES: Final = ", "--", *RULES_FILES).decode().split()
     for commit in changed:
         if (_rules_at(commit), _rules_at(f"{commit}^")) == (RULES, RULES - 1):

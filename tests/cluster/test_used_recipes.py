@@ -20,7 +20,7 @@ from tests.cluster.harness import FILESTORE, Answer
 from tests.cluster.mixed_versions import COMMAND_S, MixedCluster
 from tests.cluster.previous_release import PreviousRelease
 from tests.debian_packages import installed
-from tests.recipes import PAGE, ROOT, carry_out, copied_tree, program_of, recipes
+from tests.recipes import PAGE, ROOT, carry_out, copied_tree, program_of, python_of, raise_rules, recipes
 
 NAME: Final = "Debian 12"
 RAISED_S: Final = 60.0
@@ -32,6 +32,15 @@ urls = os.environ["FILESTORE_URL"].split()
 with filestore_client.Client(urls, root_pem=root.read_text(), token=token) as client:
     print([image.os_name for image in client.files.list("image", os_name="Debian 12")])
 """
+CHECKED_BY: Final = (
+    "tests/test_alerts.py",
+    "tests/test_architecture.py",
+    "tests/test_settings.py",
+    "tests/test_small_parts.py",
+    "tests/unit/coordinator/machine/execution/test_digests.py",
+    "tests/unit/coordinator/storage/test_released_columns.py",
+    "tests/unit/deploy/test_help.py",
+)
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -76,6 +85,7 @@ class NewcomersCluster(MixedCluster):
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = copied_tree(tmp_path_factory.mktemp("tree"))
+    raise_rules(copy)
     for steps in recipes((ROOT / PAGE).read_text("utf-8")).values():
         carry_out(steps, copy)
     return copy
@@ -162,6 +172,22 @@ def test_metric_is_scraped_and_its_rule_understood(upgraded: NewcomersCluster, t
 
 def test_members_agree_about_all_of_it(upgraded: NewcomersCluster) -> None:
     assert upgraded.differing() == []
+
+
+def test_checks_and_tests_of_the_tree_are_content(tree: Path) -> None:
+    """As a newcomer runs them: what a recipe leaves out is found by them."""
+    pytest_run = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=")
+    for command in (
+        ("-m", "ruff", "check", "--fix-only", "--quiet", "."),
+        ("-m", "ruff", "format", "--quiet", "."),
+        ("-m", "ruff", "check", "--quiet", "."),
+        ("-m", "tests.rooms"),
+        (*pytest_run, *CHECKED_BY),
+    ):
+        done = subprocess.run(
+            [*python_of(tree), *command], cwd=tree, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def metric(cluster: NewcomersCluster, name: str) -> float:

@@ -152,8 +152,7 @@ def report(change: Change, command: ReportHash) -> HashReport:
 
 def tables_of(version: int) -> tuple[str, ...]:
     """The tables that are hashed by these rules, in this order."""
-    added = (name for since, names in rules.TABLES_SINCE.items() if since <= version for name in names)
-    return (*TABLES, *added)
+    return (*TABLES, *(name for name, since in rules.TABLES_SINCE.items() if since <= version))
 
 
 def _start(tables: Sequence[str], name: bytes, after: bytes) -> tuple[str, _Key]:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from api.bodies.jobs import TriggerJobBody
 from ca.errors import InvalidRequest, NotFound
-from metadata.model.jobs import JOBS, check_parameters, job_kind
+from metadata.model.jobs import JOBS, JobParameters, check_parameters, job_kind
 
 
 def test_registry_knows_its_jobs_and_no_others() -> None:
@@ -28,3 +29,9 @@ def test_job_takes_its_own_parameters_only(name: str, parameters: str) -> None:
     check_parameters(job_kind("drain"), '{"node_id":"n1"}')
     with pytest.raises(InvalidRequest):
         check_parameters(job_kind(name), parameters)
+
+
+def test_every_parameter_can_be_given_and_some_job_takes_it() -> None:
+    fields = set(JobParameters.__struct_fields__)
+    assert fields == set(TriggerJobBody.__struct_fields__), "api/bodies/jobs.py: the API takes each parameter"
+    assert fields == {name for job in JOBS for name in job.takes}

@@ -7,7 +7,21 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from node.workers.metrics_sum import Numbers, Tally, collected
+from node.base.metrics import NodeMetrics
+from node.workers.metrics_sum import OF_THE_NODE, Numbers, Tally, collected
+
+SUMMED = {  # each process has some of it, or only the first one has any
+    "filestore_custody_broken_off",
+    "filestore_custody_rate",
+    "filestore_custody_stopped",
+    "filestore_packed_blobs",
+    "filestore_packed_bytes",
+    "filestore_packs",
+    "filestore_poison_items",
+    "filestore_record_lease",
+    "filestore_records_kept",
+    "filestore_uploads_in_progress",
+}
 
 
 class Worker:
@@ -113,3 +127,11 @@ def test_sum_is_well_formed_openmetrics(answering: set[int]) -> None:
     assert {"hits", "times", "uploads"} <= set(families)
     values = {(s.name, s.labels.get("route")): s.value for s in families["hits"].samples}
     assert values["hits_total", "/a"] == 6
+
+
+def test_every_gauge_of_a_node_is_summed_or_of_the_node() -> None:
+    registry = CollectorRegistry()
+    NodeMetrics(registry)
+    gauges = {metric.name for metric in registry.collect() if metric.type == "gauge"}
+    told = "each worker of a node shows it: name it in OF_THE_NODE if the node has it once, else here"
+    assert gauges - OF_THE_NODE == SUMMED, told
