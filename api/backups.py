@@ -1,4 +1,4 @@
-"""Backups: `/api/v1/backups`."""
+"""Backups, declared as a kind of file: `/api/v1/backups`. Apart from the operations that all kinds share."""
 
 from typing import Final
 

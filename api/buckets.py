@@ -21,8 +21,17 @@ from api.bodies.buckets import (
 from api.bodies.checks import check_label, path_uuid
 from api.bodies.files import KIND_WORDS, FileSummary, expires_at, kind_of
 from api.context import API
-from api.filters import FILE_PARAMETERS, file_filters, filtered_response
-from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
+from api.pages import (
+    FILE_PARAMETERS,
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    cursor_text,
+    file_filters,
+    filtered_response,
+    page_response,
+    query_cursor,
+    query_limit,
+)
 from api.spec.operation import Answer, Operation
 from api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 from ca.errors import Conflict, PreconditionFailed

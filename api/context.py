@@ -1,4 +1,4 @@
-"""What the handlers of the metadata API work with; each process makes it once at start."""
+"""What the handlers of the metadata API work with. Shared by all of them; a process makes one at start."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

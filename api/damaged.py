@@ -1,4 +1,7 @@
-"""Content that no node holds whole: `/api/v1/cluster/damaged`. Admins only."""
+"""Content that no node holds whole: `/api/v1/cluster/damaged`. Apart from `cluster`: pages of its own.
+
+Admins only.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from api.access import authenticate
-from api.bodies.damaged import DamagedContent, DamagedFile, DamagedList, DamagedRange
+from api.bodies.cluster import DamagedContent, DamagedFile, DamagedList, DamagedRange
 from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, numbered_page, page_response
 from api.spec.operation import Answer, Operation

@@ -27,8 +27,7 @@ from api.bodies.files import (
 from api.context import API, CONCATENATE
 from api.file_kinds import Act, CreateAnyFile, FileKind, own_fields
 from api.files import delete_of_kind
-from api.filters import FILE_PARAMETERS, file_filters, filtered_response
-from api.pages import NEXT_PAGE, cursor_text, query_text
+from api.pages import FILE_PARAMETERS, NEXT_PAGE, cursor_text, file_filters, filtered_response, query_text
 from api.spec.operation import Answer, Operation, parameters_of
 from api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 from ca.errors import (

@@ -1,19 +1,44 @@
 """What watches a process from outside: is it alive, can it serve, and its numbers. No credential."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from aiohttp import hdrs, web
+from msgspec import Meta, Struct
 
-from api.bodies.health import Health, ScrapeTargets
 from api.context import API
 from api.pages import query_text
 from api.spec.operation import NOT_STORED, Answer, Operation, Parameter
 from ca.errors import InvalidRequest
 from ca.hostnames import authority_of
 from ca.identity import Role
+from runtime.version import VERSION
 from web.app import METRICS, json_response
 
 _TAG: Final = "Health"
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """The process answers, or can serve."""
+
+    status: Annotated[
+        str,
+        Meta(
+            description="ok of a process that lives; ready of one that serves; disk_full of one that "
+            "serves what it has, while its own disk has no room.",
+            examples=["ready"],
+            extra_json_schema={"enum": ["ok", "ready", "disk_full"]},
+        ),
+    ]
+    version: Annotated[str, Meta(description="Of the product, of this process.", examples=["0.1.0"])] = (
+        VERSION
+    )
+
+
+class ScrapeTargets(Struct, frozen=True, kw_only=True):
+    """Processes that answer `/metrics`, as Prometheus takes them (`http_sd_configs`)."""
+
+    targets: Annotated[list[str], Meta(description="Address and port of each.", examples=[["10.0.0.1:7443"]])]
+    labels: Annotated[dict[str, str], Meta(description="Labels that all of them get: none.", examples=[{}])]
 
 
 async def lives(request: web.Request) -> web.Response:  # noqa: ARG001

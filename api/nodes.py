@@ -7,8 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from api.access import audited, authenticate
-from api.bodies.cluster import NodeBody, NodeList
-from api.bodies.nodes import MoveNodeBody, RemovedNode, RevokedNode
+from api.bodies.cluster import MoveNodeBody, NodeBody, NodeList, RemovedNode, RevokedNode
 from api.cluster import url_of
 from api.context import API, ApiServices
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, numbered_page, page_response, query_flag

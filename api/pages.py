@@ -1,21 +1,22 @@
-"""Pages of a list: what the query asks for, and where the next page is.
+"""Pages of a list: what the query asks for, which files it wants, and where the next page is.
 
 A cursor is the log index of the last element shown, or what stands for it in a list that has none, so that
-a list stays stable while others come and go.
+a list stays stable while others come and go. Filters come after access control: a page may be short of its
+limit, or empty, and have a next one, since each looks at a bounded number of files.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, TypedDict, TypeVar
 from urllib.parse import urlencode
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from api.bodies.fields import NextCursor
+from api.bodies.fields import FileStatus, MaybeLabel, NextCursor
 from api.spec.operation import Parameter
 from ca.errors import InvalidRequest
 from metadata.protocol.queries import LIST_LIMIT_MAX
-from runtime.bounds import COUNT_MAX, TEXT_CHARS_MAX
+from runtime.bounds import COUNT_MAX, LABEL_CHARS_MAX, TEXT_CHARS_MAX
 from web.app import json_response
 
 _T = TypeVar("_T")
@@ -29,6 +30,12 @@ PAGE_PARAMETERS: Final = (
         type=Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, examples=[100])],
     ),
     Parameter(name="cursor", description="`next_cursor` of the page before.", type=NextCursor),
+)
+STATUSES: Final = ("pending", "uploading", "available", "tombstoned", "deleted")
+FILE_PARAMETERS: Final = (
+    Parameter(name="status", description="Only files in this state.", type=FileStatus),
+    Parameter(name="filename", description="Only files whose name begins so; case counts.", type=MaybeLabel),
+    *PAGE_PARAMETERS,
 )
 
 
@@ -102,3 +109,39 @@ def query_number(request: web.Request, name: str, default: int, number_max: int)
         expected = f"an integer from 1 to {number_max}" if name == "limit" else "the next_cursor of a page"
         raise InvalidRequest(f"{name}: expected {expected}")
     return number
+
+
+class FileFilters(TypedDict):
+    """The fields of `metadata.protocol.queries.ListFilesQuery` that come from the request."""
+
+    limit: int
+    cursor: int
+    status: str
+    filename_prefix: str
+
+
+def file_filters(request: web.Request) -> FileFilters:
+    """What the query of the request asks for. Raises InvalidRequest naming the parameter."""
+    status = query_text(request, "status")
+    if status and status not in STATUSES:
+        raise InvalidRequest(f"status: expected one of {', '.join(STATUSES)}")
+    filename = query_text(request, "filename")
+    if len(filename) > LABEL_CHARS_MAX:
+        raise InvalidRequest(f"filename: at most {LABEL_CHARS_MAX} characters")
+    return FileFilters(
+        limit=query_limit(request), cursor=query_cursor(request), status=status, filename_prefix=filename
+    )
+
+
+def filtered_response(
+    request: web.Request, answer: Struct, next_cursor: int, filters: FileFilters, **others: str
+) -> web.Response:
+    """`answer`, with a link to the next page that repeats these filters and the others."""
+    return page_response(
+        request,
+        answer,
+        next_cursor,
+        status=filters["status"],
+        filename=filters["filename_prefix"],
+        **others,
+    )

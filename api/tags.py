@@ -1,4 +1,4 @@
-"""Entity tags of records, and the conditions that requests put on them (RFC 9110, section 13).
+"""Entity tags of records, and conditional requests (RFC 9110, section 13). Shared by buckets and files.
 
 A tag is a digest of the record as it is answered: another one whenever a byte of the answer is. No state of a
 record has the tag of an earlier one, since `updated_at` rises with every change. It is not the tag of the

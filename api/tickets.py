@@ -1,4 +1,4 @@
-"""Tickets: an address of one file that a browser can open, for minutes. Nothing is recorded of one.
+"""Tickets: an address of one file, valid for minutes. Apart from `public_tokens`: no record is stored.
 
 It is signed, by the key of user tokens. It stands for the caller and for the one file, so that it reads what
 the caller may read when it is used; `node/content/links.py` serves it.
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from api.access import audited, authenticate
 from api.bodies.checks import path_uuid
-from api.bodies.tickets import CreateTicketBody, TicketBody
+from api.bodies.files import CreateTicketBody, TicketBody
 from api.context import API
 from api.spec.operation import NOT_STORED, Answer, Operation
 from ca.errors import Gone, NotAvailable

@@ -1,4 +1,4 @@
-"""VM images: `/api/v1/vms`."""
+"""VM images, declared as a kind of file: `/api/v1/vms`. Apart from the operations that all kinds share."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Join tokens: what an operator hands to a machine so that it may become a member.
+"""Join tokens, which admit a machine. Shared by commands and API that mint them, and the node that joins.
 
 `FST1.<token id>.<secret>.<sha256 of the root's DER, hex>`. The digest lets the joiner recognise the cluster
 before the secret leaves it; the cluster keeps only the secret's SHA-256. No I/O here.

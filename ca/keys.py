@@ -1,4 +1,6 @@
-"""Private keys, their text form and digest, and the cluster key that replicated secrets are wrapped under.
+"""Private keys and the cluster key. Shared by certificates, tokens and TLS, which do not know each other.
+
+Also the text form and digest of keys; replicated secrets are wrapped under the cluster key.
 
 No I/O here: files are `ca.secretfiles`' work. Nothing here puts key material into an error or a repr.
 """

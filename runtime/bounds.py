@@ -1,4 +1,4 @@
-"""The bounds of every field that travels between members and into the log.
+"""The bounds of every field that travels between members. Shared by the API, the log and both roles.
 
 What is beyond them does not decode, so nothing that SQLite, a list or a disk could choke on ever reaches
 the state machine: an entry that cannot be applied would end every coordinator, again at each start. The

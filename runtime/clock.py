@@ -1,4 +1,4 @@
-"""The clocks of this machine, read in one place: whatever must not read a clock does not import this."""
+"""The clocks of this machine. Apart, so that imports show which code may read a clock."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What every process asks of a directory that it writes to: how much room there is, and who uses it."""
+"""How much room a directory has, and which user owns it. Shared by coordinators, nodes and the doctor."""
 
 import errno
 import fcntl

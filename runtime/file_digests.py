@@ -1,4 +1,6 @@
-"""The sha256 of a file, in another one beside it, which `sha256sum -c` reads too. Blocking, real files.
+"""The sha256 of a file, in a file beside it. Shared by snapshots, their copies elsewhere, and restores.
+
+`sha256sum -c` reads that file too. Blocking, real files.
 
 For files that are kept for years and bear no checksums themselves: SQLite's pages have none.
 """

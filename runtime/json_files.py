@@ -1,4 +1,4 @@
-"""JSON that others wrote, a disk or a peer: everything that is wrong with it is one kind of error.
+"""JSON that a disk or a peer wrote: any fault in it is one kind of error. Shared by all programs.
 
 No I/O here.
 

@@ -1,4 +1,4 @@
-"""Long work in threads that ends soon after whoever waits for it was cancelled.
+"""Stops work in a thread when the task that waits for it is cancelled. Shared by all that copy or hash.
 
 A thread cannot be cancelled, and a process that is to end waits for its threads: work of minutes asks now and
 then whether it is still wanted.

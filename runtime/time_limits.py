@@ -1,4 +1,4 @@
-"""How long a client waits for an answer while its request gets no further: one bound for all of a request.
+"""The longest that a client waits without progress. Shared by every step of one request, across rooms.
 
 Each step of a request waits for others: for coordinators, for members of an upload, for the node that holds
 it. Whatever bound such a wait has of its own, it takes no longer than is left of PATIENCE_S (`bounded_s`), so

@@ -1,4 +1,4 @@
-"""Which version of the product this is: the command, /healthz and the metrics say the same."""
+"""The version of the product. Apart, so that the command, /healthz and the metrics read the same one."""
 
 import importlib.metadata
 from typing import Final

@@ -1,4 +1,4 @@
-"""The options about browsers of a command that runs a member, as they were given. Nothing is checked here."""
+"""Options of a command about browsers, unchecked. Apart from `web_access`, which loads the HTTP server."""
 
 from typing import Final
 

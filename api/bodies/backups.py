@@ -1,4 +1,4 @@
-"""Bodies of `/api/v1/backups`."""
+"""Bodies of `/api/v1/backups`. Apart from `files`, which has what the bodies of all kinds share."""
 
 from typing import Annotated, Final, Literal
 

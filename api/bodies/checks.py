@@ -1,4 +1,7 @@
-"""What the fields of requests must be beyond types and bounds; every refusal names the field first."""
+"""Checks of request fields beyond types and bounds. Shared by the bodies and handlers of every resource.
+
+Every refusal names the field first.
+"""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Bodies of joining, the cluster's authority, its nodes and join tokens."""
+"""Bodies below `/api/v1/cluster`: joining, its authority, nodes, join tokens and damaged content."""
 
 from typing import Annotated
 
@@ -6,9 +6,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.bodies.fields import (
     Amount,
+    BlobSha256,
     Count,
     CreatedAt,
     Deleted,
+    Filename,
     IpAddress,
     MaybeMemberId,
     MemberId,
@@ -19,6 +21,7 @@ from api.bodies.fields import (
     Text,
     Timestamp,
     UserId,
+    Uuid,
 )
 from runtime.bounds import PEM_CHARS_MAX, WRAPPED_BYTES_MAX
 
@@ -227,3 +230,94 @@ class DeletedJoinToken(Struct, frozen=True, kw_only=True):
 
     deleted: Deleted
     token_id: TokenId
+
+
+class MoveNodeBody(Request, frozen=True, kw_only=True):
+    """Where a node is reached from now on."""
+
+    address: IpAddress
+
+
+class RevokedNode(Struct, frozen=True, kw_only=True):
+    """The certificates of the node are revoked; what it held, and what only it held."""
+
+    revoked: Annotated[bool, Meta(description="Always true.")]
+    id: NodeId
+    replicas: Annotated[
+        Amount,
+        Meta(description="Its copies, counted up to 10000: repair makes others.", examples=[1200]),
+    ]
+    uploads: Annotated[
+        Amount, Meta(description="Unfinished uploads placed there, counted up to 10000.", examples=[0])
+    ]
+    only_there: Annotated[
+        Amount,
+        Meta(
+            description="Blobs that no other node has which is there, counted up to 10000: its disk must "
+            "come back, or they are given up.",
+            examples=[0],
+        ),
+    ]
+    uploads_only_there: Annotated[
+        list[Text],
+        Meta(
+            description="The first unfinished uploads of which the same may be true.",
+            examples=[["019a37c4-2e1b-7c33-9c62-6d2f0f6f3b11 (1048576 bytes)"]],
+        ),
+    ]
+
+
+class RemovedNode(Struct, frozen=True, kw_only=True):
+    """The node is no member any more; its certificates are revoked."""
+
+    deleted: Deleted
+    id: NodeId
+    replicas: Annotated[
+        Amount,
+        Meta(description="Copies that went with a node removed by force, counted up to 10000.", examples=[0]),
+    ]
+    uploads: Annotated[
+        Amount,
+        Meta(
+            description="Unfinished uploads placed on a node removed by force, counted up to 10000.",
+            examples=[0],
+        ),
+    ] = 0
+
+
+class DamagedRange(Struct, frozen=True, kw_only=True):
+    """Bytes of a content, as in a Range header: both ends belong to it."""
+
+    first: Annotated[Amount, Meta(description="The first byte.", examples=[4194304])]
+    last: Annotated[Amount, Meta(description="The last byte.", examples=[8388607])]
+
+
+class DamagedFile(Struct, frozen=True, kw_only=True):
+    """A file with this content."""
+
+    file_uuid: Annotated[Uuid, Meta(description="The file.")]
+    filename: Filename
+
+
+class DamagedContent(Struct, frozen=True, kw_only=True):
+    """Content that no node holds whole."""
+
+    sha256: BlobSha256
+    size_bytes: Annotated[Amount, Meta(description="Of all of it.", examples=[20971520])]
+    lost_bytes: Annotated[
+        Amount,
+        Meta(description="That are damaged on every node; 0: it can be made whole.", examples=[4194304]),
+    ]
+    lost_ranges: Annotated[
+        list[DamagedRange], Meta(description="Where they are. All other ranges can be read.")
+    ]
+    nodes: Annotated[list[MemberId], Meta(description="Nodes that keep a damaged copy.", examples=[["n1"]])]
+    files: Annotated[list[DamagedFile], Meta(description="Files with this content, ten at most.")]
+
+
+class DamagedList(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page of damaged content: first that of which bytes are lost."""
+
+    count: Count
+    contents: Annotated[list[DamagedContent], Meta(description="The contents.")]
+    next_cursor: NextCursor | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""What the bodies of all kinds of file have in common."""
+"""Bodies of files of every kind: the fields that all kinds have, and tickets."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, TypedDict
@@ -30,6 +30,7 @@ from api.bodies.fields import (
     UpdatedAt,
     UploadUrl,
 )
+from ca.usertoken import TICKET_TTL_SECONDS_DEFAULT, TICKET_TTL_SECONDS_MAX, TICKET_TTL_SECONDS_MIN
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, FileRecord
 from runtime.timestamps import rfc3339
 
@@ -165,3 +166,31 @@ def file_body_fields(record: FileRecord) -> FileBodyFields:
         created_at=rfc3339(record.created_at_ms),
         updated_at=rfc3339(record.updated_at_ms),
     )
+
+
+class CreateTicketBody(Request, frozen=True, kw_only=True):
+    """How long the ticket lives."""
+
+    ttl_seconds: Annotated[
+        int,
+        Meta(
+            ge=TICKET_TTL_SECONDS_MIN,
+            le=TICKET_TTL_SECONDS_MAX,
+            description=f"{TICKET_TTL_SECONDS_MIN}..{TICKET_TTL_SECONDS_MAX}. Left out: five minutes.",
+            examples=[TICKET_TTL_SECONDS_DEFAULT],
+        ),
+    ] = TICKET_TTL_SECONDS_DEFAULT
+
+
+class TicketBody(Struct, frozen=True, kw_only=True):
+    """A ticket, shown once. Whoever has its address can read the file until it ends."""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="Where the content is, for GET and HEAD without a credential. Every node takes it.",
+            examples=["https://10.0.0.1:7443/api/v1/tickets/eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2ln"],
+            extra_json_schema={"format": "uri"},
+        ),
+    ]
+    expires_at: Annotated[Timestamp, Meta(description="When the ticket ends.")]

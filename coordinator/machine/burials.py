@@ -1,4 +1,6 @@
-"""Burials: replicas that are gone, and since when, so that nobody relies on what it saw before.
+"""Burials: which replicas are gone, and since when. Shared by `replicas`, which buries, and `expiry`.
+
+No reader relies on what it saw before a burial.
 
 Between a look at a node's files and the change that reports what was seen, the node may have dropped them,
 because the log ordered it or because they were damaged. The change carries the log index that was known

@@ -1,15 +1,23 @@
-"""The cluster itself: how it begins, and the view of it that every node follows."""
+"""The cluster itself: how it begins, its coordinators, and the view of it that every node follows."""
 
 import json
+import sqlite3
 from typing import Final
 
 from ca.errors import Conflict
-from coordinator.machine import coordinators, recounts
+from coordinator.machine import recounts
 from coordinator.machine.execution import quotas
 from coordinator.machine.execution.access import require_admin
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
-from metadata.model.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, TokenKeyRecord
+from metadata.model.records import (
+    ADMIN_ROLE,
+    DEFAULT_BUCKET_ID,
+    REMOVED,
+    ClusterView,
+    CoordinatorRecord,
+    TokenKeyRecord,
+)
 from metadata.protocol import rules
 from metadata.protocol.commands import (
     AddIntermediate,
@@ -41,7 +49,7 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
         ),
     )
     raise_rules(change, RaiseRules(version=command.rules))
-    coordinators.record(change, RecordCoordinators(coordinators=command.members))
+    record_coordinators(change, RecordCoordinators(coordinators=command.members))
     db.executemany(
         "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, ?, ?, ?, ?)",
         [
@@ -165,10 +173,10 @@ def get_view(question: Question, query: GetView) -> ClusterView:
         write_quorum=write_quorum,
         development=bool(development),
         user_token_keys=[json.loads(public) for public, _, _ in keys],
-        coordinators=coordinators.list_current(db),
+        coordinators=_members(db),
         nodes=[node_record(row) for row in nodes],
         revoked_serials=[serial for (serial,) in revoked],
-        removed_coordinators=coordinators.list_removed(db),
+        removed_coordinators=_removed_members(db),
         token_key_ends={kid: ends_at_ms for _, kid, ends_at_ms in keys if ends_at_ms is not None},
         node_serials=issued,
     )
@@ -193,3 +201,40 @@ def _store_intermediate(change: Change, pem: str, wrapped: bytes) -> None:
         "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, 'intermediate', ?, ?, ?)",
         (f"intermediate-{change.log_index}", pem, wrapped, max(change.at_ms, newest_ms + 1)),
     )
+
+
+def record_coordinators(change: Change, command: RecordCoordinators) -> None:
+    """Replace the list of members of the Raft group; a member that is not in it becomes a tombstone for ever.
+
+    A removed member that came back under its id would have forgotten its votes, and a certificate that names
+    it must stay rejected.
+    """
+    change.db.execute("UPDATE coordinators SET role = ?", (REMOVED,))
+    change.db.executemany(
+        "INSERT INTO coordinators (coordinator_id, address, peer_port, api_port, role) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (coordinator_id) DO UPDATE SET address = excluded.address,"
+        " peer_port = excluded.peer_port, api_port = excluded.api_port, role = excluded.role",
+        [(c.coordinator_id, c.address, c.peer_port, c.api_port, c.role) for c in command.coordinators],
+    )
+    change.touch_view()
+
+
+def _members(db: sqlite3.Connection) -> list[CoordinatorRecord]:
+    """Voters and learners, by id."""
+    rows = db.execute(
+        "SELECT coordinator_id, address, peer_port, api_port, role FROM coordinators WHERE role <> ?"
+        " ORDER BY coordinator_id",
+        (REMOVED,),
+    ).fetchall()
+    return [
+        CoordinatorRecord(coordinator_id=i, address=a, peer_port=p, api_port=q, role=r)
+        for i, a, p, q, r in rows
+    ]
+
+
+def _removed_members(db: sqlite3.Connection) -> list[str]:
+    """Ids that were members once."""
+    rows = db.execute(
+        "SELECT coordinator_id FROM coordinators WHERE role = ? ORDER BY coordinator_id", (REMOVED,)
+    ).fetchall()
+    return [coordinator_id for (coordinator_id,) in rows]

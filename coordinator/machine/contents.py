@@ -1,19 +1,22 @@
-"""The content of a file: its record together with the nodes that have its bytes."""
+"""The content of a file: its record with the nodes that have its bytes, and the manifest of a project."""
 
 import sqlite3
 
 import msgspec
 
 from ca.errors import Gone, NotAvailable, PayloadTooLarge, Unavailable
-from coordinator.machine import blobs, files, manifests, replicas
+from coordinator.machine import blobs, files, replicas
 from coordinator.machine.execution import states
 from coordinator.machine.execution.access import Level, reads_lastingly
 from coordinator.machine.execution.change import Change, Question, rules_in_force
-from metadata.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord
+from metadata.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord, Manifest
 from metadata.protocol import rules
 from metadata.protocol.commands import CompleteUpload
-from metadata.protocol.queries import GetContent, GetTicketContent
+from metadata.protocol.queries import GetContent, GetManifest, GetTicketContent
 from runtime.bounds import COUNT_MAX
+
+_encode_manifest = msgspec.json.Encoder().encode
+_decode_manifest = msgspec.json.Decoder(Manifest).decode
 
 
 def get(question: Question, query: GetContent | GetTicketContent) -> ContentRecord:
@@ -52,7 +55,7 @@ def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> Non
     if row.kind == VM:
         change.db.execute("UPDATE vms SET md5 = ? WHERE sequence = ?", (command.md5, row.sequence))
     elif row.kind == PROJECT_FILE and command.manifest is not None:
-        manifests.store(change, row.sequence, command.manifest)
+        store_manifest(change, row.sequence, command.manifest)
 
 
 def make_available(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
@@ -96,3 +99,25 @@ def known_nodes(change: Change, node_ids: list[str]) -> int:
     marks = ", ".join("?" * len(node_ids))
     statement = f"SELECT COUNT(*) FROM nodes WHERE node_id IN ({marks})"
     return int(change.db.execute(statement, node_ids).fetchone()[0])
+
+
+def get_manifest(question: Question, query: GetManifest) -> Manifest:
+    """The manifest of a project file whose upload has ended, after its retention too. Needs read.
+
+    A file in which nobody read an archive has the archive `other`.
+    """
+    row = files.require(question, query.caller, query.file_uuid, Level.READ, PROJECT_FILE)
+    if row.status in ("pending", "uploading"):
+        raise NotAvailable(f"This file is {row.status}: its content is not complete.")
+    stored = question.db.execute(
+        "SELECT document FROM manifests WHERE sequence = ?", (row.sequence,)
+    ).fetchone()
+    return Manifest(archive="other") if stored is None else _decode_manifest(stored[0])
+
+
+def store_manifest(change: Change, sequence: int, manifest: Manifest) -> None:
+    """Store what was found in the content of the file with this sequence, once."""
+    change.db.execute(
+        "INSERT INTO manifests (sequence, document) VALUES (?, ?)",
+        (sequence, _encode_manifest(manifest).decode()),
+    )

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct, UnsetType
 
-from ca.errors import NotFound
-from coordinator.machine import files, parts, retention, uploads
+from ca.errors import Gone, InvalidRequest, NotFound
+from coordinator.machine import files, parts, uploads
 from coordinator.machine.execution import states
 from coordinator.machine.execution.access import Level, User, require_file_level, require_user
 from coordinator.machine.execution.change import Change, Question
@@ -28,6 +28,8 @@ from metadata.protocol.queries import ListFilesQuery
 
 RecordType = TypeVar("RecordType", bound=FileRecord)
 
+RETENTION_HOURS_MAX = 876_000  # a hundred years: a command may name more
+_HOUR_MS = 3_600_000
 _FILE_FIELDS = tuple(name.strip() for name in files.FILE_COLUMNS.split(","))
 
 
@@ -173,9 +175,9 @@ def store(
 ) -> RecordType:
     """Write these columns of the kind, and what the command says of every file; the record as it is then.
 
-    Nothing named is no change. Raises what `retention.plan` does, PreconditionFailed.
+    Nothing named is no change. Raises what `_plan_retention` does, PreconditionFailed.
     """
-    retained, labels = retention.plan(change, sequence, command), files.labels_named(change, command)
+    retained, labels = _plan_retention(change, sequence, command), files.labels_named(change, command)
     states.require(change, record.updated_at_ms, command.unchanged_since_ms)
     if not values and not labels and retained is None:
         return record
@@ -186,8 +188,8 @@ def store(
         )
     _store_later(change, kind, sequence, values)
     if retained is not None:
-        retention.store(change, sequence, retained)
-        values = values | retention.shown(retained)
+        _store_retention(change, sequence, retained)
+        values = values | _shown_retention(retained)
     of_file = labels | {"updated_at_ms": states.time_of_next(change, record.updated_at_ms)}
     assignments = ", ".join(f"{name} = ?" for name in of_file)
     change.db.execute(f"UPDATE files SET {assignments} WHERE sequence = ?", (*of_file.values(), sequence))
@@ -251,3 +253,56 @@ def _record(kind: Kind[RecordType], row: Row, *, is_reply: bool = False) -> Reco
 def _without(struct: type[msgspec.Struct], base: type[msgspec.Struct]) -> tuple[str, ...]:
     """The fields that a Struct has beside those of its base, in its order."""
     return tuple(name for name in struct.__struct_fields__ if name not in base.__struct_fields__)
+
+
+class _Retention(Struct, frozen=True):
+    """Two columns of a file: how long it stays once it is available, and when expiry finds it.
+
+    Both are None if it stays for ever, `due_at_ms` also until it is available.
+    """
+
+    hours: int | None
+    due_at_ms: int | None
+
+
+def _plan_retention(change: Change, sequence: int, command: UpdateFile) -> _Retention | None:
+    """Return the retention that a command gives a file, None for no change.
+
+    Raises Gone for a file whose content is gone by it, InvalidRequest for an end that has passed already.
+    """
+    hours = command.retention_hours
+    if isinstance(hours, UnsetType) or not states.are_distinct(change.db):
+        return None
+    status, earlier, available_at_ms = change.db.execute(
+        "SELECT status, retention_hours, available_at_ms FROM files WHERE sequence = ?", (sequence,)
+    ).fetchone()
+    if hours == earlier:
+        return None
+    if status == "tombstoned":
+        raise Gone("The retention period of this file has passed.")
+    due_at_ms = None
+    if hours is not None and status == "available":
+        due_at_ms = available_at_ms + min(hours, RETENTION_HOURS_MAX) * _HOUR_MS
+        if due_at_ms <= change.at_ms:
+            past_hours = (change.at_ms - available_at_ms) // _HOUR_MS
+            raise InvalidRequest(
+                f"retention_period: it counts from when the file became available, {past_hours} hours ago,"
+                " and would be over. Delete the file instead."
+            )
+    return _Retention(hours, due_at_ms)
+
+
+def _store_retention(change: Change, sequence: int, retention: _Retention) -> None:
+    """Write the retention of the file with this sequence."""
+    change.db.execute(
+        "UPDATE files SET retention_hours = ?, due_at_ms = ? WHERE sequence = ?",
+        (retention.hours, retention.due_at_ms, sequence),
+    )
+
+
+def _shown_retention(retention: _Retention) -> dict[str, Any]:
+    """The retention as fields of a FileRecord."""
+    return {
+        "retention_hours": UNSET if retention.hours is None else retention.hours,
+        "due_at_ms": UNSET if retention.due_at_ms is None else retention.due_at_ms,
+    }

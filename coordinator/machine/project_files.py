@@ -1,4 +1,4 @@
-"""Project files: exported network-emulation projects, and the options they were exported with."""
+"""Project files, as one kind of file. Apart from `kinds`, which is the same for every kind."""
 
 from coordinator.machine import kinds
 from coordinator.machine.execution.access import Level, require_user

@@ -1,4 +1,4 @@
-"""What the state of a node means for the blobs that it has, applied step by step.
+"""Applies a node's new state to its blobs, step by step. Shared by `nodes` and `cluster`.
 
 A node may have a million replicas, and a change of its state is one entry of the log. So it only queues the
 node here; each step looks at the next replicas in the order of their sha256. Blobs whose replicas change

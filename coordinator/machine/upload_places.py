@@ -1,4 +1,4 @@
-"""Which unfinished uploads are placed on a node: what it must not leave with.
+"""The unfinished uploads placed on a node. Shared by `nodes`, which refuses removals, and their list.
 
 The log does not know which nodes of a placement have what is acknowledged, only that as many as the write
 quorum have. So a node in a placement, first or not, counts as one that has it. There is no index: uploads

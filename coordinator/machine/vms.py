@@ -1,4 +1,4 @@
-"""VM images: virtual machines' disk images with their hardware, found by the md5 of their content too."""
+"""VM images, as one kind of file, found by md5 too. Apart from `kinds`, which is the same for every kind."""
 
 from coordinator.machine import kinds
 from coordinator.machine.execution.access import Level, require_user

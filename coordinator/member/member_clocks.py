@@ -1,4 +1,6 @@
-"""The time that most members' clocks show, as they came to one coordinator. Its own clocks are handed in.
+"""The time that most members' clocks show. Shared by proposals, jobs, tokens and status: one judgement.
+
+This coordinator's own clocks are handed in.
 
 Nodes and coordinators tell their clocks with each heartbeat. What one showed is kept with the moment when it
 came, by a clock that is never set: when ours is set, that is known at once, before anybody tells one again.

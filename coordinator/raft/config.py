@@ -1,4 +1,4 @@
-"""The numbers that one member of the group runs with, each a named bound."""
+"""The bounds that one member of the group runs with. Shared by all parts of the core, and no I/O."""
 
 from dataclasses import dataclass
 

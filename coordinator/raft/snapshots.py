@@ -1,4 +1,4 @@
-"""Snapshots on the side of who takes them: an offer comes, is fetched beside Raft, and restored.
+"""Snapshots as a follower takes them: offered, fetched, restored. Apart from `replication` of entries.
 
 Sources: dissertation 5.1 to 5.3. What differs from its InstallSnapshot: the message is an offer without the
 state; the follower's driver fetches the bytes from the leader, as slowly and with as many interruptions as it

@@ -1,4 +1,7 @@
-"""What the core reads from the log on disk, which is `coordinator.storage.raft_log.SegmentLog`."""
+"""What the core reads of the log on disk. Apart from that log, so that the core imports no I/O.
+
+`coordinator.storage.raft_log.SegmentLog` implements it.
+"""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""Damage of a state's database as SQLite tells it: bytes that are not what was written, or cannot be read.
+"""Damage of a database, as SQLite reports it. Shared by the store, its checks, and what ends the process.
 
 Whoever reads the state and finds that ends the process: what was read before may have been wrong already, and
 the other coordinators have the same state whole.

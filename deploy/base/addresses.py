@@ -1,4 +1,4 @@
-"""How commands name a coordinator and where it listens: ID=ADDRESS[:PEER_PORT[:API_PORT]]."""
+"""How commands name a coordinator: ID=ADDRESS[:PEER_PORT[:API_PORT]]. Shared by six groups of commands."""
 
 import ipaddress
 import re

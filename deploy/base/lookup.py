@@ -1,4 +1,4 @@
-"""What people name, found: a file by its name or its file_uuid, a bucket by its name or its id."""
+"""Finds the file or bucket that a person names. Shared by all commands that take a name or an id."""
 
 import re
 import sys

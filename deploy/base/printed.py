@@ -1,4 +1,4 @@
-"""Text that commands print: it may come from a stolen node, and must not steer the terminal that shows it.
+"""Makes text safe to print: a stolen node may have written it. Shared by all that print to a terminal.
 
 Controls (C0, C1), marks that turn the direction of text, halves of surrogate pairs and letters that Unicode
 does not know become `?`. `guard_streams` does so with everything that is written to standard output and

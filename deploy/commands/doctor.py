@@ -1,4 +1,7 @@
-"""`filestore doctor`: whether what lies in one data directory is sound, while nothing runs there."""
+"""`filestore doctor`: checks a data directory. Apart from `node` and `coordinator`, as it serves both.
+
+Nothing may run there.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`filestore serve`: other programs' protocols, on this machine, backed by a bucket."""
+"""`filestore serve`: other programs' protocols over a bucket. Apart from `files`: it runs until ended."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a run has done, for the text file collector of Prometheus' node_exporter.
+"""The result of a run for node_exporter's text file collector. Apart from runs, which know no Prometheus.
 
 The server's name, which an operator has given it, is the only label that names something: several servers may
 be backed up by one machine. Projects have their ids there, and not their names.

@@ -1,4 +1,4 @@
-"""What a GNS3 server tells of itself, as types: projects, nodes, images. Other fields are left out."""
+"""What a GNS3 server reports, as types. Shared by all parts; other fields are dropped."""
 
 import re
 from typing import Final

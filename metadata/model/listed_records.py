@@ -1,4 +1,4 @@
-"""Records of lists that show more than the record itself: permissions, links, unfinished uploads.
+"""Records that only lists return: permissions, links, uploads. Apart from `records`, which is full.
 
 They would make `records` longer than a file may be.
 """

@@ -1,4 +1,4 @@
-"""When to stop and ask: something that is more likely a mistake than the truth.
+"""When a pass stops and asks an operator. Shared by coordinators and nodes, so that both stop alike.
 
 What does away with this many blobs at once is, and so is a clock that is far from the others.
 

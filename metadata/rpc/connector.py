@@ -1,4 +1,4 @@
-"""Outgoing connections, as aiohttp makes and keeps them, without a fault of what lies below.
+"""Outgoing connections, with a workaround for a fault of uvloop. Shared by calls, peers and first contact.
 
 A socket that is handed to uvloop 0.23 belongs to libuv, which closes its descriptor. Python's socket is not
 told when the connection was reset as early as the first bytes of the handshake went out. Whenever that is

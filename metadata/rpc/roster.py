@@ -1,4 +1,4 @@
-"""The coordinators that a process knows.
+"""The coordinators that a process knows. Shared by the RPC client, the view and nodes that join or move.
 
 There is a running task for each while they come and go, and the last list is on disk.
 

@@ -1,4 +1,4 @@
-"""Which bytes of a file are there: half-open spans, ascending, joined where they touch.
+"""Which bytes of a file are there: half-open, joined spans. Shared by downloads, salvage and quarantine.
 
 Pure: integers in, spans out.
 """

@@ -1,4 +1,4 @@
-"""Orders of one kind, in the order in which they came, and how each of them stands.
+"""Orders of one kind, in the order of their arrival. Shared by the peer API and the passes that orders start.
 
 No I/O here: `node/peerapi/custody.py` hears them, `node/custody/custody.py` and `node/custody/scrub.py` carry
 them out.

@@ -1,4 +1,4 @@
-"""The body of a request to a peer, past what aiohttp does for each piece of it.
+"""The body of a request to a peer. Shared by all senders: it saves what aiohttp does for each piece.
 
 aiohttp puts a chunk and its framing together in new memory, and what a peer is sent of a file was read whole
 before. So a body may bring spans of a file in place of bytes: each is one chunk, read and encrypted a

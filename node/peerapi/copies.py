@@ -1,4 +1,6 @@
-"""What other nodes may read of this node's copies of a blob, damaged ones included (`node/peer/salvage.py`).
+"""Serves this node's copies of a blob to other nodes. Apart from `blobs`: damaged copies too, for salvage.
+
+`node/peer/salvage.py` reads them.
 
 GET /copies/{sha256}/sums                          the sidecar GET
 /copies/{sha256}/segments/{index}?xxh3=DIGEST  a segment, if it matches the checksum (16 hexadecimal digits)

@@ -1,4 +1,6 @@
-"""Orders of the leading coordinator to this node, on the peer port: look at your replicas now.
+"""Orders of the leading coordinator to this node. Apart from what nodes ask of one another.
+
+They come on the peer port, and say: look at your replicas now.
 
     POST /custody/collect    delete what the log has marked for deletion
     POST /custody/compare    hold the disk against the log

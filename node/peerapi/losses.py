@@ -1,4 +1,6 @@
-"""Losses that no disk took a note of, reported by the other workers of a node to the first.
+"""Losses that workers report to the first worker. Apart from the rest: only the same node calls it.
+
+No disk took a note of them.
 
 A worker keeps them in memory until the first one has taken them over. That one reports them to the log,
 and serves other nodes: what was found damaged is out of service there too.

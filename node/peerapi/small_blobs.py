@@ -1,4 +1,6 @@
-"""Small blobs that other nodes send for this one to keep, many in one request: POST /small-blobs.
+"""POST /small-blobs: takes many small blobs in one request. Apart from `blobs`, where each has a request.
+
+Other nodes send them for this one to keep.
 
 What is sent is as `node/uploads/small_copies.py` encodes it. Who may ask is decided by
 `node/peerapi/admission.py`.

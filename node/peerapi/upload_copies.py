@@ -1,4 +1,4 @@
-"""Copies of unfinished uploads, on the peer port.
+"""Copies of unfinished uploads, ordered by the leader. Apart from `uploads`: the writing chain.
 
     POST /custody/uploads/{file_uuid}   have the acknowledged bytes, from `sources`; how that stands
     GET  /uploads/{file_uuid}           the bytes from `start` to `stop`, which must be durable here

@@ -1,4 +1,6 @@
-"""Opening uploads of any size within a bound: each is hashed in steps, and its hash kept when it is closed.
+"""Resumes the hash of an upload in bounded steps. Shared by the upload store, its holder and takeovers.
+
+The hash is kept when an upload is closed, so that opening one of any size takes bounded time.
 
 A node keeps only so many uploads open. With more than that under way each request would find its upload
 closed, and hash what it has from the beginning. A stream's state after some durable bytes is small, and stays

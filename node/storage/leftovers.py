@@ -1,4 +1,4 @@
-"""Half-written things below `uploads` that nobody needs any more, until each of them is removed.
+"""Half-written files that nothing needs, until removed. Shared by blobs, uploads, pins and the sweep.
 
 One that the disk does not let go stays, is told (`node/diskio/unusable_paths.py`), and is tried again now and
 then. All calls block.

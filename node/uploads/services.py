@@ -1,4 +1,4 @@
-"""What handlers and parts of an upload work with: one node, which `node/server.py` makes once at start."""
+"""What the handlers of one node work with. Shared by all of them; `node/server.py` makes it at start."""
 
 from dataclasses import dataclass, field
 

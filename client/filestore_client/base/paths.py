@@ -1,4 +1,4 @@
-"""Paths of the API with data in them: `path_part` encodes each variable into one part of a path."""
+"""`path_part` encodes a variable into one part of a path. Shared by every resource and transfer."""
 
 from urllib.parse import quote
 

@@ -1,4 +1,7 @@
-"""The token of a client: a text, or a file that is read again when the cluster rejects what it held."""
+"""The token of a client: text, or a file that is read again. Shared by transport, retries and sign-in.
+
+The file is read again when the cluster rejects the token that it held.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Pages of lists: each looks at a bounded number of rows, whatever the filters leave of them.
+"""Pages of lists: each reads a bounded number of rows. Shared by all queries that list something.
 
 The candidates of a list are found by an index that ends in the sequence, so a page costs the same however
 many rows lie before and behind it. Filters are applied to the candidates one by one; where a page has looked

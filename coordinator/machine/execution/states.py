@@ -1,4 +1,4 @@
-"""The states of a record, which differ in the time when it was last changed.
+"""The states of a record, told apart by its last change. Shared by files, buckets, uploads and expiry.
 
 That time rises with every change, by a millisecond at least, so that no two states of a record have the same.
 A change may say which state it is meant for. By older rules it was the time of the change, which two states

@@ -1,4 +1,4 @@
-"""Which backups a command is about: whose they are, and of which server."""
+"""Chooses the backups that a command is about. Shared by `images`, `ls`, `prune` and `restore`."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`filestore gns3 forget`: a project that a server does not show any more is gone for good."""
+"""`filestore gns3 forget`: a project is gone for good. Apart from `prune`: it deletes no backup."""
 
 import click
 

@@ -1,4 +1,6 @@
-"""Commands about blobs and their replicas: who shall hold what, and what became of it.
+"""Commands about blobs and replicas. Apart from those about files: members propose them, never clients.
+
+They say which node shall hold which blob, and what became of it.
 
 The log decides and nodes act. A replica that is to go is *marked for deletion* in the log; its node reads
 that, deletes the file, and reports. A marked one counts for nothing, and so does one on a node that is down,

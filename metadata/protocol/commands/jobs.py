@@ -1,4 +1,4 @@
-"""Commands about background jobs: runs begin and end in the log, so that a new leader goes on with them."""
+"""Commands about job runs. Apart from those about files: any leader resumes the runs that it finds here."""
 
 from metadata.model.records import Caller
 from metadata.protocol.commands.root import Command
