@@ -6,7 +6,8 @@ cluster notices when it reads a replica, scrubbing included; until then only rea
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from deploy.base.printed import printable_name
 from deploy.gns3.images import Progress
 from deploy.gns3.stored import StoredBackup, manifest_of, stored_backups
 from filestore_client import AsyncClient
+from filestore_client.base.errors import Unavailable
 from filestore_client.base.records import FileRecord, Image
 
 LOOK_UPS_MAX: Final = 8  # requests at once
@@ -73,17 +75,28 @@ class Damages:
                 raise Conflict(f"{told} The newest whole one is {other.file.file_uuid}, of {made}.")
         raise Conflict(f"{told} There is no whole one of this project.")
 
+    @asynccontextmanager
+    async def requiring_whole(
+        self, backup: StoredBackup, chain: Sequence[StoredBackup]
+    ) -> AsyncIterator[None]:
+        """As `require_whole`, before the block and when reading in the block reveals new damage."""
+        await self.require_whole(backup, chain)
+        try:
+            yield
+        except (Conflict, Unavailable):
+            await Damages(self._client).require_whole(backup, chain)
+            raise
 
-async def require_restorable(client: AsyncClient, backup: StoredBackup) -> None:
-    """Raise Conflict for a damaged backup; the error names the newest whole one of its chain."""
+
+async def chain_with(client: AsyncClient, backup: StoredBackup) -> list[StoredBackup]:
+    """Return the backups of the same project, server and owner, in the order of the log."""
     file = backup.file
     others = await stored_backups(client, project_id=file.project_id)
-    of_chain = [
+    return [
         each
         for each in others
         if each.file.owner_id == file.owner_id and each.tag.server.id == backup.tag.server.id
     ]
-    await Damages(client).require_whole(backup, of_chain)
 
 
 async def read_through(client: AsyncClient, file: FileRecord, progress: Progress) -> None:

@@ -188,7 +188,7 @@ async def restore(
 ) -> RestoredProject:
     """Make a new project of a backup, open it, and start it or close it again.
 
-    A project whose images are missing (`without_images`) is not opened. Raises FilestoreError; then the
+    A project whose images are missing (`without_images`) stays closed. Raises FilestoreError; then the
     server has no project more than before, unless it only does not start.
     """
     export, plan = await plan_restore(server, client, backup, without_images=without_images)
@@ -197,6 +197,7 @@ async def restore(
             await pull_image(server, client, needed.image, needed.file_uuid, progress=progress)
     project_id, unfinished_id = str(uuid.uuid4()), str(uuid.uuid4())
     nodes: int | None = None
+    missing = plan.missing
     lost = list(export.settings)
     try:
         with bar(backup.file.filename) as progress:
@@ -204,8 +205,9 @@ async def restore(
             async with aclosing(content):
                 wanted = (name or str(export.topology.get("name", "")) or "project").replace("/", "_")
                 project = await server.import_project(project_id, content, name=wanted)
-        if not plan.missing:
-            await server.open(project_id)
+        if not missing:
+            missing = await _open(server, project_id, may_lack=plan.unknown if without_images else ())
+        if not missing:
             nodes = len(await server.nodes(project_id))
             lost = await _set(server, project_id, export.settings)
             if not start:
@@ -224,7 +226,7 @@ async def restore(
             told = f"{printable_name(project.name)} ({project_id}) is restored, and does not start"
             raise Conflict(f"{told}: {error.details}") from error
     return RestoredProject(
-        project, len(plan.needed), plan.unknown, nodes, plan.missing, lost, export.archive.missing
+        project, len(plan.needed), plan.unknown, nodes, missing, lost, export.archive.missing
     )
 
 
@@ -279,6 +281,17 @@ async def _renamed(
         progress(done_bytes, start)
         yield part
     yield await asyncio.to_thread(end_with_topology, export.archive, json.dumps(topology).encode())
+
+
+async def _open(server: Gns3Server, project_id: str, *, may_lack: Sequence[str]) -> Sequence[str]:
+    """Open a project, or return `may_lack`: images without a checksum, which may be why it does not open."""
+    try:
+        await server.open(project_id)
+    except Conflict:
+        if not may_lack:
+            raise
+        return may_lack
+    return ()
 
 
 async def _set(server: Gns3Server, project_id: str, settings: Mapping[str, object]) -> list[str]:

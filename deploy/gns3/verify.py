@@ -55,10 +55,10 @@ async def verify_stored(check: StoredCheck, chain: BackupChain, *, bar: Bar) -> 
     """Whether the newest archive is whole and as it was made, and every image that it names is stored."""
     client, backup, in_store = check.client, chain.newest, check.in_store
     try:
-        await check.damages.require_whole(backup, chain.backups)
-        await check.check_file(backup.file, bar)
-        manifest = await manifest_of(client, backup)
-        missing = (await check_archive(client, backup)).archive.missing
+        async with check.damages.requiring_whole(backup, chain.backups):
+            await check.check_file(backup.file, bar)
+            manifest = await manifest_of(client, backup)
+            missing = (await check_archive(client, backup)).archive.missing
         named = [each for each in manifest.images if each.md5 and not is_built_in(each.filename)]
         absent = [f"{each.filename} ({each.md5})" for each in named if each.md5 not in in_store]
         if absent:
@@ -76,9 +76,9 @@ async def verify_restored(
     """Restore the newest to a server, open it there, and delete the project. Images that were given stay."""
     backup = chain.newest
     try:
-        await Damages(client).require_whole(backup, chain.backups)
-        name = f"verify-{uuid.uuid4().hex[:8]}"
-        restored = await restore(server, client, backup, bar=bar, name=name)
+        async with Damages(client).requiring_whole(backup, chain.backups):
+            name = f"verify-{uuid.uuid4().hex[:8]}"
+            restored = await restore(server, client, backup, bar=bar, name=name)
         await server.delete_project(restored.project.project_id)
     except FAILURES as error:
         return Verdict(backup, error=error)

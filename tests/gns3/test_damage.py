@@ -92,6 +92,25 @@ def test_damaged_backup_is_told_stored_anew_and_never_counts(
     assert operator.json("restore", name, "--to", "new")[0]["file_uuid"] == row["file_uuid"]
 
 
+@pytest.mark.parametrize(
+    "command", [("verify", "--read-data"), ("verify", "--to", "new"), ("restore", "--to", "new")]
+)
+def test_damage_that_a_command_finds_itself_is_reported_with_the_newest_whole_backup(
+    operator: Operator, old: LabServer, new: LabServer, command: tuple[str, ...]
+) -> None:
+    name = f"unnoticed {secrets.token_hex(3)}"
+    project_id = old.make_project(name, {STATE: b"1", "project-files/disk": os.urandom(4 * MIB)})
+    sound = operator.json("backup", name, "--server", "old")[0]["file_uuid"]
+    old.write(project_id, STATE, b"2")
+    lost = operator.json("backup", name, "--server", "old")[0]["file_uuid"]
+    sha256 = operator.store.get(f"/project-files/{lost}").json["blob_sha256"]
+    damage(operator.store, sha256, 2 * MIB)
+    before = {*new.projects()}
+    code, out, err = operator.run(command[0], name, *command[1:], "--deadline", "5")
+    assert (code, out, f"The newest whole one is {sound}" in err) == (5, "", True), err
+    assert {*new.projects()} == before
+
+
 def test_damaged_image_is_told_and_stored_anew(operator: Operator, old: LabServer) -> None:
     name, image = f"image {secrets.token_hex(3)}", an_image()
     md5 = old.upload_image(image, qcow2(4 * MIB))

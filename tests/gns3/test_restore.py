@@ -87,6 +87,20 @@ def test_image_that_is_nowhere_is_told_before_anything_is_done(
     assert (code, image in err) == (4, True)
 
 
+def test_image_without_a_checksum_that_is_nowhere_leaves_the_project_closed(
+    operator: Operator, old: LabServer, new: LabServer
+) -> None:
+    name, image = f"nameless {secrets.token_hex(3)}", an_image()
+    md5 = old.upload_image(image, qcow2(MIB))
+    path = old.projects_path / with_image(old, name, image) / f"{name}.gns3"
+    path.write_text(path.read_text().replace(f'"{md5}"', "null").replace(image, "absent.qcow2"))
+    operator.do("backup", name, "--server", "old")
+    code, _, err = operator.run("restore", name, "--to", "new")
+    assert (code, "absent.qcow2" in err, name in new.projects()) == (5, True, False), err
+    code, _, err = operator.run("restore", name, "--to", "new", "--without-images")
+    assert (code, "absent.qcow2" in err, new.projects()[name]["status"]) == (10, True, "closed"), err
+
+
 def test_image_of_the_same_name_with_other_content_forbids_it(
     operator: Operator, old: LabServer, new: LabServer
 ) -> None:

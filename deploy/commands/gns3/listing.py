@@ -74,7 +74,7 @@ def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, 
             "changed": lambda project: project.changed,
             "of": _server_told,
             "images": _images_told,
-            "missing": lambda project: f"{project.files_missing} files" if project.files_missing else "",
+            "missing": _files_told,
         },
         as_json=as_json,
         empty="No projects that you may see.",
@@ -84,6 +84,12 @@ def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, 
 def _server_told(project: ListedProject) -> str:
     """Nothing where the backups are of this server, as they should be."""
     return "unknown server" if project.backups and not project.server_id else ""
+
+
+def _files_told(project: ListedProject) -> str:
+    """Nothing where the backup has every file that GNS3 is known to have."""
+    count = project.files_missing
+    return f"{count} file{'s' if count > 1 else ''}" if count else ""
 
 
 def _images_told(project: ListedProject) -> str:

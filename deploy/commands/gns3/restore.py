@@ -11,7 +11,7 @@ from deploy.base.terminal import ProgressBars
 from deploy.commands.gns3.choosing import from_option, owner_id_of, owner_option
 from deploy.commands.gns3.connecting import run_with_server
 from deploy.gns3.chains import BackupChain, chosen_chains, find_backup
-from deploy.gns3.damage import Damages, require_restorable
+from deploy.gns3.damage import Damages, chain_with
 from deploy.gns3.restore import RestoredProject
 from deploy.gns3.restore import restore as restore_backup
 from deploy.gns3.server import Gns3Server
@@ -67,17 +67,18 @@ def restore(
         backup = await find_backup(client, named, owner_id=owner_id, server=source)
         if backup.file.owner_id != owner_id:
             click.echo(f"filestore: this backup belongs to {backup.file.owner_id}", err=True)
-        await require_restorable(client, backup)
+        chain = await chain_with(client, backup)
         with ProgressBars() as bars:
-            return backup, await restore_backup(
-                reached,
-                client,
-                backup,
-                bar=bars.bar,
-                name=name,
-                start=start,
-                without_images=without_images,
-            )
+            async with Damages(client).requiring_whole(backup, chain):
+                return backup, await restore_backup(
+                    reached,
+                    client,
+                    backup,
+                    bar=bars.bar,
+                    name=name,
+                    start=start,
+                    without_images=without_images,
+                )
 
     backup, restored = run_with_server(connection, server, work)
     return _show(backup, restored, as_json=as_json)
