@@ -32,6 +32,9 @@ DOCUMENTS: Final = (
     "docs/runbook.md",
     "docs/client.md",
     "docs/gns3.md",
+    "docs/gns3-nightly.md",
+    "docs/gns3-limits.md",
+    "docs/restic.md",
 )
 HISTORY: Final = """filestore ({version}) unstable; urgency=medium
 

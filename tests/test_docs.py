@@ -308,11 +308,21 @@ def test_error_table_is_that_of_the_code() -> None:
         "docs/by-hand.md",
         "docs/client.md",
         "docs/decisions.md",
+        "docs/gns3.md",
+        "docs/gns3-limits.md",
+        "docs/gns3-nightly.md",
         "docs/install.md",
         "docs/runbook.md",
     ],
 )
 def test_relative_links_lead_somewhere(name: str) -> None:
     path = ROOT / name
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8")):
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
         assert (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*\.md|)#([^)]+)\)", text):
+        page = (path.parent / target if target else path).read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+        assert anchor in [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings], (
+            anchor
+        )

@@ -1,4 +1,4 @@
-"""docs/gns3.md does what it says: its blocks run in their order, against two servers and a store."""
+"""docs/gns3.md and docs/gns3-nightly.md do what they say: their blocks run in order, against real servers."""
 
 import os
 import re
@@ -15,14 +15,15 @@ from tests.test_docs import environment, run_shell
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GUIDE = (ROOT / "docs" / "gns3.md").read_text(encoding="utf-8")
+PAGES = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gns3.md", "gns3-nightly.md")]
 BLOCK = re.compile(r"(?:<!-- test: (?P<group>[\w ]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
 UNITS = ROOT / "deploy" / "gns3" / "units"
 
 
 def test_guide_works_as_it_stands(store: Cluster, tmp_path: Path) -> None:
-    blocks = [(match["group"], match["text"]) for match in BLOCK.finditer(GUIDE)]
-    assert {group for group, _ in blocks} == {"guide", "night", "gone"}  # night: tests/machines/test_labs.py
+    blocks = [(match["group"], match["text"]) for match in BLOCK.finditer("".join(PAGES))]
+    of_machines = {"night", "units"}  # tests/machines/test_labs.py runs them
+    assert {group for group, _ in blocks} == {"guide", "gone"} | of_machines
     with (
         LabServer(gns3server(), tmp_path / "old") as old,
         LabServer(gns3server(), tmp_path / "new") as new,

@@ -1,4 +1,4 @@
-"""The units of docs/gns3.md on a machine with the package: set up as it says, they back up and prune."""
+"""The units of docs/gns3-nightly.md on a machine with the package: set up as it says, they work."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ from tests.test_tidy import ROOT
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 RELAY = Path(__file__).parent / "programs" / "relay.py"
-GUIDE = (ROOT / "docs" / "gns3.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "gns3-nightly.md").read_text(encoding="utf-8")
 ADDRESS, PORT = "10.0.0.9", 3080  # as the guide has them
 WATCH_LOG = "journalctl -o cat -u filestore-gns3-watch.service"
 METRICS = "cat /var/lib/prometheus/node-exporter/filestore_gns3_lab.prom"
@@ -80,6 +80,8 @@ def test_units_of_the_guide_back_up_and_prune_whatever_fails(machines: list[Mach
     assert "bad: not_found" in machine.run("journalctl -o cat -u filestore-gns3.service")
     assert pruned(machine, 2).count("kept: last") == 4
     assert f'project_id="{bad_id}"' in machine.run(METRICS)
+    assert "bad  forgotten" in machine.run(block("units").replace("switching", "bad"))
+    assert machine.succeeds("systemctl start filestore-gns3.service")
 
     machine.run("systemctl stop filestore-gns3.timer && systemctl start filestore-gns3-watch.service")
     wait_until(lambda: "is watched" in machine.run(WATCH_LOG), what="a watch", timeout_s=WAIT_S)

@@ -56,7 +56,8 @@ def test_package_has_what_users_need_and_nothing_for_development(package: Path) 
         assert f" ./{place}\n" in files, place
     for unit in (ROOT / "deploy/gns3/units").iterdir():
         assert f" ./lib/systemd/system/{unit.name}\n" in files, unit.name
-    assert " ./usr/share/doc/filestore/gns3.md\n" in files
+    for page in (ROOT / "docs").glob("gns3*.md"):
+        assert f" ./usr/share/doc/filestore/{page.name}\n" in files, page.name
     edited = output("dpkg-deb", "-I", str(package), "conffiles").split()
     assert edited == ["/etc/filestore/coordinator.toml", "/etc/filestore/node.toml"]
 

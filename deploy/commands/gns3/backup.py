@@ -60,7 +60,7 @@ images_option = click.option(
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Back up projects too that shrank by more than half, or lie in the folder of another project.",
+    help="Also back up projects that seem to have lost content: see docs/gns3.md.",
 )
 @click.option("--leave-running", is_flag=True, help="Projects that run are told, and change no exit code.")
 @server_option
