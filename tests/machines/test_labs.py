@@ -1,6 +1,7 @@
 """The units of docs/gns3-nightly.md on a machine with the package: set up as it says, they work."""
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,15 +35,23 @@ def lab(machines: list[Machine], tmp_path: Path) -> Iterator[LabServer]:
         give = ("ip", "addr", "replace", f"{ADDRESS}/24", "dev", BRIDGE)
         subprocess.run(machine.command_beside(*give), check=True)
         relay = (sys.executable, str(RELAY))
-        for command in (
-            [*relay, str(path), f"127.0.0.1:{started.port}"],
-            machine.command_beside(*relay, f"{ADDRESS}:{PORT}", str(path)),
-        ):
+
+        def start(*command: str) -> None:
             stack.callback(stack.enter_context(subprocess.Popen(command)).kill)
+
+        start(*relay, str(path), f"127.0.0.1:{started.port}")
+        wait_until(lambda: accepts(path), what="the relay to the server", timeout_s=WAIT_S)
+        start(*machine.command_beside(*relay, f"{ADDRESS}:{PORT}", str(path)))
         wait_until(
             lambda: machine.succeeds(f"exec 3<>/dev/tcp/{ADDRESS}/{PORT}"), what="a way", timeout_s=WAIT_S
         )
         yield started
+
+
+def accepts(path: Path) -> bool:
+    """Whether a process accepts connections at this socket."""
+    with socket.socket(socket.AF_UNIX) as tried:
+        return tried.connect_ex(str(path)) == 0
 
 
 def block(group: str) -> str:
