@@ -66,6 +66,16 @@ class ControllerImage(Struct, frozen=True, kw_only=True):
     image_size: int | None = None
     checksum: str | None = None
 
+    @property
+    def image(self) -> ServerImage:
+        """Without gaps."""
+        return ServerImage(
+            filename=self.filename,
+            image_type=self.image_type or "",
+            image_size=self.image_size or 0,
+            checksum=self.checksum or "",
+        )
+
 
 class ComputeImage(Struct, frozen=True, kw_only=True):
     """An image as a compute lists it, which is how servers of version 2 do."""
@@ -73,6 +83,15 @@ class ComputeImage(Struct, frozen=True, kw_only=True):
     filename: str
     filesize: int = 0
     md5sum: str | None = None
+
+    def image(self, image_type: str) -> ServerImage:
+        """As one of this type."""
+        return ServerImage(
+            filename=self.filename,
+            image_type=image_type,
+            image_size=self.filesize,
+            checksum=self.md5sum or "",
+        )
 
 
 class ServerVersion(Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from ca.errors import (
     Unavailable,
 )
 from deploy.gns3.identity import ServerIdentity
+from deploy.gns3.liveness import while_alive
 from deploy.gns3.records import (
     EMULATORS,
     FOLDERS,
@@ -47,9 +48,11 @@ from filestore_client.base.retry import connection_trouble
 from filestore_client.base.tls import root_context
 
 CONNECT_TIMEOUT_S: Final = 10.0
-ANSWER_TIMEOUT_S: Final = 120.0  # opening a project makes its nodes, one after another
-# Before an export begins the server fetches what other computes have; an import is unpacked at its end.
+# Opening a project makes its nodes, one after another; an import is unpacked at its end; before an export
+# begins the server fetches what other computes have.
 LONG_TIMEOUT_S: Final = 1800.0
+CHECKSUMS_TIMEOUT_S: Final = 120.0  # of images: GNS3 2.2 answers nothing else meanwhile
+ANSWER_S: Final = 20.0  # without a deadline
 SILENT_S_MAX: Final = 30.0  # of notifications: the server says something every 5 s
 ENDING_S_MAX: Final = 5.0  # for a task that was cancelled
 RETRY_PAUSE_S: Final = 1.0
@@ -149,7 +152,7 @@ class Gns3Server:
     @property
     def _answer_s(self) -> float:
         """How long it may take to answer what it can answer at once."""
-        return max(self._deadline_s, 1.0)
+        return max(self._deadline_s, 1.0) if self._deadline_s else ANSWER_S
 
     @property
     def has_compute_credentials(self) -> bool:
@@ -163,16 +166,16 @@ class Gns3Server:
 
     async def projects(self) -> list[LabProject]:
         """Every project that the user may see, by name."""
-        found = await self._call("GET", "/projects", list[LabProject], timeout_s=self._answer_s)
+        found = await self._call("GET", "/projects", list[LabProject])
         return sorted(found, key=lambda project: (project.name, project.project_id))
 
     async def project(self, project_id: str) -> LabProject:
         """A project as it is now. Raises NotFound."""
-        return await self._call("GET", f"/projects/{project_id}", LabProject, timeout_s=self._answer_s)
+        return await self._call("GET", f"/projects/{project_id}", LabProject)
 
     async def nodes(self, project_id: str) -> list[LabNode]:
         """The nodes of a project. Of one that is being opened the answer comes when that is done."""
-        return await self._call("GET", f"/projects/{project_id}/nodes", list[LabNode])
+        return await self._call("GET", f"/projects/{project_id}/nodes", list[LabNode], is_slow=True)
 
     async def export(self, project_id: str) -> AsyncGenerator[bytes, None]:
         """A project as a portable archive, without images and snapshots.
@@ -202,20 +205,15 @@ class Gns3Server:
 
     async def open(self, project_id: str) -> None:
         """Open a project: all its nodes are made. Raises Conflict when one cannot be."""
-        async with self._exchange(
-            "POST", f"/projects/{project_id}/open", timeout_s=LONG_TIMEOUT_S, json={}
-        ) as response:
-            await response.read()
+        await self._do("POST", f"/projects/{project_id}/open", json={})
 
     async def act(self, project_id: str, path: str) -> None:
         """`close` a project, or `nodes/start` all of its nodes."""
-        async with self._exchange("POST", f"/projects/{project_id}/{path}", json={}) as response:
-            await response.read()
+        await self._do("POST", f"/projects/{project_id}/{path}", json={})
 
     async def update_project(self, project_id: str, settings: Mapping[str, object]) -> None:
         """Change settings of a project, such as `auto_open`."""
-        async with self._exchange("PUT", f"/projects/{project_id}", json=settings) as response:
-            await response.read()
+        await self._do("PUT", f"/projects/{project_id}", json=settings)
 
     async def project_files(self, project_id: str) -> list[str]:
         """The files in the folder of an opened project, by their paths. The server reads each of them.
@@ -224,46 +222,33 @@ class Gns3Server:
         take the credentials.
         """
         path = f"/compute/projects/{project_id}/files"
-        return [file.path for file in await self._call("GET", path, list[ListedFile], is_compute=True)]
+        listed = await self._call("GET", path, list[ListedFile], is_compute=True, is_slow=True)
+        return [file.path for file in listed]
 
     async def delete_project(self, project_id: str) -> None:
         """Delete a project, and its folder."""
-        async with self._exchange("DELETE", f"/projects/{project_id}") as response:
-            await response.read()
+        await self._do("DELETE", f"/projects/{project_id}")
 
     async def remove_remains(self, project_id: str) -> None:
         """Remove the folder that an import which failed has left: as a project, which is then deleted."""
         body = {"name": f"remains of {project_id}", "project_id": project_id}
-        async with self._exchange("POST", "/projects", json=body) as response:
-            await response.read()
+        await self._do("POST", "/projects", json=body)
         await self.delete_project(project_id)
 
     async def images(self) -> list[ServerImage]:
         """Every image that did not come with the server, by name; what has no checksum is none."""
         if self.is_v3:
-            found = [
-                ServerImage(
-                    filename=image.filename,
-                    image_type=image.image_type or "",
-                    image_size=image.image_size or 0,
-                    checksum=image.checksum or "",
-                )
-                for image in await self._call("GET", "/images", list[ControllerImage])
-            ]
+            found = [each.image for each in await self._call("GET", "/images", list[ControllerImage])]
         else:
-            found = [
-                ServerImage(
-                    filename=image.filename,
-                    image_type=kind,
-                    image_size=image.filesize,
-                    checksum=image.md5sum or "",
-                )
-                for kind, emulator in EMULATORS.items()
-                for image in await self._call("GET", f"/compute/{emulator}/images", list[ComputeImage])
-            ]
+            found = [each for kind in EMULATORS for each in await self._images_of(kind)]
         known = [each for each in found if each.checksum and each.image_type in EMULATORS]
         own = [each for each in known if not is_built_in(each.filename)]
         return sorted(own, key=lambda each: each.filename)
+
+    async def _images_of(self, image_type: str) -> list[ServerImage]:
+        path = f"/compute/{EMULATORS[image_type]}/images"
+        listed = await self._call("GET", path, list[ComputeImage], timeout_s=CHECKSUMS_TIMEOUT_S)
+        return [each.image(image_type) for each in listed]
 
     async def look_at_compute(self) -> None:
         """Raises SignInRefused when the compute does not take its credentials, with which images are read."""
@@ -356,8 +341,27 @@ class Gns3Server:
                 ) from error
             self._token = found.access_token
 
-    async def _call(self, method: str, path: str, reply_type: type[T], **request: Any) -> T:
-        """A small request, sent again to a server that does not answer, until the deadline."""
+    async def _ask_version(self) -> None:
+        await self._call("GET", "/version", ServerVersion, is_public=True)
+
+    async def _do(self, method: str, path: str, **request: Any) -> None:
+        """A request that may take long, and whose answer says nothing."""
+        async with (
+            while_alive(self._ask_version, every_s=self._answer_s),
+            self._exchange(method, path, timeout_s=LONG_TIMEOUT_S, **request) as response,
+        ):
+            await response.read()
+
+    async def _call(
+        self, method: str, path: str, reply_type: type[T], *, is_slow: bool = False, **request: Any
+    ) -> T:
+        """A request, sent again to a server that does not answer, until the deadline.
+
+        `is_slow`: the answer may take longer than that, if the server is there.
+        """
+        if is_slow:
+            async with while_alive(self._ask_version, every_s=self._answer_s):
+                return await self._call(method, path, reply_type, timeout_s=LONG_TIMEOUT_S, **request)
         give_up_at = time.monotonic() + self._deadline_s
         while True:
             try:
@@ -400,9 +404,12 @@ class Gns3Server:
                 yield part
 
         try:
-            async with self._exchange(
-                "POST", path, timeout_s=LONG_TIMEOUT_S, data=watched(), params=params or {}
-            ) as response:
+            async with (
+                while_alive(self._ask_version, every_s=self._answer_s),
+                self._exchange(
+                    "POST", path, timeout_s=LONG_TIMEOUT_S, data=watched(), params=params or {}
+                ) as response,
+            ):
                 return await response.read()
         except FilestoreError:
             if failures:
@@ -425,15 +432,20 @@ class Gns3Server:
         method: str,
         path: str,
         *,
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        timeout_s: float = 0.0,
         is_public: bool = False,
         is_compute: bool = False,
         headers: Mapping[str, str] | None = None,
         **request: Any,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One request; a status from 400 on is raised as its error, a lost connection as Unavailable."""
+        """One request; a status from 400 on is raised as its error, a lost connection as Unavailable.
+
+        `timeout_s`: how long the server may be silent; the deadline if it is not given.
+        """
         assert self._session is not None, "a server is used inside `async with`"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s or self._answer_s
+        )
         url = f"{self.url}/{self._api}{path}"
         can_renew = self.is_v3 and not is_public and not is_compute and "data" not in request
         try:

@@ -295,6 +295,34 @@ def test_server_that_is_silent_altogether_is_told_in_bounded_time(
     assert statuses(operator, project_id) == []
 
 
+def test_server_that_is_silent_before_an_export_is_told_in_bounded_time(
+    operator: Operator, mortal: LabServer
+) -> None:
+    name, _ = large(mortal)
+    mortal.send(signal.SIGSTOP)
+    began_at = time.monotonic()
+    code, _, err = operator.run("backup", name, "--server", "mortal", "--deadline", "3")
+    took_s = time.monotonic() - began_at
+    mortal.send(signal.SIGCONT)
+    assert (code, "GNS3 server mortal" in err, took_s < 60) == (6, True, True), (err, took_s)
+
+
+def test_server_that_is_silent_during_a_restore_is_told_in_bounded_time(
+    operator: Operator, old: LabServer, mortal: LabServer
+) -> None:
+    name, _ = large(old)
+    operator.do("backup", name, "--server", "old")
+    running = operator.start("restore", name, "--to", "mortal", "--deadline", "3")
+    arriving = lambda: any(mortal.projects_path.glob("tmp*/project.zip"))  # noqa: E731
+    wait_until(arriving, what="an upload", timeout_s=60)
+    mortal.send(signal.SIGSTOP)
+    began_at = time.monotonic()
+    code, _, err = ended(running)
+    took_s = time.monotonic() - began_at
+    mortal.send(signal.SIGCONT)
+    assert (code, "GNS3 server mortal" in err, took_s < 60) == (6, True, True), (err, took_s)
+
+
 def test_export_that_fails_says_what_is_at_fault(operator: Operator, old: LabServer) -> None:
     name, skipped = f"fault {secrets.token_hex(3)}", "project-files/x.sock"
     project_id = old.make_project(name, {TMP: os.urandom(20 * MIB)})
