@@ -18,7 +18,7 @@ from deploy.base.failures import FAILURES, Failure
 from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, Missing, end_with_missing
 from deploy.gns3.chains import chains_of, to_continue
 from deploy.gns3.damage import LOOK_UPS_MAX, Damages
-from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting
+from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, Fingerprint, topology_crc32_of_head
 from deploy.gns3.identity import BackupTag
 from deploy.gns3.images import push_image
@@ -224,18 +224,28 @@ class BackupRun:
             async for _ in export.parts:
                 progress(export.scan.size_bytes, newest.file.size_bytes)
             end = await export.finish()
-            if await self._is_same(newest, end):
-                return _Outcome(None, end.missing)
+            is_same, missing = await self._compared(newest, end)
+            if is_same:
+                return _Outcome(None, missing)
         return await self._export(project, newest, progress, is_sent=True)
 
-    async def _is_same(self, newest: StoredBackup | None, end: ExportEnd) -> bool:
-        """Whether the newest backup holds what an export holds, and records what the export lacks."""
+    async def _compared(self, newest: StoredBackup | None, end: ExportEnd) -> tuple[bool, Missing]:
+        """Whether the newest backup stands for this export too, and what of the project is missing in it.
+
+        The backup has to record what is missing.
+        """
         if newest is None or not newest.holds(end.fingerprint):
-            return False
-        if not end.missing.count:
-            return True
-        recorded = await recorded_missing(self._client, newest.file)
-        return end.missing == recorded or set(end.missing.names) < set(recorded.names)
+            return False, end.missing
+        if end.is_heard and end.is_listed and not end.missing.count:
+            return True, end.missing
+        try:
+            recorded = await recorded_missing(self._client, newest.file)
+        except FAILURES:
+            if await Damages(self._client).is_damaged(newest.file):  # the cluster has noticed it by then
+                return False, end.missing
+            raise
+        missing = known_missing(end, recorded)
+        return set(missing.names) <= set(recorded.names), missing
 
     def _tag_of(self, fingerprint: Fingerprint) -> str:
         """What a backup of this server is marked with."""
@@ -261,22 +271,24 @@ class BackupRun:
     ) -> _Outcome:
         """Store an export as it comes. An export that proves to be no new backup at its end is given up."""
         begun: list[str] = []
-        ends: list[ExportEnd] = []
+        missing = NOTHING_MISSING
 
         async def finish() -> Missing:
-            ends.append(end := await export.finish())
-            if await self._is_same(newest, end):
+            nonlocal missing
+            end = await export.finish()
+            is_same, missing = await self._compared(newest, end)
+            if is_same:
                 raise _Unchanged
             self._check(project, newest, end)
             await self._client.projects.update(begun[0], version_tag=self._tag_of(end.fingerprint))
-            return end.missing
+            return missing
 
         try:
             content = _marked(first, export.parts, finish)
             stored = await self._upload(project, content, begun, progress)
         except _Unchanged:
             stored = None
-        return _Outcome(stored, ends[0].missing)
+        return _Outcome(stored, missing)
 
     async def _store_buffered(
         self,
@@ -288,12 +300,13 @@ class BackupRun:
     ) -> _Outcome:
         """Store an export that is in memory as a whole, if it is to be stored; that is known beforehand."""
         end = await export.finish()
-        if await self._is_same(newest, end):
-            return _Outcome(None, end.missing)
+        is_same, missing = await self._compared(newest, end)
+        if is_same:
+            return _Outcome(None, missing)
         self._check(project, newest, end)
-        content = content[:-END_BYTES] + end_with_missing(content[-END_BYTES:], end.missing)
+        content = content[:-END_BYTES] + end_with_missing(content[-END_BYTES:], missing)
         stored = await self._upload(project, content, [], progress, version_tag=self._tag_of(end.fingerprint))
-        return _Outcome(stored, end.missing)
+        return _Outcome(stored, missing)
 
     async def _upload(
         self,

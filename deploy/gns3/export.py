@@ -34,6 +34,11 @@ _NOISE: Final = re.compile(
     r"|project-files/[^/]+/[^/]+/(qemu|qemu-img|vpcs|ubridge|vnc|iou)\.log"
     r"|project-files/dynamips/(.*/)?(dynamips|c\d{4})_i\d+_log\.txt"
 )
+_NEVER_EXPORTED: Final = re.compile(
+    r"(.*/)?([^/]*(\.log|_log\.txt)|\.DS_Store)|.+/[^/]*\.gns3|project-files/(captures|tmp)/.*"
+    r"|(.*/)?snapshots/.*|.*snapshots",
+    re.DOTALL,
+)
 
 
 class ExportBroken(Unavailable):
@@ -42,12 +47,18 @@ class ExportBroken(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class ExportEnd:
-    """What is known of an export once it has passed by. `project_ids`: of the topologies in it."""
+    """What is known of an export once it has passed by. `project_ids`: of the topologies in it.
+
+    `missing` has files that the server cannot open if its warnings were heard (`is_heard`), and files that it
+    leaves out on purpose if it listed the project's files (`is_listed`).
+    """
 
     fingerprint: Fingerprint
     size_bytes: int
     compression: str
     missing: Missing
+    is_heard: bool
+    is_listed: bool
     project_ids: tuple[str, ...]
 
 
@@ -100,11 +111,18 @@ class Export:
             ) from error
         await self._warnings.settle()
         missing = set(skipped_files(self._warnings.messages, self._project.path))
+        left_out = None
         if sum(entry.file_size for entry in archive.entries) <= LISTED_BYTES_MAX:
-            missing |= await self._left_out({entry.filename for entry in archive.entries})
-        fingerprint = fingerprint_of(archive)
-        compression, size_bytes = self._server.compression, self.scan.size_bytes
-        return ExportEnd(fingerprint, size_bytes, compression, missing_of(missing), tuple(ids))
+            left_out = await self._left_out({entry.filename for entry in archive.entries})
+        return ExportEnd(
+            fingerprint_of(archive),
+            self.scan.size_bytes,
+            self._server.compression,
+            missing_of(missing | (left_out or set())),
+            self._warnings.is_listening,
+            left_out is not None,
+            tuple(ids),
+        )
 
     async def _scanned(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -132,14 +150,19 @@ class Export:
             told += f" It could not read {missing_of(skipped).told}."
         return told
 
-    async def _left_out(self, names: set[str]) -> set[str]:
-        """The files of an opened project that its compute lists and the export does not have."""
+    async def _left_out(self, names: set[str]) -> set[str] | None:
+        """The files of an opened project that its compute lists and the export does not have.
+
+        None if it does not list them. Raises Unavailable.
+        """
         if self._project.status != "opened" or not self._server.has_compute_credentials:
-            return set()
+            return None
         try:
             listed = await self._server.project_files(self._project.project_id)
+        except Unavailable:
+            raise
         except FilestoreError:
-            return set()  # its compute does not know the project, or does not take the credentials
+            return None  # its compute does not know the project, or does not take the credentials
         return {path for path in listed if path not in names and not _NOISE.fullmatch(path)}
 
 
@@ -169,3 +192,15 @@ def skipped_files(messages: list[str], folder: str) -> list[str]:
     """The files that these warnings name, by their paths in the project's folder. Pure."""
     found = [match["path"] for message in messages if (match := _SKIPPED.match(message))]
     return [path.removeprefix(folder).lstrip("/\\") if folder else PurePosixPath(path).name for path in found]
+
+
+def known_missing(end: ExportEnd, recorded: Missing) -> Missing:
+    """What a project lacks in an export, also by what is recorded of an earlier one with the same content.
+
+    A file stays recorded unless the server would have told that it is still left out. Pure.
+    """
+    silent = {name for name in recorded.names if _NEVER_EXPORTED.fullmatch(name)}
+    unknown = set[str]() if end.is_listed else silent
+    if not end.is_heard:
+        unknown |= set(recorded.names) - silent
+    return missing_of(unknown.union(end.missing.names)) if unknown else end.missing

@@ -1,4 +1,4 @@
-"""Stands between a command and a GNS3 server, and cuts exports: the connection, or only what comes."""
+"""Stands between a command and a GNS3 server, and cuts answers: the connection, or only what comes."""
 
 import http.client
 import http.server
@@ -14,14 +14,22 @@ HOP: Final = {"transfer-encoding", "connection", "content-length", "keep-alive"}
 
 
 class CuttingProxy:
-    """So many bytes of an export pass. `politely`: the rest is left out as if there were none.
+    """So many bytes of an answer to `path` pass. `politely`: the rest is left out as if there were none.
 
     `silent`: exports of this project are not cut, but silent from then on; all others pass.
     """
 
     def __init__(
-        self, server: LabServer, *, cut_after: int, politely: bool, cuts: int = 1000, silent: str = ""
+        self,
+        server: LabServer,
+        *,
+        cut_after: int,
+        politely: bool,
+        cuts: int = 1000,
+        silent: str = "",
+        path: str = "/export",
     ) -> None:
+        self._path = path
         self.server, self.cut_after, self.politely, self.cuts_left = server, cut_after, politely, cuts
         self.silent, self._ended = silent, threading.Event()
 
@@ -61,7 +69,7 @@ class CuttingProxy:
             onward.request(handler.command, handler.path, body=body, headers=headers)
             response = onward.getresponse()
             left = -1
-            if f"{self.silent}/export" in handler.path and self.cuts_left > 0:
+            if f"{self.silent}{self._path}" in handler.path and self.cuts_left > 0:
                 self.cuts_left -= 1
                 left = self.cut_after
             handler.protocol_version = "HTTP/1.1" if left >= 0 and not self.politely else "HTTP/1.0"

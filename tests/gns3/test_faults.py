@@ -335,6 +335,21 @@ def test_export_that_fails_says_what_is_at_fault(operator: Operator, old: LabSer
     assert (code, f"The last file that came was {TMP}" in err, skipped in err) == (6, True, True), err
 
 
+def test_list_of_files_that_breaks_off_is_no_empty_list(operator: Operator, old: LabServer) -> None:
+    name = f"listed {secrets.token_hex(3)}"
+    project_id = old.make_project(name, {"project-files/captures/a.pcap": b"a"})
+    old.call("POST", f"/projects/{project_id}/open", {})
+    proxy = CuttingProxy(old, cut_after=0, politely=False, path=f"/compute/projects/{project_id}/files")
+    with proxy.listening() as url:
+        compute = ("--compute-user", "gns3", "--compute-password-file", str(old.compute_password_file))
+        operator.do("login", url, "--name", "cut", "--password-file", str(old.password_file), *compute)
+        code, _, err = operator.run("backup", name, "--server", "cut", "--deadline", "3")
+        operator.do("logout", "cut")
+    old.close(project_id)
+    assert (code, name in err) == (6, True), err
+    assert statuses(operator, project_id) == []
+
+
 def test_full_store_is_told_and_keeps_nothing(old: LabServer, tmp_path: Path) -> None:
     (tmp_path / "aside").mkdir()
     with ExitStack() as disks, Cluster(tmp_path / "cluster") as small:

@@ -180,7 +180,19 @@ def test_files_of_an_opened_project_that_gns3_never_exports_are_told(
     assert (code, left_out[0] in err) == (10, True)
     assert lab.projects()[name]["status"] == "opened"
     lab.close(project_id)
-    assert operator.backup(name, "--server", "lab") == {name: "unchanged"}
+    [row] = operator.json("backup", name, "--server", "lab", codes=[10])  # its backup is known to lack them
+    assert (row["status"], row["missing"]) == ("unchanged", {"count": 3, "names": left_out})
+    make_socket(lab, project_id, skipped := "project-files/x.sock")
+    told = {"count": 4, "names": sorted([*left_out, skipped])}
+    [row] = operator.json("backup", name, "--server", "lab", codes=[10])
+    assert (row["status"], row["missing"]) == ("stored", told)
+    lab.call("POST", f"/projects/{project_id}/open", {})
+    [row] = operator.json("backup", name, "--server", "lab", codes=[10])
+    assert (row["status"], row["missing"]) == ("unchanged", told)
+    lab.close(project_id)
+    (lab.projects_path / project_id / skipped).unlink()
+    [row] = operator.json("backup", name, "--server", "lab", codes=[10])
+    assert (row["status"], row["missing"]) == ("unchanged", {"count": 3, "names": left_out})
 
 
 def test_opened_project_is_not_closed_by_a_backup(operator: Operator, lab: LabServer) -> None:

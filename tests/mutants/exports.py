@@ -57,6 +57,22 @@ EXPORTS = (
         (f"{_ARCHIVE}missing_files_are_recorded_in_the_comment_and_change_nothing_else",),
     ),
     Mutant(
+        "what a closed project is known to lack is forgotten",
+        (
+            (
+                "deploy/gns3/export.py",
+                "unknown = set[str]() if end.is_listed else silent",
+                "unknown = set[str]()",
+            ),
+        ),
+        (f"{_LOSSES}what_the_server_does_not_tell_stays_recorded",),
+    ),
+    Mutant(
+        "file that can be read again stays missing",
+        (("deploy/gns3/export.py", "if not end.is_heard:", "if True:"),),
+        (f"{_LOSSES}what_the_server_does_not_tell_stays_recorded",),
+    ),
+    Mutant(
         "server that hangs is waited for",
         (("deploy/gns3/liveness.py", "            await ask()\n", "            pass\n"),),
         (f"{_LIVENESS}long_request_ends_with_the_question_that_is_not_answered",),

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from ca.errors import Conflict
-from deploy.gns3.archive import NOTHING_MISSING
-from deploy.gns3.export import ExportEnd, skipped_files
+from deploy.gns3.archive import NOTHING_MISSING, Missing, missing_of
+from deploy.gns3.export import ExportEnd, known_missing, skipped_files
 from deploy.gns3.fingerprint import ExportScan, Fingerprint
 from deploy.gns3.identity import BackupTag
 from deploy.gns3.losses import refuse_foreign, refuse_loss
@@ -35,8 +35,30 @@ def newest(size_bytes: int, compression: str = "zstd") -> StoredBackup:
     return StoredBackup(msgspec.convert(fields, Project), BackupTag(Fingerprint(1, "d")))
 
 
+LEFT_OUT = ["project-files/a.log", "project-files/captures/b", "x/.DS_Store", "y/inner.gns3", "z/snapshots/c"]
+UNREADABLE = ["project-files/d.sock", "project-files/log"]
+
+
+@pytest.mark.parametrize(
+    ("is_heard", "is_listed", "told", "known"),
+    [
+        (True, False, [], LEFT_OUT),
+        (True, False, UNREADABLE[:1], [*LEFT_OUT, UNREADABLE[0]]),
+        (False, True, [], UNREADABLE),
+        (False, True, LEFT_OUT[:1], [LEFT_OUT[0], *UNREADABLE]),
+        (False, False, [], [*LEFT_OUT, *UNREADABLE]),
+        (True, True, LEFT_OUT[:1], LEFT_OUT[:1]),
+    ],
+)
+def test_what_the_server_does_not_tell_stays_recorded(
+    is_heard: bool, is_listed: bool, told: list[str], known: list[str]
+) -> None:
+    found = ExportEnd(Fingerprint(1, "d"), 1, "zstd", missing_of(told), is_heard, is_listed, ())
+    assert known_missing(found, missing_of([*LEFT_OUT, *UNREADABLE])) == Missing(len(known), sorted(known))
+
+
 def end(size_bytes: int, *project_ids: str) -> ExportEnd:
-    return ExportEnd(Fingerprint(1, "e"), size_bytes, "zstd", NOTHING_MISSING, project_ids)
+    return ExportEnd(Fingerprint(1, "e"), size_bytes, "zstd", NOTHING_MISSING, True, False, project_ids)
 
 
 @pytest.mark.parametrize(
