@@ -54,7 +54,7 @@ def fill(cluster: Cluster, node: Member, left_bytes: int) -> Path:
     ballast = cluster.data(node) / "ballast"
     room_bytes = shutil.disk_usage(cluster.data(node)).free
     with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, room_bytes - left_bytes)
+        os.posix_fallocate(file.fileno(), 0, max(1, room_bytes - left_bytes))
     return ballast
 
 

@@ -23,15 +23,10 @@ class Operator:
         )
 
     def login(self, name: str, server: LabServer) -> None:
-        """As the admin, with the credentials of the compute."""
-        self.do(
-            "login",
-            server.url,
-            "--name",
-            name,
-            *("--password-file", str(server.password_file)),
-            *("--compute-user", "gns3", "--compute-password-file", str(server.compute_password_file)),
-        )
+        """As the admin, with the credentials of the compute. Those of GNS3 2.2 are the same."""
+        compute = ["--compute-user", "gns3", "--compute-password-file", str(server.compute_password_file)]
+        options = compute if server.api == "v3" else []
+        self.do("login", server.url, "--name", name, "--password-file", str(server.password_file), *options)
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """A command that runs."""

@@ -16,8 +16,10 @@ from tests.blobs_on_disk import change_byte_on
 from tests.gns3.search import strikes, verdict
 from tests.gns3.search.model import Backup, Lab
 from tests.gns3.search.stage import FRESH, Fault, Said, Stage, Strike
+from tests.gns3.test_images import qcow2
 
 DAY_S: Final = 86_400
+DAYS_AHEAD: Final = (0, 1, 3)
 FILES: Final = (
     "project-files/vpcs/{}/startup.vpc",
     "project-files/qemu/new {}/disk.qcow2",
@@ -26,6 +28,8 @@ FILES: Final = (
 LEFT_OUT: Final = ("project-files/vpcs/{}.log", "project-files/captures/{}.pcap")
 ATTENTION: Final = 10
 OPEN_SHARE: Final = 0.4
+IMAGES: Final = ("router", "switch", "host")
+IMAGES_SHARE: Final = 0.7
 LEFT_BYTES: Final = (1 << 20, 12 << 20)
 
 
@@ -63,6 +67,18 @@ def rewire(stage: Stage) -> str:
     return f"{lab}: {name}"
 
 
+def add_image(stage: Stage) -> str:
+    """A lab has one node more, with a disk. Clones have other images of the same names."""
+    lab, name = stage.dice.choice(stage.model.labs), f"{stage.dice.choice(IMAGES)}.qcow2"
+    server = stage.servers[lab.server]
+    if name not in server.images():
+        server.upload_image(name, qcow2(stage.dice.choice((1 << 16, 1 << 20, 8 << 20))))
+    server.add_qemu(lab.project_id, f"VM{stage.dice.randrange(1 << 30)}", hda_disk_image=name)
+    server.close(lab.project_id)
+    lab.state = stage.state_of(lab.server, lab.project_id)
+    return f"{lab}: {name}"
+
+
 def backup(stage: Stage) -> str:
     """A night of one server, whose labs are open or closed. GNS3 lists the files of open ones only."""
     server, is_open = stage.dice.choice(stage.model.labs).server, stage.dice.random() < OPEN_SHARE
@@ -71,30 +87,37 @@ def backup(stage: Stage) -> str:
         stage.servers[server].call("POST", f"/projects/{lab.project_id}/open", {})
         lab.state = stage.state_of(server, lab.project_id)
     name, strike = strikes.draw(stage, server, imports=False)
-    said = back_up(stage, server, strike, is_open=is_open)
+    options = ["--with-images"] if stage.dice.random() < IMAGES_SHARE else []
+    said = back_up(stage, server, strike, options, is_open=is_open)
     for lab in labs:
         stage.servers[server].close(lab.project_id)
     return f"{server} {'open ' if is_open else ''}{name}: {said.code}"
 
 
-def back_up(stage: Stage, server: str, strike: Strike | None, *, is_open: bool) -> Said:
+def back_up(
+    stage: Stage, server: str, strike: Strike | None, options: Sequence[str], *, is_open: bool
+) -> Said:
     """The same, held against the model."""
     stage.model.begin_run(server, is_open=is_open)
-    said = stage.command("backup", "--all", "--server", server, strike=strike)
+    said = stage.command("backup", "--all", "--server", server, *options, strike=strike)
     stage.look()
     for row in said.rows:
         lab = next((each for each in stage.model.of(server) if each.project_id == row["project_id"]), None)
         if lab is not None and row["status"] in ("stored", "unchanged"):
-            _check_row(lab, row, said.code, is_open=is_open)
+            _check_row(lab, row, said.code)
     if strike is None and said.code not in (0, ATTENTION):
         raise Fault(f"(a) a backup of {server} that nothing came over ends with {said.code}: {said.err}")
     done = {row["project_id"] for row in said.rows if row["status"] in ("stored", "unchanged")}
     if said.code in (0, ATTENTION) and (missed := {lab.project_id for lab in stage.model.of(server)} - done):
         raise Fault(f"(b) a backup of {server} ends with {said.code} and has not told of {missed}")
+    if options and said.code in (0, ATTENTION):
+        named = {md5 for lab in stage.model.of(server) for _, md5 in lab.state.images}
+        if missing := named - stage.stored_md5s():
+            raise Fault(f"(b) a backup of {server} with images ends with {said.code} and lacks {missing}")
     return said
 
 
-def _check_row(lab: Lab, row: Mapping[str, Any], code: int, *, is_open: bool) -> None:
+def _check_row(lab: Lab, row: Mapping[str, Any], code: int) -> None:
     """What is called stored or unchanged is a whole backup of this lab as it is now."""
     told = f"{row['status']} {row['file_uuid']} of {lab}"
     found = next((each for each in lab.chain if each.file_uuid == row["file_uuid"]), None)
@@ -104,30 +127,37 @@ def _check_row(lab: Lab, row: Mapping[str, Any], code: int, *, is_open: bool) ->
         raise Fault(f"(a) {told} has other content than the project: {difference}")
     if found.is_damaged:
         raise Fault(f"(b) {told} is damaged")
-    if is_open and not lab.state.is_exported_whole and code == 0:
+    if found.is_known_to_lack and code == 0:
         raise Fault(f"(b) {told} lacks files, and the exit code is 0")
 
 
 def restore(stage: Stage) -> str:
-    """The newest backup of a lab comes back on any server."""
+    """The newest backup of a lab comes back on any server that can take it."""
     labs = [lab for lab in stage.model.labs if lab.whole and lab.whole[-1] is lab.chain[-1]]
     if not labs:
         return ""
     lab, target = stage.dice.choice(labs), stage.dice.choice(list(stage.servers))
+    options = ["--without-images"] if stage.dice.random() < 0.3 else []
+    refusal = stage.target(target).refusal(lab, lab.whole[-1], without_images=bool(options))
     name, strike = strikes.draw(stage, target, imports=True)
     is_full = target != FRESH and stage.dice.random() < 0.15
     ballast = fill(stage, target, stage.dice.randint(*LEFT_BYTES)) if is_full else None
     before = {each["project_id"] for each in stage.servers[target].projects().values()}
+    asked = ("restore", lab.project_id, "--from", lab.server, "--to", target, *options)
     try:
-        said = stage.command("restore", lab.project_id, "--from", lab.server, "--to", target, strike=strike)
+        said = stage.command(*asked, strike=strike)
     finally:
         if ballast is not None:
             ballast.unlink()
     verdict.check_projects(stage)
     if said.code in (0, ATTENTION):
-        verdict.check_restored(stage, lab, lab.whole[-1], target, said.rows[0])
-    elif strike is None and not is_full:
-        raise Fault(f"(a) {lab.whole[-1].file_uuid} of {lab} cannot be restored to {target}: {said.err}")
+        if refusal:
+            raise Fault(f"(b) {asked} ends with {said.code}, not with {refusal}")
+        verdict.check_restored(stage, lab, lab.whole[-1], target, said)
+    elif said.code != refusal and strike is None and not is_full:
+        raise Fault(
+            f"(a) {lab.whole[-1].file_uuid} of {lab} to {target}: {said.code}, not {refusal}: {said.err}"
+        )
     after = {each["project_id"] for each in stage.servers[target].projects().values()}
     if said.code > 0 and said.code != ATTENTION and not strike and after - before:
         raise Fault(f"(c) a restore to {target} that failed left {after - before}")
@@ -137,12 +167,21 @@ def restore(stage: Stage) -> str:
     return f"{lab} to {target} {'full ' if is_full else ''}{name}: {said.code}"
 
 
+def verify(stage: Stage) -> str:
+    """What lies in the store is looked at, or read."""
+    is_read = stage.dice.random() < 0.3
+    verdict.check_verified(stage, ["--read-data"] if is_read else [])
+    return "read" if is_read else "looked at"
+
+
 def _remove_remains(stage: Stage, target: str) -> None:
-    """Folders that no project lies in."""
+    """Folders that no project lies in, and the images of the fresh server."""
     kept = {each["project_id"] for each in stage.servers[target].projects().values()}
     for path in stage.servers[target].projects_path.iterdir():
         if path.is_dir() and path.name not in kept:
             shutil.rmtree(path)
+    if target == FRESH:
+        stage.remove_images(FRESH)
 
 
 def fill(stage: Stage, target: str, left_bytes: int) -> Path:
@@ -161,6 +200,8 @@ def prune(stage: Stage) -> str:
     keep = stage.dice.choice((1, 1, 2))
     rules = ["--keep-last", str(keep)] if stage.dice.random() < 0.7 else ["--keep-daily", "1"]
     said = stage.command("prune", *rules)
+    if said.code not in (0, ATTENTION):
+        raise Fault(f"(d) prune {rules} that nothing came over ends with {said.code}: {said.err}")
     left = stage.stored()
     for lab in stage.model.labs:
         must_stay = lab.whole[-keep:] if "--keep-last" in rules else lab.whole[-1:]
@@ -173,8 +214,11 @@ def prune(stage: Stage) -> str:
 
 
 def move_clocks(stage: Stage) -> str:
-    """The clocks of the cluster are days ahead or behind, or right again."""
-    shift_s = 0 if stage.shift_s else stage.dice.choice((3, -3)) * DAY_S
+    """The clocks of the cluster are days ahead, or behind what they were.
+
+    They are not before the first certificates, which are not valid then.
+    """
+    shift_s = stage.dice.choice([days * DAY_S for days in DAYS_AHEAD if days * DAY_S != stage.shift_s])
     stage.move_clocks(shift_s)
     return f"{shift_s // DAY_S} days"
 
@@ -264,8 +308,10 @@ ACTS: Final[Mapping[str, tuple[int, Callable[[Stage], str]]]] = {
     "edit": (8, edit),
     "scribble": (1, scribble),
     "rewire": (2, rewire),
+    "image": (2, add_image),
     "backup": (9, backup),
     "restore": (8, restore),
+    "verify": (2, verify),
     "prune": (3, prune),
     "clocks": (2, move_clocks),
     "damage": (2, damage),

@@ -1,7 +1,7 @@
 """What is known of each project of each lab server: its state, and the states that were stored. No I/O.
 
-A state is known by the names of the nodes and by the checksum of every file. Files that GNS3 never exports
-are a part of the state of a project, and of no backup.
+A state is known by the names of the nodes, by the images that they name, and by the checksum of every file.
+Files that GNS3 never exports are a part of the state of a project, and of no backup.
 """
 
 import re
@@ -9,22 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+CONFLICT: Final = 5
+NOT_FOUND: Final = 4
 # What GNS3 leaves out of an export, as far as the search makes such files.
 _NOT_EXPORTED: Final = re.compile(r"project-files/captures/.*|.*\.log")
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A project at one moment: SHA-256 by path, and the names of its nodes."""
+    """A project at one moment: SHA-256 by path, names of nodes, and images with their MD5."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()
+    images: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def exported(self) -> "State":
         """What an export can carry."""
         kept = {name: digest for name, digest in self.files.items() if not _NOT_EXPORTED.fullmatch(name)}
-        return State(kept, self.nodes)
+        return State(kept, self.nodes, self.images)
 
     @property
     def is_exported_whole(self) -> bool:
@@ -39,6 +42,8 @@ class State:
         told = [f"{len(names)} files ({', '.join(names[:3])})"] if names else []
         if self.nodes != other.nodes:
             told.append(f"nodes {sorted(self.nodes ^ other.nodes)}")
+        if self.images != other.images:
+            told.append(f"images {sorted(self.images ^ other.images)}")
         return ", ".join(told)
 
 
@@ -63,6 +68,7 @@ class Lab:
     project_id: str
     name: str
     state: State
+    is_v2: bool = False  # its server is one of GNS3 2.2
     chain: list[Backup] = field(default_factory=list)
 
     @property
@@ -72,6 +78,26 @@ class Lab:
 
     def __str__(self) -> str:
         return f"{self.name} of {self.server}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a backup is to go: the images of that server, and those of the store."""
+
+    is_v2: bool
+    images: Mapping[str, str]  # MD5 by name
+    stored_md5s: frozenset[str]
+
+    def missing(self, state: State) -> set[str]:
+        """The images that are neither there nor in the store."""
+        return {name for name, md5 in state.images if name not in self.images and md5 not in self.stored_md5s}
+
+    def refusal(self, lab: Lab, backup: Backup, *, without_images: bool) -> int:
+        """The exit code of a restore that cannot be done, 0 for one that can."""
+        has_others = any(self.images.get(name, md5) != md5 for name, md5 in backup.state.images)
+        if has_others or (self.is_v2 and not lab.is_v2):
+            return CONFLICT
+        return NOT_FOUND if self.missing(backup.state) and not without_images else 0
 
 
 @dataclass(slots=True)

@@ -19,15 +19,17 @@ from deploy.dev_cluster import Member
 from deploy.processes import wait_until
 from tests.cluster.clocks import Clocks
 from tests.cluster.harness import Cluster
-from tests.cluster.small_disks import small_disk
-from tests.gns3.installed import gns3server
-from tests.gns3.lab_server import LabServer
+from tests.cluster.small_disks import move_to_small_disks, small_disk
+from tests.gns3.installed import VERSION_2, gns3server
+from tests.gns3.lab_server import LabServer, LabServer2
 from tests.gns3.operator import Operator
-from tests.gns3.search.model import Lab, Model, State
+from tests.gns3.search.model import Lab, Model, State, Target
 
-LABS: Final = ("one", "two")
+LABS: Final = ("one", "two", "old")  # the last is one of GNS3 2.2
+OLD: Final = "old"
 FRESH: Final = "fresh"
 DISK_BYTES: Final = 320 << 20
+NODE_DISK_BYTES: Final = 1 << 30
 FILES_MAX: Final = 60_000
 DEADLINE_S: Final = 8
 COMMAND_S_MAX: Final = 100.0  # several times the deadline, since two cores do all this
@@ -65,12 +67,12 @@ class Stage:
     operator: Operator
     strikes: Collection[str] = ()  # the kinds that may come
     model: Model = field(default_factory=Model)
-    history: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     shift_s: int = 0  # of the clocks of the cluster
     dead: list[str] = field(default_factory=list)  # lab servers that were killed
     stopped: list[str] = field(default_factory=list)  # those that hang
     down: list[Member] = field(default_factory=list)
+    ballasts: list[Path] = field(default_factory=list)  # what fills the disks of nodes
 
     def command(self, *arguments: str, strike: "Strike | None" = None) -> Said:
         """One command to its end, and what comes over it in the middle. Raises Fault."""
@@ -93,9 +95,15 @@ class Stage:
             raise Fault(f"(d) {arguments} ended in a traceback: {said.err[-1500:]}")
         return said
 
+    def remove_images(self, server: str) -> None:
+        """Those of a server of GNS3 3."""
+        for name in self.servers[server].images():
+            self.servers[server].call("DELETE", f"/images/{name}")
+
     def note(self, text: str) -> None:
         """For people who look for the cause."""
-        self.history.append(f"{time.strftime('%H:%M:%S')} {text.strip()}")
+        with (self.directory / "history.txt").open("a") as history:
+            history.write(f"{time.strftime('%H:%M:%S')} {text.strip()}\n")
 
     def recover(self) -> None:
         """Start again what was killed."""
@@ -108,6 +116,14 @@ class Stage:
             self.down.clear()
             self.cluster.wait_healthy()
             self.move_clocks(self.shift_s)
+        if self.ballasts:
+            while self.ballasts:
+                self.ballasts.pop().unlink()
+            wait_until(self._has_room, what="nodes that have room again", timeout_s=30)
+
+    def _has_room(self) -> bool:
+        nodes = self.cluster.get("/cluster/status").json["nodes"]
+        return {node["disk"] for node in nodes} == {"ok"}
 
     def move_clocks(self, shift_s: int) -> None:
         """Of all members of the cluster."""
@@ -118,18 +134,31 @@ class Stage:
         wait_until(listed, what="the store, whose clocks were moved", timeout_s=90)
 
     def state_of(self, server: str, project_id: str) -> State:
-        """What lies on the disk of a server; of a topology that cannot be read there are no nodes."""
+        """What lies on the disk of a server; of a topology that cannot be read there are no nodes.
+
+        GNS3 3 writes checksums of images there by itself when a project is opened.
+        """
         root = self.servers[server].projects_path / project_id
         files = {
             str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in root.rglob("*")
-            if path.is_file() and ".gns3" not in path.name
+            if path.is_file() and ".gns3" not in path.name and path.suffix != ".md5sum"
         }
-        nodes: set[str] = set()
-        for path in root.glob("*.gns3"):
-            text = path.read_text()
-            nodes |= {node["name"] for node in json.loads(text)["topology"]["nodes"]} if text else set()
-        return State(files, frozenset(nodes))
+        texts = [text for path in root.glob("*.gns3") if (text := path.read_text())]
+        nodes = [node for text in texts for node in json.loads(text)["topology"]["nodes"]]
+        disks = [each["properties"] for each in nodes if each["properties"].get("hda_disk_image")]
+        images = {(each["hda_disk_image"], each["hda_disk_image_md5sum"]) for each in disks}
+        return State(files, frozenset(node["name"] for node in nodes), frozenset(images))
+
+    def target(self, server: str) -> Target:
+        """A lab server as the place where a backup is to go."""
+        md5s = frozenset(self.stored_md5s())
+        return Target(self.servers[server].api == "v2", self.servers[server].images(), md5s)
+
+    def stored_md5s(self) -> set[str]:
+        """The images in the store."""
+        listed = self.cluster.get("/vms?limit=1000&status=available").json["vms"]
+        return {str(each["md5"]) for each in listed}
 
     def look(self) -> None:
         """Learn which backups the store has."""
@@ -150,15 +179,19 @@ def opened(directory: Path, labs: int) -> Iterator[Stage]:
     """A stage with two labs on each of so many servers, which are clones."""
     clocks = Clocks(directory)
     os.environ.update(clocks.environment)
-    program = gns3server()
+    (directory / "store-aside").mkdir()
     with ExitStack() as stack:
+        disks = stack.enter_context(ExitStack())
         stores = stack.enter_context(Cluster(directory / "store"))
-        servers = {name: LabServer(program, directory / name) for name in (*LABS[:labs], FRESH)}
+        aside = directory / "store-aside"
+        move_to_small_disks(stores, stores.nodes, disks, aside=aside, size_bytes=NODE_DISK_BYTES)
+        servers = {name: _server(name, directory / name) for name in (*LABS[:labs], FRESH)}
         for server in servers.values():
             stack.enter_context(small_disk(server.projects_path, DISK_BYTES, FILES_MAX))
-        first = stack.enter_context(servers[LABS[0]])
+        origin = LABS[labs - 1]  # newer servers read the projects of older ones
+        first = stack.enter_context(servers[origin])
         made = {name: make_lab(first, name, large) for name, large in (("large lab", True), ("lab", False))}
-        for name in LABS[1:labs]:
+        for name in LABS[: labs - 1]:
             shutil.copytree(first.projects_path, servers[name].projects_path, dirs_exist_ok=True)
         operator = Operator(stores, directory / "operator")
         for name, server in servers.items():
@@ -169,10 +202,14 @@ def opened(directory: Path, labs: int) -> Iterator[Stage]:
         for server_name in LABS[:labs]:
             for name, project_id in made.items():
                 state = stage.state_of(server_name, project_id)
-                stage.model.labs.append(Lab(server_name, project_id, name, state))
+                stage.model.labs.append(Lab(server_name, project_id, name, state, server_name == OLD))
         yield stage
         stage.recover()
         stage.move_clocks(0)
+
+
+def _server(name: str, directory: Path) -> LabServer:
+    return LabServer2(gns3server(VERSION_2), directory) if name == OLD else LabServer(gns3server(), directory)
 
 
 def make_lab(server: LabServer, name: str, large: bool) -> str:

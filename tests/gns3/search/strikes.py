@@ -1,4 +1,7 @@
-"""What comes over a command in the middle: a process is killed or hangs, at a moment that the dice choose."""
+"""What comes over a command in the middle, at a moment that the dice choose.
+
+A process is killed or hangs, or disks of nodes are full.
+"""
 
 import signal
 import subprocess
@@ -7,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.cluster.small_disks import fill
 from tests.gns3.search.stage import Stage, Strike
 
 # How often each comes, in any unit.
@@ -17,10 +21,12 @@ KINDS: Final[Mapping[str, int]] = {
     "hang-server": 1,
     "kill-nodes": 2,
     "kill-coordinator": 1,
+    "fill-nodes": 1,
 }
 QUIET_SHARE: Final = 0.4
 LATEST_S: Final = 3.0
 NODES_KILLED: Final = (1, 1, 3)
+NODE_LEFT_BYTES: Final = (0, 8 << 20, 40 << 20)  # a part of it is a reserve
 POLL_S: Final = 0.002
 
 
@@ -33,15 +39,14 @@ def draw(stage: Stage, server: str, *, imports: bool) -> tuple[str, Strike | Non
         "hang-server": lambda _: _hang_server(stage, server),
         "kill-nodes": lambda _: _kill_nodes(stage, stage.dice.choice(NODES_KILLED)),
         "kill-coordinator": lambda _: _kill_coordinator(stage),
+        "fill-nodes": lambda _: _fill_nodes(stage, stage.dice.choice(NODES_KILLED)),
     }
-    if stage.dice.random() < QUIET_SHARE:
+    if stage.dice.random() < QUIET_SHARE or not stage.strikes:
         return "", None
-    (kind,) = stage.dice.choices(list(KINDS), list(KINDS.values()))
+    (kind,) = stage.dice.choices(list(stage.strikes), [KINDS[each] for each in stage.strikes])
     delay_s = stage.dice.uniform(0.0, LATEST_S)
     at_unpacking = imports and stage.dice.random() < 0.6
     projects = stage.servers[server].projects_path
-    if kind not in stage.strikes:
-        return "", None
     before = {path.name for path in projects.iterdir()}
 
     def strike(process: subprocess.Popen[bytes]) -> None:
@@ -81,3 +86,8 @@ def _kill_nodes(stage: Stage, count: int) -> None:
 def _kill_coordinator(stage: Stage) -> None:
     stage.down.append(stage.dice.choice(stage.cluster.coordinators))
     stage.cluster.kill(*stage.down)
+
+
+def _fill_nodes(stage: Stage, count: int) -> None:
+    for node in stage.dice.sample(stage.cluster.nodes, count):
+        stage.ballasts.append(fill(stage.cluster, node, stage.dice.choice(NODE_LEFT_BYTES)))

@@ -1,10 +1,9 @@
 """What must hold after an operation, and at the end: every lab comes back as it was."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from tests.gns3.search.model import Backup, Lab
-from tests.gns3.search.stage import FRESH, Fault, Stage
+from tests.gns3.search.stage import FRESH, Fault, Said, Stage
 
 
 def check_projects(stage: Stage) -> None:
@@ -21,8 +20,9 @@ def check_projects(stage: Stage) -> None:
             raise Fault(f"(c) {lab} has changed by itself: {difference}")
 
 
-def check_restored(stage: Stage, lab: Lab, backup: Backup, target: str, row: Mapping[str, Any]) -> None:
+def check_restored(stage: Stage, lab: Lab, backup: Backup, target: str, said: Said) -> None:
     """A restored project is what its backup was made of. Raises Fault."""
+    (row,) = said.rows
     if row["file_uuid"] != backup.file_uuid:
         whose = stage.model.backup(row["file_uuid"])
         raise Fault(
@@ -31,21 +31,29 @@ def check_restored(stage: Stage, lab: Lab, backup: Backup, target: str, row: Map
     found = stage.state_of(target, row["project_id"])
     if difference := found.difference(backup.state):
         raise Fault(f"(a) {backup.file_uuid} of {lab} came back on {target} with other content: {difference}")
+    images = stage.servers[target].images()
+    missing = {(name, md5) for name, md5 in backup.state.images if images.get(name) != md5}
+    if len(row["missing_images"]) != len(missing):
+        raise Fault(f"(b) {backup.file_uuid} of {lab} came back on {target} without {missing}: {row}")
+    if said.code == 0 and (missing or backup.is_known_to_lack):
+        raise Fault(f"(b) {backup.file_uuid} of {lab} came back on {target} without a part, with 0: {row}")
 
 
-def check_verified(stage: Stage) -> None:
+def check_verified(stage: Stage, options: Sequence[str] = ()) -> None:
     """What `verify` calls whole is, and it names the newest of every lab. Raises Fault."""
-    said = stage.command("verify")
+    said = stage.command("verify", *options)
     works = {row["file_uuid"]: row["works"] for row in said.rows}
+    stored_md5s = stage.stored_md5s()
     for lab in stage.model.labs:
         if not lab.chain:
             continue
         newest = lab.chain[-1]
+        is_whole = not newest.is_damaged and {md5 for _, md5 in newest.state.images} <= stored_md5s
         if newest.file_uuid not in works:
             raise Fault(f"(b) verify does not tell of {newest.file_uuid} of {lab}: {said.out}")
-        if works[newest.file_uuid] and newest.is_damaged:
-            raise Fault(f"(b) verify calls the damaged {newest.file_uuid} of {lab} whole")
-        if not works[newest.file_uuid] and not newest.is_damaged:
+        if works[newest.file_uuid] and not is_whole:
+            raise Fault(f"(b) verify calls {newest.file_uuid} of {lab} whole: {newest}")
+        if not works[newest.file_uuid] and is_whole:
             raise Fault(f"(a) verify does not call {newest.file_uuid} of {lab} whole: {said.out}")
     if said.code == 0 and any(lab.chain[-1].is_known_to_lack for lab in stage.model.labs if lab.chain):
         raise Fault("(b) verify ends with 0 while a backup lacks files of its project")
@@ -63,8 +71,10 @@ def check_all(stage: Stage) -> None:
         newest = lab.whole[-1]
         is_newest = newest is lab.chain[-1]
         named = (lab.project_id, "--from", lab.server) if is_newest else (newest.file_uuid,)
-        said = stage.command("restore", *named, "--to", FRESH)
+        options = ["--without-images"] if stage.target(FRESH).missing(newest.state) else []
+        said = stage.command("restore", *named, "--to", FRESH, *options)
         if said.code not in (0, 10):
             raise Fault(f"(a) {newest.file_uuid} of {lab} cannot be restored: {said.err}")
-        check_restored(stage, lab, newest, FRESH, said.rows[0])
+        check_restored(stage, lab, newest, FRESH, said)
         stage.servers[FRESH].call("DELETE", f"/projects/{said.rows[0]['project_id']}")
+        stage.remove_images(FRESH)
