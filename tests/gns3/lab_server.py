@@ -14,6 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -25,6 +26,7 @@ from tests.web_certificates import trusting
 
 PASSWORD: Final = "of the test"
 COMPUTE_PASSWORD: Final = "of the compute"
+CLOSED_AFTER_S: Final = 7.0  # since its last listener has gone: GNS3 waits for 5 s; its log has whole seconds
 START_TIMEOUT_S: Final = 60.0
 REQUEST_TIMEOUT_S: Final = 120.0
 FOLDERS: Final = ("home", "images", "projects", "appliances", "symbols", "configs", "secrets", "bin")
@@ -69,6 +71,7 @@ class LabServer:
         self._console_port = first_port
         self._process: subprocess.Popen[bytes] | None = None
         self._token = ""
+        self._started_at_byte = 0  # of the log
         for name in FOLDERS:
             (directory / name).mkdir(parents=True)
         stand_in = STAND_IN.format(python=sys.executable)
@@ -99,6 +102,7 @@ class LabServer:
     def start(self) -> None:
         """Start the process, or start it again, and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
+            self._started_at_byte = log.tell()
             self._process = subprocess.Popen(
                 [self._program, "--config", str(self.directory / "gns3_server.conf")],
                 env={
@@ -169,7 +173,7 @@ class LabServer:
 
     def add_qemu(self, project_id: str, name: str, **properties: Any) -> str:
         """A QEMU node in a project, which is open then; the id of the node."""
-        self.call("POST", f"/projects/{project_id}/open", {})
+        self.open(project_id)
         body = {
             "name": name,
             "node_type": "qemu",
@@ -180,7 +184,7 @@ class LabServer:
 
     def start_nodes(self, project_id: str) -> None:
         """Open a project and start its nodes."""
-        self.call("POST", f"/projects/{project_id}/open", {})
+        self.open(project_id)
         self.call("POST", f"/projects/{project_id}/nodes/start", {})
         nodes = self.call("GET", f"/projects/{project_id}/nodes")
         assert {node["status"] for node in nodes} == {"started"}, self.log[-2000:]
@@ -188,6 +192,25 @@ class LabServer:
     def stop_nodes(self, project_id: str) -> None:
         """Stop them."""
         self.call("POST", f"/projects/{project_id}/nodes/stop", {})
+
+    def open(self, project_id: str) -> None:
+        """Open a project, once nothing closes it any more.
+
+        A backup listens to it. When the last listener has gone GNS3 waits, and closes the project then.
+        """
+        wait_until(lambda: self._is_left_alone(project_id), what="listeners that have gone", timeout_s=30)
+        self.call("POST", f"/projects/{project_id}/open", {})
+
+    def _is_left_alone(self, project_id: str) -> bool:
+        log = (self.directory / "log").read_bytes()[self._started_at_byte :].decode(errors="replace")
+        told = [line for line in log.splitlines() if f"project ID '{project_id}'" in line]
+        gone = [line for line in told if "Client has disconnected" in line]
+        if len(gone) < sum("New client has connected" in line for line in told):
+            return False
+        if not gone:
+            return True
+        since = datetime.now() - datetime.fromisoformat(gone[-1][:19])  # noqa: DTZ005 - as the log has it
+        return since.total_seconds() > CLOSED_AFTER_S
 
     def close(self, project_id: str) -> None:
         self.call("POST", f"/projects/{project_id}/close", {})

@@ -173,7 +173,7 @@ def test_files_of_an_opened_project_that_gns3_never_exports_are_told(
     assert operator.backup(name, "--server", "lab") == {
         name: "stored"
     }  # of a closed project nobody lists them
-    lab.call("POST", f"/projects/{project_id}/open", {})
+    lab.open(project_id)
     row = operator.json("backup", name, "--server", "lab", codes=[10])[0]
     assert (row["status"], row["missing"]) == ("stored", {"count": 3, "names": left_out})
     code, _, err = operator.run("verify", project_id)
@@ -186,7 +186,7 @@ def test_files_of_an_opened_project_that_gns3_never_exports_are_told(
     told = {"count": 4, "names": sorted([*left_out, skipped])}
     [row] = operator.json("backup", name, "--server", "lab", codes=[10])
     assert (row["status"], row["missing"]) == ("stored", told)
-    lab.call("POST", f"/projects/{project_id}/open", {})
+    lab.open(project_id)
     [row] = operator.json("backup", name, "--server", "lab", codes=[10])
     assert (row["status"], row["missing"]) == ("unchanged", told)
     lab.close(project_id)

@@ -59,7 +59,7 @@ def rewire(stage: Stage) -> str:
     """A lab has one node more."""
     lab = stage.dice.choice(stage.model.labs)
     server, path = stage.servers[lab.server], f"/projects/{lab.project_id}"
-    server.call("POST", f"{path}/open", {})
+    server.open(lab.project_id)
     name = f"PC{stage.dice.randrange(1 << 30)}"
     server.call("POST", f"{path}/nodes", {"name": name, "node_type": "vpcs", "compute_id": "local"})
     server.close(lab.project_id)
@@ -84,7 +84,7 @@ def backup(stage: Stage) -> str:
     server, is_open = stage.dice.choice(stage.model.labs).server, stage.dice.random() < OPEN_SHARE
     labs = stage.model.of(server) if is_open else []
     for lab in labs:
-        stage.servers[server].call("POST", f"/projects/{lab.project_id}/open", {})
+        stage.servers[server].open(lab.project_id)
         lab.state = stage.state_of(server, lab.project_id)
     name, strike = strikes.draw(stage, server, imports=False)
     options = ["--with-images"] if stage.dice.random() < IMAGES_SHARE else []
@@ -224,12 +224,16 @@ def move_clocks(stage: Stage) -> str:
 
 
 def damage(stage: Stage) -> str:
-    """The same byte of every replica of the newest backup of a lab is wrong, and the cluster knows it."""
+    """The same byte of every replica of the newest backup of a lab is wrong, and the cluster knows it.
+
+    The clocks are right meanwhile: times of files are the kernel's, and a node compares them with its clock.
+    """
     labs = [lab for lab in stage.model.labs if len(lab.whole) > 1 and lab.whole[-1] is lab.chain[-1]]
     if not labs:
         return ""
     lab = stage.dice.choice(labs)
     lost = lab.chain[-1]
+    stage.move_clocks(0)
     record = stage.cluster.get(f"/project-files/{lost.file_uuid}").json
     sha256 = record["blob_sha256"]
     stage.cluster.wait_everywhere(sha256)
