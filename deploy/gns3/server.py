@@ -27,8 +27,8 @@ from ca.errors import (
     NotFound,
     Unavailable,
 )
+from deploy.base.liveness import while_alive
 from deploy.gns3.identity import ServerIdentity
-from deploy.gns3.liveness import while_alive
 from deploy.gns3.records import (
     EMULATORS,
     FOLDERS,
