@@ -5,8 +5,10 @@
 
 A project that the server does not show any more is remembered until a person says that it is gone for good.
 
-It lies in ${XDG_STATE_HOME:-~/.local/state}/filestore/gns3. Lost, it costs nothing but that an upload which a
-killed run began stays for a day, that the age of backups counts anew, and that nobody misses what has gone.
+It lies in ${XDG_STATE_HOME:-~/.local/state}/filestore/gns3, under the identity of the server: another server
+that gets the name of this one has a journal of its own, and a server with two names has one journal. If it is
+lost, an upload which a killed run began stays for a day, the age of backups counts anew, and projects that
+are gone are not missed.
 """
 
 import fcntl
@@ -19,6 +21,7 @@ import msgspec
 
 from ca.errors import Conflict
 from ca.secretfiles import make_directory, write_durable
+from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.records import LabProject
 
 
@@ -65,6 +68,11 @@ class Journal:
     def ended(self, file_uuid: str) -> None:
         """It is complete, or given up."""
         self._content.unfinished = [each for each in self._content.unfinished if each != file_uuid]
+        self._save()
+
+    def looked(self, *, at: float) -> None:
+        """A run begins, which may not reach the server."""
+        self._content.shown_at = self._content.shown_at or at
         self._save()
 
     def seen(self, projects: Sequence[LabProject], *, at: float) -> None:
@@ -125,17 +133,19 @@ class Journal:
 
 
 @contextmanager
-def opened(server: str, cluster: str) -> Iterator[Journal]:
+def opened(server: ServerIdentity, cluster: str) -> Iterator[Journal]:
     """The journal of a server. Raises Conflict while another process has it, OSError."""
     directory = _directory()
     make_directory(directory)
-    path = directory / f"{server}-{cluster[:8]}.json"
+    path = directory / f"{server.id}-{cluster[:8]}.json"
     descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Conflict(f"Another backup of GNS3 server {server} is running on this machine.") from None
+            raise Conflict(
+                f"Another backup of GNS3 server {server.name} is running on this machine."
+            ) from None
         yield Journal(path)
     finally:
         os.close(descriptor)

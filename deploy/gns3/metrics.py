@@ -1,24 +1,59 @@
 """The result of a run for node_exporter's text file collector. Apart from runs, which know no Prometheus.
 
 The server's name, which an operator has given it, is the only label that names something: several servers may
-be backed up by one machine. Projects have their ids there, and not their names.
+be backed up by one machine. Each server, known by its identity, has a file and series of its own: another
+server that gets its name does not end its alert. Projects have their ids there, and not their names.
 """
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 
+from ca.errors import Conflict
 from ca.secretfiles import write_durable
+from deploy.gns3 import journal
 from deploy.gns3.backup import BackupResult
+from deploy.gns3.identity import ServerIdentity
 
 STATUSES = ("stored", "unchanged", "running", "failed", "gone")
 
 
+@contextmanager
+def recorded(
+    server: ServerIdentity, cluster: str, directory: Path | None
+) -> Iterator[tuple[journal.Journal, list[BackupResult]]]:
+    """Open the journal of a run, and a list for its results.
+
+    However the run ends, also before it reached the server, its metrics are written to `directory`. Raises
+    Conflict while another process has the journal, OSError.
+    """
+    with journal.opened(server, cluster) as remembered:
+        remembered.looked(at=time.time())
+        results: list[BackupResult] = []
+        try:
+            yield remembered, results
+        finally:
+            if directory is not None:
+                good_at, oldest = remembered.good_at(), remembered.oldest_good_at()
+                text = metrics_text(
+                    server, results, ended_at=time.time(), good_at=good_at, oldest_good_at=oldest
+                )
+                write_durable(directory / f"filestore_gns3_{server.id}.prom", text)
+
+
+def record_unreached(server: ServerIdentity, cluster: str, directory: Path | None) -> None:
+    """Record a run that ended before it reached the server, unless another run is recorded now."""
+    with suppress(Conflict), recorded(server, cluster, directory):
+        pass
+
+
 def metrics_text(
-    server: str,
+    server: ServerIdentity,
     results: Sequence[BackupResult],
     *,
     ended_at: float,
@@ -29,33 +64,29 @@ def metrics_text(
     registry = CollectorRegistry()
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"filestore_gns3_{name}", text, ["server", *labels], registry=registry)
+        return Gauge(f"filestore_gns3_{name}", text, ["server", "server_id", *labels], registry=registry)
 
-    gauge("last_run_timestamp_seconds", "When the last run of backups ended.").labels(server).set(ended_at)
+    of = (server.name, server.id)
+    gauge("last_run_timestamp_seconds", "When the last run of backups ended.").labels(*of).set(ended_at)
     good = gauge(
         "good_backup_timestamp_seconds",
         "When a project's backup was last known to be as the project is.",
         "project_id",
     )
     for project_id, at in good_at.items():
-        good.labels(server, project_id).set(at)
+        good.labels(*of, project_id).set(at)
     gauge(
         "oldest_good_backup_timestamp_seconds",
         "The same of the project for which that is the longest ago; without any, when the last one was seen.",
-    ).labels(server).set(oldest_good_at)
+    ).labels(*of).set(oldest_good_at)
     counts: Counter[str] = Counter(result.status for result in results)
     projects = gauge("projects", "Projects of the last run, by what became of them.", "status")
     for status in STATUSES:
-        projects.labels(server, status).set(counts[status])
+        projects.labels(*of, status).set(counts[status])
     stored = gauge("stored_bytes", "Bytes of projects that the last run has stored.")
-    stored.labels(server).set(sum(result.size_bytes for result in results))
+    stored.labels(*of).set(sum(result.size_bytes for result in results))
     failed_images = gauge("failed_images", "Images that the last run could not store.")
-    failed_images.labels(server).set(
+    failed_images.labels(*of).set(
         sum(len(result.errors) for result in results if result.status in ("stored", "unchanged"))
     )
     return generate_latest(registry)
-
-
-def write_metrics(directory: Path, server: str, text: bytes) -> None:
-    """Replace this server's file in the directory of the collector, at once. Raises OSError."""
-    write_durable(directory / f"filestore_gns3_{server}.prom", text)

@@ -101,6 +101,11 @@ class ServerAddress:
     compute_password: str = ""
     root_pem: str = ""
 
+    @property
+    def identity(self) -> ServerIdentity:
+        """Which server it is, wherever it is and whatever it is called."""
+        return ServerIdentity(self.server_id, self.name)
+
     def __repr__(self) -> str:
         return f"ServerAddress(name={self.name!r}, url={self.url!r}, user={self.user!r})"
 
@@ -110,11 +115,11 @@ class Gns3Server:
 
     def __init__(self, address: ServerAddress, *, deadline_s: float = 30.0) -> None:
         self.name = address.name
-        self.identity = ServerIdentity(address.server_id, address.name)
+        self.identity = address.identity
         self.url = address.url.rstrip("/")
         self.version = ""
+        self.deadline_s = deadline_s
         self._address = address
-        self._deadline_s = deadline_s
         self._api = "v3"
         self._token = ""
         self._renewing = asyncio.Lock()
@@ -152,7 +157,7 @@ class Gns3Server:
     @property
     def _answer_s(self) -> float:
         """How long it may take to answer what it can answer at once."""
-        return max(self._deadline_s, 1.0) if self._deadline_s else ANSWER_S
+        return max(self.deadline_s, 1.0) if self.deadline_s else ANSWER_S
 
     @property
     def has_compute_credentials(self) -> bool:
@@ -362,7 +367,7 @@ class Gns3Server:
         if is_slow:
             async with while_alive(self._ask_version, every_s=self._answer_s):
                 return await self._call(method, path, reply_type, timeout_s=LONG_TIMEOUT_S, **request)
-        give_up_at = time.monotonic() + self._deadline_s
+        give_up_at = time.monotonic() + self.deadline_s
         while True:
             try:
                 async with self._exchange(method, path, **request) as response:

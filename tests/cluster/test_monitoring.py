@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.cli import cli
+from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.metrics import metrics_text
 from tests.cluster.harness import Cluster
 
@@ -41,7 +42,8 @@ def offered(cluster: Cluster) -> set[str]:
     members = (cluster.coordinators[0], cluster.nodes[0])
     texts = [cluster.get("/metrics", node=member, token=None).body.decode() for member in members]
     names = set()
-    for text in [*texts, metrics_text("lab", [], ended_at=0, good_at={}, oldest_good_at=0).decode()]:
+    of_labs = metrics_text(ServerIdentity(), [], ended_at=0, good_at={}, oldest_good_at=0).decode()
+    for text in [*texts, of_labs]:
         for family in text_string_to_metric_families(text):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
             names |= {family.name + suffix for suffix in suffixes.get(family.type, ("",))}

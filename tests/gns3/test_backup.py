@@ -124,13 +124,13 @@ def test_watch_writes_metrics_and_backs_up_everything(
     name = f"watched {secrets.token_hex(3)}"
     project_id = old.make_project(name)
     watching = operator.start("watch", "--server", "old", "--every", "1h", "--metrics", str(tmp_path))
-    file = tmp_path / "filestore_gns3_old.prom"
-    wait_until(file.exists, what="metrics", timeout_s=120)
+    wait_until(lambda: any(tmp_path.iterdir()), what="metrics", timeout_s=120)
     watching.send_signal(signal.SIGTERM)
     watching.communicate(timeout=30)
     assert operator.project_files(project_id=project_id)
-    text = file.read_text()
-    assert 'filestore_gns3_projects{server="old",status="stored"}' in text
+    ids = {row["name"]: row["server_id"] for row in operator.json("servers")}
+    text = (tmp_path / f"filestore_gns3_{ids['old']}.prom").read_text()
+    assert f'filestore_gns3_projects{{server="old",server_id="{ids["old"]}",status="stored"}}' in text
     oldest = next(line for line in text.splitlines() if line.startswith("filestore_gns3_oldest_good_backup"))
     assert time.time() - float(oldest.rpartition(" ")[2]) < 3600
 

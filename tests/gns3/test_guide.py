@@ -48,7 +48,9 @@ def test_guide_works_as_it_stands(store: Cluster, tmp_path: Path) -> None:
         output = run_shell(script, work, found)
         assert "2 projects: 2 stored" in output
         assert "2 projects: 0 stored (0 bytes), 2 unchanged" in output
-        assert 'filestore_gns3_projects{server="lab",status="unchanged"} 2.0' in output
+        assert re.search(
+            r'filestore_gns3_projects\{server="lab",server_id="\w{16}",status="unchanged"\} 2.0', output
+        )
         assert "restored and opened" in output
         restored = new.projects()
         assert set(restored) == {"ospf lab", "ospf lab, again"}

@@ -1,5 +1,6 @@
 """Night after night: what is gone is missed, what fails ages alone, a watch that can do nothing ends."""
 
+import fcntl
 import json
 import re
 import secrets
@@ -44,14 +45,16 @@ def keeper(store: Cluster, lab: LabServer, tmp_path: Path) -> Operator:
 
 def metrics(directory: Path) -> tuple[dict[str, float], float]:
     """When each project was last good, and the oldest of all."""
-    text = (directory / "filestore_gns3_lab.prom").read_text()
+    (file,) = directory.glob("filestore_gns3_*.prom")
+    text = file.read_text()
     (oldest,) = OLDEST.findall(text)
     return {project_id: float(at) for project_id, at in GOOD.findall(text)}, float(oldest)
 
 
-def night(keeper: Operator, tmp_path: Path) -> tuple[int, dict[str, str], str]:
+def night(keeper: Operator, tmp_path: Path, *options: str) -> tuple[int, dict[str, str], str]:
     """A run of all; its exit code, the status of each project by its name, and what it says of errors."""
-    code, out, err = keeper.run("backup", "--all", "--with-images", "--metrics", str(tmp_path), "--json")
+    arguments = ("--all", "--with-images", "--metrics", str(tmp_path), "--json")
+    code, out, err = keeper.run("backup", *arguments, *options)
     rows = [json.loads(line) for line in out.splitlines()]
     told = [f"{row['name']}: {error}\n" for row in rows for error in row["errors"]]
     return code, {row["name"]: row["status"] for row in rows}, err + "".join(told)
@@ -121,18 +124,17 @@ def test_project_that_always_fails_ages_alone(keeper: Operator, lab: LabServer, 
     assert good_at[bad_id] == oldest < good_at[good_id]
     assert began_at < good_at[good_id]
     for file in keeper.project_files(project_id=bad_id):  # which other tests would find damaged
-        assert keeper.store.request("DELETE", f"/files/{file['file_uuid']}").status == 204
+        assert keeper.store.request("DELETE", f"/files/{file['file_uuid']}").status == 200
 
 
 @contextmanager
 def watching(keeper: Operator, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A watch that listens; it is killed if it does not end by itself."""
-    process = keeper.start(*arguments)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    with keeper.start(*arguments) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def closed_until_it_is_stored(keeper: Operator, lab: LabServer, project_id: str, count: int) -> None:
@@ -177,9 +179,8 @@ def test_watch_ends_when_the_server_does_not_take_its_user(
     lab.make_project("watched")
     name, password_file = lab.auditor()
     keeper.do("login", lab.url, "--name", "lab", "--user", name, "--password-file", str(password_file))
-    file = tmp_path / "filestore_gns3_lab.prom"
     with watching(keeper, "watch", "--every", "1h", "--metrics", str(tmp_path)) as process:
-        wait_until(file.exists, what="a first run", timeout_s=60)
+        wait_until(lambda: any(tmp_path.glob("*.prom")), what="a first run", timeout_s=60)
         (user_id,) = [
             each["user_id"] for each in lab.call("GET", "/access/users") if each["username"] == name
         ]
@@ -202,6 +203,76 @@ def test_watch_outlives_a_server_that_is_away(keeper: Operator, lab: LabServer, 
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
+
+
+def test_watch_whose_first_run_cannot_begin_tries_again_soon(
+    keeper: Operator, lab: LabServer, tmp_path: Path
+) -> None:
+    project_id = lab.make_project("waiting")
+
+    def is_stored() -> bool:
+        return bool(keeper.project_files(project_id=project_id, status="available"))
+
+    lab.kill()
+    with watching(keeper, "watch", "--every", "24h", "--deadline", "1") as process:
+        assert process.stderr is not None
+        assert b"The next try is in 10 s." in process.stderr.readline()
+        lab.start()
+        wait_until(is_stored, what="a backup", timeout_s=60)
+    for file in keeper.project_files(project_id=project_id):
+        assert keeper.store.request("DELETE", f"/files/{file['file_uuid']}").status == 200
+    (lock,) = (keeper.directory / "state").rglob("*.lock")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as another backup of this machine has it
+        with watching(keeper, "watch", "--every", "24h") as process:
+            assert process.stderr is not None
+            assert b"is watched" in process.stderr.readline()
+            assert b"is running on this machine. The next try is in 10 s." in process.stderr.readline()
+            fcntl.flock(held, fcntl.LOCK_UN)
+            wait_until(is_stored, what="a backup", timeout_s=60)
+
+
+def test_first_run_that_reaches_nothing_is_in_the_metrics(
+    keeper: Operator, lab: LabServer, tmp_path: Path
+) -> None:
+    lab.kill()
+    began_at = time.time()
+    assert night(keeper, tmp_path, "--deadline", "1")[:2] == (6, {})
+    projects, first = metrics(tmp_path)
+    assert projects == {}
+    assert began_at <= first <= time.time()
+    lab.start()
+    project_id = lab.make_project("late")
+    assert night(keeper, tmp_path, "--url", "https://127.0.0.1:9", "--deadline", "1")[0] == 6
+    seen, oldest = metrics(tmp_path)
+    assert list(seen) == [project_id]
+    assert first < oldest == seen[project_id]
+    assert night(keeper, tmp_path)[:2] == (0, {"late": "stored"})
+    assert oldest < metrics(tmp_path)[1]
+
+
+def test_another_server_that_gets_the_name_misses_none_of_its_projects(
+    keeper: Operator, lab: LabServer, new: LabServer, tmp_path: Path
+) -> None:
+    first_id, second_id = lab.make_project("of the first"), new.make_project("of the second")
+    assert night(keeper, tmp_path)[:2] == (0, {"of the first": "stored"})
+    [before] = keeper.json("servers")
+    options = ("--password-file", str(new.password_file))
+    code, _, err = keeper.run("login", new.url, "--name", "lab", *options)
+    assert (code, "is another server than before" in err) == (0, True)
+    [after] = keeper.json("servers")
+    assert keeper.backup("--all", "--metrics", str(tmp_path)) == {"of the second": "stored"}
+    code, _, err = keeper.run("forget", "of the first")
+    assert (code, "was missed" in err) == (4, True)
+    ids = [before["server_id"], after["server_id"]]
+    files = [tmp_path / f"filestore_gns3_{each}.prom" for each in ids]
+    assert set(tmp_path.glob("*.prom")) == set(files)
+    shown = [GOOD.findall(file.read_text())[0][0] for file in files]
+    assert shown == [first_id, second_id]
+
+    again = ("--password-file", str(lab.password_file), "--server-id", ids[0])
+    keeper.do("login", lab.url, "--name", "first", *again)
+    assert keeper.backup("--all", "--server", "first") == {"of the first": "unchanged"}
 
 
 def test_login_tries_what_images_are_read_with(keeper: Operator, lab: LabServer, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ RELAY = Path(__file__).parent / "programs" / "relay.py"
 GUIDE = (ROOT / "docs" / "gns3-nightly.md").read_text(encoding="utf-8")
 ADDRESS, PORT = "10.0.0.9", 3080  # as the guide has them
 WATCH_LOG = "journalctl -o cat -u filestore-gns3-watch.service"
-METRICS = "cat /var/lib/prometheus/node-exporter/filestore_gns3_lab.prom"
+METRICS = "cat /var/lib/prometheus/node-exporter/filestore_gns3_*.prom"
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """`filestore gns3 backup` and `watch`: projects into the store, once or as time goes by."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from msgspec import to_builtins
 
 from ca.errors import Conflict, NotFound
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILURES, NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
+from deploy.base.failures import NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
 from deploy.base.options import Duration
 from deploy.base.output import json_option, moment, print_json, size
 from deploy.base.printed import printable_name
@@ -24,14 +27,17 @@ from deploy.commands.gns3.connecting import (
 )
 from deploy.gns3 import journal
 from deploy.gns3.backup import BackupResult, BackupRun, BackupWishes
-from deploy.gns3.metrics import STATUSES, metrics_text, write_metrics
+from deploy.gns3.identity import ServerIdentity
+from deploy.gns3.metrics import STATUSES, record_unreached, recorded
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.watch import LASTING, Watch
+from deploy.gns3.watch import ABSENT, LASTING, Watch, retry_pauses
 from filestore_client import AsyncClient
 from runtime.timestamps import rfc3339
+from runtime.wording import duration
 
-Runs = Callable[[Sequence[LabProject] | None, Sequence[LabProject]], Awaitable[list[BackupResult]]]
+Choose = Callable[[list[LabProject]], Sequence[LabProject] | None]  # None for all that there are
+Runs = Callable[[Choose], Awaitable[list[BackupResult]]]
 
 metrics_option = click.option(
     "--metrics",
@@ -96,23 +102,23 @@ def backup(
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
 
+    def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
+        return None if is_all else chosen_projects(present, projects)
+
     async def work(reached: Gns3Server, client: AsyncClient) -> int:
-        wishes = BackupWishes(
-            bucket_id=await bucket_id_of(client, bucket),
-            with_images=with_images,
-            wait_s=float(wait_s),
-            accept_loss=accept_loss,
-        )
-        present = await reached.projects()
-        chosen = None if is_all else chosen_projects(present, projects)
-        runs = partial(_run, reached, client, wishes=wishes, metrics=metrics, as_json=as_json)
-        results = await runs(chosen, present)
+        wishes = BackupWishes(with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss)
+        runs = partial(_run, reached, client, wishes=wishes, bucket=bucket, metrics=metrics, as_json=as_json)
+        results = await runs(choose)
         if on_close:
-            only = None if chosen is None else frozenset(each.project_id for each in chosen)
+            only = None if is_all else frozenset(each.project.project_id for each in results)
             await _watch(reached, runs, every_s=None, only=only)
         return _exit_code(results, leave_running=leave_running)
 
-    return run_with_server(connection, server, work)
+    async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
+        record_unreached(identity, cluster, metrics)
+        raise error
+
+    return run_with_server(connection, server, work, unreached=unreached)
 
 
 @click.command()
@@ -142,40 +148,45 @@ def watch(
 ) -> None:
     """Back up all projects daily, and each when it is closed.
 
-    It runs until SIGTERM or SIGINT. What fails is told, and tried again the next time. It ends when the
-    token of the cluster or the password of the server is not taken any more.
+    It runs until SIGTERM or SIGINT. What fails is told, and tried again the next time. A run that cannot
+    begin is tried again after 10 seconds, and then after pauses of up to an hour. It ends when the token of
+    the cluster or the password of the server is not taken any more.
     """
 
+    pauses = retry_pauses()
+
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
-        wishes = BackupWishes(bucket_id=await bucket_id_of(client, bucket), with_images=with_images)
-        runs = partial(_run, reached, client, wishes=wishes, metrics=metrics, as_json=as_json)
+        wishes = BackupWishes(with_images=with_images)
+        with suppress(*ABSENT):
+            await bucket_id_of(client, bucket)  # a wrong name ends the watch
+        runs = partial(_run, reached, client, wishes=wishes, bucket=bucket, metrics=metrics, as_json=as_json)
         await _watch(reached, runs, every_s=float(every_s), only=None)
 
-    run_with_server(connection, server, work)
+    async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
+        record_unreached(identity, cluster, metrics)
+        if not isinstance(error, ABSENT):
+            raise error
+        pause_s = next(pauses)
+        _tell_failure(error, pause_s)
+        await asyncio.sleep(pause_s)
+
+    run_with_server(connection, server, work, unreached=unreached)
 
 
 async def _watch(
     reached: Gns3Server, runs: Runs, *, every_s: float | None, only: frozenset[str] | None
 ) -> None:
-    """Back up as time goes by, until it is cancelled. A run that cannot begin is told only.
-
-    Raises what only a person mends.
-    """
+    """Back up as time goes by, until it is cancelled. Raises what only a person mends."""
 
     async def back_up(project_ids: frozenset[str] | None) -> None:
-        try:
-            present = await reached.projects()
-            chosen = None
-            if project_ids is not None:
-                chosen = [each for each in present if each.project_id in project_ids]
-            results = await runs(chosen, present)
-            for each in results:
-                if each.status == "failed" and isinstance(each.errors[0], LASTING):
-                    raise each.errors[0]
-        except LASTING:
-            raise
-        except (*FAILURES, OSError) as error:
-            _tell_failure(error)
+        def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
+            if project_ids is None:
+                return None
+            return [each for each in present if each.project_id in project_ids]
+
+        for each in await runs(choose):
+            if each.status == "failed" and isinstance(each.errors[0], LASTING):
+                raise each.errors[0]
 
     click.echo(f"GNS3 server {reached.name} is watched.", err=True)
     await Watch(reached, back_up, every_s=every_s, only=only, tell=_tell_failure).run()
@@ -184,36 +195,35 @@ async def _watch(
 async def _run(
     reached: Gns3Server,
     client: AsyncClient,
-    chosen: Sequence[LabProject] | None,
-    present: Sequence[LabProject],
+    choose: Choose,
     *,
     wishes: BackupWishes,
+    bucket: str,
     metrics: Path | None,
     as_json: bool,
 ) -> list[BackupResult]:
-    """Back up projects, `chosen` None for all, and report each when it is through.
+    """Back up projects, and report each when it is through.
 
     Only a run of all reports those that are gone: who names a project asks for that one.
     """
-    with journal.opened(reached.name, client.transport.cluster) as remembered, ProgressBars() as bars:
+    with (
+        recorded(reached.identity, client.transport.cluster, metrics) as (remembered, results),
+        ProgressBars() as bars,
+    ):
+        wishes = replace(wishes, bucket_id=await bucket_id_of(client, bucket))
+        present = await reached.projects()
+        chosen = choose(present)
         remembered.seen(present, at=time.time())
-        run = BackupRun(
-            reached, client, remembered, wishes, bar=bars.bar, tell=partial(_tell, as_json=as_json)
-        )
-        results = await run.run(present if chosen is None else chosen)
+        tell = partial(_tell, as_json=as_json)
+        run = BackupRun(reached, client, remembered, wishes, bar=bars.bar, tell=tell)
+        results += await run.run(present if chosen is None else chosen)
         if chosen is None:
             gone = _gone(remembered)
             for each in gone:
                 _tell(each, as_json=as_json)
             results += gone
-        good_at, oldest_good_at = remembered.good_at(), remembered.oldest_good_at()
     if not present:
         _tell_failure(NotFound(f"GNS3 server {reached.name} shows no project: has its user lost a role?"))
-    if metrics is not None:
-        text = metrics_text(
-            reached.name, results, ended_at=time.time(), good_at=good_at, oldest_good_at=oldest_good_at
-        )
-        write_metrics(metrics, reached.name, text)
     if not as_json:
         click.echo(_summary(results))
     return results
@@ -265,11 +275,15 @@ def _tell(result: BackupResult, *, as_json: bool) -> None:
         click.echo(f"filestore: {name}: {said}", err=True)
 
 
-def _tell_failure(error: Failure | OSError) -> None:
+def _tell_failure(error: Failure | OSError, retry_s: float = 0.0) -> None:
+    """Print an error on one line, and after how long what failed is tried again."""
     if isinstance(error, OSError):
-        click.echo(f"filestore: {error.filename or 'system'}: {reason_of(error)}", err=True)
+        told = f"{error.filename or 'system'}: {reason_of(error)}"
     else:
-        click.echo(f"filestore: {line_of(error)}", err=True)
+        told = line_of(error)
+    if retry_s:
+        told = f"{told.rstrip('.')}. The next try is in {duration(retry_s)}."
+    click.echo(f"filestore: {told}", err=True)
 
 
 def _summary(results: Sequence[BackupResult]) -> str:

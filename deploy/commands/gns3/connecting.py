@@ -2,8 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,14 +11,17 @@ import click
 
 from ca.errors import Conflict, InvalidRequest, NotFound
 from deploy.base.connection import Connection, read_text
+from deploy.base.failures import FAILURES, Failure
 from deploy.base.lookup import find_bucket
 from deploy.base.printed import printable_name
+from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.logins import network_cards, read_logins
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server, ServerAddress
 from filestore_client import AsyncClient
 
 T = TypeVar("T")
+Unreached = Callable[[Failure, ServerIdentity, str], Awaitable[None]]
 
 server_option = click.option(
     "--server",
@@ -57,21 +60,48 @@ def address_of(name: str) -> ServerAddress:
     )
 
 
+async def _give_up(error: Failure, server: ServerIdentity, cluster: str) -> None:
+    """Let a command end whose server is not reached."""
+    del server, cluster
+    raise error
+
+
 def run_with_server(
-    connection: Connection, server: str, work: Callable[[Gns3Server, AsyncClient], Awaitable[T]]
+    connection: Connection,
+    server: str,
+    work: Callable[[Gns3Server, AsyncClient], Awaitable[T]],
+    *,
+    unreached: Unreached = _give_up,
 ) -> T:
     """Run one piece of work with a server and the store.
 
-    SIGTERM ends it as Ctrl-C does: what is begun is undone.
+    If the server is not reached, `unreached` is awaited with the error, the server and the cluster. It raises
+    the error, or returns to try again. SIGTERM ends all this as Ctrl-C does: what is begun is undone.
     """
     address = address_of(server)
 
     async def session(client: AsyncClient) -> T:
         with ended_by_sigterm():
-            async with Gns3Server(address, deadline_s=connection.deadline_s) as reached:
+            async with _reaching(address, connection, client.transport.cluster, unreached) as reached:
                 return await work(reached, client)
 
     return connection.run(session)
+
+
+@asynccontextmanager
+async def _reaching(
+    address: ServerAddress, connection: Connection, cluster: str, unreached: Unreached
+) -> AsyncIterator[Gns3Server]:
+    async with AsyncExitStack() as stack:
+        while True:
+            server = Gns3Server(address, deadline_s=connection.deadline_s)
+            try:
+                await stack.enter_async_context(server)
+            except FAILURES as error:
+                await unreached(error, address.identity, cluster)
+            else:
+                break
+        yield server
 
 
 @contextmanager

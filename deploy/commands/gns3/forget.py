@@ -5,9 +5,8 @@ import click
 from ca.errors import Conflict, NotFound
 from deploy.base.connection import Connection, connection_options
 from deploy.base.printed import printable_name
-from deploy.commands.gns3.connecting import server_option
+from deploy.commands.gns3.connecting import address_of, server_option
 from deploy.gns3 import journal
-from deploy.gns3.logins import read_logins
 from filestore_client import AsyncClient
 
 
@@ -24,10 +23,10 @@ def forget(connection: Connection, projects: tuple[str, ...], is_all: bool, serv
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
-    name, _ = read_logins().find(server)
+    identity = address_of(server).identity
 
     async def work(client: AsyncClient) -> None:
-        with journal.opened(name, client.transport.cluster) as remembered:
+        with journal.opened(identity, client.transport.cluster) as remembered:
             for project_id, project_name in _chosen(remembered, projects).items():
                 remembered.forget(project_id)
                 click.echo(f"{project_id}  {printable_name(project_name)}  forgotten")

@@ -1,6 +1,7 @@
 """What is kept on this machine: logins, the journal of runs, and the file for node_exporter."""
 
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,14 @@ import pytest
 from ca.errors import Conflict, InvalidRequest, NotFound
 from deploy.gns3 import journal
 from deploy.gns3.backup import BackupResult
+from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.logins import ServerLogin, forget_login, network_cards, read_logins, save_login
-from deploy.gns3.metrics import metrics_text, write_metrics
+from deploy.gns3.metrics import record_unreached, recorded
 from deploy.gns3.records import LabProject
 from deploy.gns3.stored import end_of, label_of
 
 CLUSTER = "0123456789abcdef"
+LAB = ServerIdentity("9f86d081884c7d65", "lab")
 P1, P2 = LabProject(project_id="p1", name="one"), LabProject(project_id="p2", name="two")
 
 
@@ -97,15 +100,15 @@ def test_server_is_named_where_several_are_known() -> None:
 
 
 def test_journal_is_of_one_run_at_a_time_and_remembers() -> None:
-    with journal.opened("lab", CLUSTER) as first:
+    with journal.opened(LAB, CLUSTER) as first:
         first.seen([P1, P2], at=100.0)
         first.good("p1", at=150.0)
         first.begun("f1")
         first.begun("f2")
         first.ended("f1")
-        with pytest.raises(Conflict, match="lab"), journal.opened("lab", CLUSTER):
+        with pytest.raises(Conflict, match="lab"), journal.opened(LAB, CLUSTER):
             pass
-    with journal.opened("lab", CLUSTER) as second:
+    with journal.opened(LAB, CLUSTER) as second:
         assert second.unfinished == ["f2"]
         assert second.oldest_good_at() == 100.0  # p2 was never backed up
         second.good("p2", at=160.0)
@@ -116,11 +119,11 @@ def test_journal_is_of_one_run_at_a_time_and_remembers() -> None:
 
 
 def test_project_that_is_gone_counts_until_it_is_forgotten() -> None:
-    with journal.opened("lab", CLUSTER) as first:
+    with journal.opened(LAB, CLUSTER) as first:
         first.seen([P1, P2], at=100.0)
         first.good("p1", at=150.0)
         first.good("p2", at=160.0)
-    with journal.opened("lab", CLUSTER) as second:
+    with journal.opened(LAB, CLUSTER) as second:
         second.seen([P2], at=170.0)
         second.good("p2", at=180.0)
         second.seen([], at=190.0)
@@ -136,7 +139,7 @@ def test_project_that_is_gone_counts_until_it_is_forgotten() -> None:
 
 
 def test_server_without_projects_counts_from_when_it_last_showed_one() -> None:
-    with journal.opened("lab", CLUSTER) as first:
+    with journal.opened(LAB, CLUSTER) as first:
         first.seen([], at=100.0)
         first.seen([], at=200.0)
         assert first.oldest_good_at() == 100.0
@@ -147,11 +150,11 @@ def test_server_without_projects_counts_from_when_it_last_showed_one() -> None:
 
 
 def test_journal_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
-    with journal.opened("lab", CLUSTER) as first:
+    with journal.opened(LAB, CLUSTER) as first:
         first.begun("f1")
     (found,) = (tmp_path / "state").rglob("*.json")
     found.write_bytes(b"{")
-    with journal.opened("lab", CLUSTER) as second:
+    with journal.opened(LAB, CLUSTER) as second:
         assert second.unfinished == []
 
 
@@ -163,21 +166,58 @@ def test_metrics_count_projects_and_name_none(tmp_path: Path) -> None:
         BackupResult(project, "running", errors=(Conflict("runs"),)),
         BackupResult(project, "stored", "f", 30, errors=(NotFound("image"),)),
     ]
-    text = metrics_text('la"b', results, ended_at=1000.5, good_at={"p": 950.0}, oldest_good_at=900.0)
-    write_metrics(tmp_path, "lab", text)
-    lines = (tmp_path / "filestore_gns3_lab.prom").read_text().splitlines()
+    with recorded(LAB, CLUSTER, tmp_path) as (remembered, recorded_results):
+        remembered.seen([P1], at=900.0)
+        remembered.good("p1", at=950.0)
+        recorded_results += results
+    text = (tmp_path / "filestore_gns3_9f86d081884c7d65.prom").read_text()
+    lines = text.replace('server="lab",server_id="9f86d081884c7d65"', "LAB").splitlines()
     for line in (
-        'filestore_gns3_projects{server="la\\"b",status="stored"} 2.0',
-        'filestore_gns3_projects{server="la\\"b",status="failed"} 0.0',
-        'filestore_gns3_stored_bytes{server="la\\"b"} 730.0',
-        'filestore_gns3_failed_images{server="la\\"b"} 1.0',
-        'filestore_gns3_good_backup_timestamp_seconds{project_id="p",server="la\\"b"} 950.0',
-        'filestore_gns3_projects{server="la\\"b",status="gone"} 0.0',
-        'filestore_gns3_oldest_good_backup_timestamp_seconds{server="la\\"b"} 900.0',
-        'filestore_gns3_last_run_timestamp_seconds{server="la\\"b"} 1000.5',
+        'filestore_gns3_projects{LAB,status="stored"} 2.0',
+        'filestore_gns3_projects{LAB,status="failed"} 0.0',
+        "filestore_gns3_stored_bytes{LAB} 730.0",
+        "filestore_gns3_failed_images{LAB} 1.0",
+        'filestore_gns3_good_backup_timestamp_seconds{project_id="p1",LAB} 950.0',
+        'filestore_gns3_projects{LAB,status="gone"} 0.0',
+        "filestore_gns3_oldest_good_backup_timestamp_seconds{LAB} 950.0",
     ):
         assert line in lines
-    assert "secret" not in "\n".join(lines)
+    assert any(line.startswith("filestore_gns3_last_run_timestamp_seconds{LAB} ") for line in lines)
+    assert "secret" not in text
+
+
+def oldest_good_at(directory: Path, server: ServerIdentity) -> float:
+    text = (directory / f"filestore_gns3_{server.id}.prom").read_text()
+    [line] = [line for line in text.splitlines() if line.startswith("filestore_gns3_oldest_good_backup")]
+    return float(line.rpartition(" ")[2])
+
+
+def test_run_that_does_not_reach_its_server_is_in_the_metrics_from_the_first_on(tmp_path: Path) -> None:
+    began_at = time.time()
+    record_unreached(LAB, CLUSTER, tmp_path)
+    first = oldest_good_at(tmp_path, LAB)
+    assert began_at <= first <= time.time()
+    record_unreached(LAB, CLUSTER, tmp_path)
+    with recorded(LAB, CLUSTER, tmp_path):
+        record_unreached(LAB, CLUSTER, tmp_path)  # another run has the journal, and writes the metrics
+    assert oldest_good_at(tmp_path, LAB) == first
+
+
+def test_server_that_gets_the_name_of_another_one_misses_none_of_its_projects(tmp_path: Path) -> None:
+    other = ServerIdentity("0000000000000001", "lab")
+    renamed = ServerIdentity(LAB.id, "old lab")
+    with recorded(LAB, CLUSTER, tmp_path) as (first, _):
+        first.seen([P1], at=100.0)
+        with recorded(other, CLUSTER, tmp_path) as (second, _):
+            second.seen([P2], at=200.0)
+            assert (second.gone, second.good_at()) == ({}, {"p2": 200.0})
+        with pytest.raises(Conflict), recorded(renamed, CLUSTER, tmp_path):
+            pass
+    with recorded(renamed, CLUSTER, tmp_path) as (again, _):
+        again.seen([], at=300.0)
+        assert list(again.gone) == ["p1"]
+    assert (oldest_good_at(tmp_path, LAB), oldest_good_at(tmp_path, other)) == (100.0, 200.0)
+    assert len(list(tmp_path.glob("*.prom"))) == 2
 
 
 def test_names_become_labels() -> None:

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from ca.errors import FilestoreError
+from ca.errors import NotFound, Unavailable
+from deploy.gns3 import watch as watching
 from deploy.gns3.server import SignInRefused
-from deploy.gns3.watch import Watch
+from deploy.gns3.watch import Watch, retry_pauses
 from filestore_client.base.errors import Unauthorized
 from tests.unit.deploy.gns3.test_server import Handler, Tokens, at, serving
 
@@ -21,7 +22,7 @@ def told(*lines: str) -> tuple[str, str, Handler]:
     return "GET", "/v3/notifications", answer
 
 
-def unexpected(error: FilestoreError) -> None:
+def unexpected(error: Exception, _: float) -> None:
     raise AssertionError(error)
 
 
@@ -49,15 +50,54 @@ async def test_server_that_takes_no_password_ends_the_watch() -> None:
 
 
 async def test_server_that_is_away_is_told_and_waited_for() -> None:
-    heard: asyncio.Queue[FilestoreError] = asyncio.Queue()
+    heard: asyncio.Queue[Exception] = asyncio.Queue()
+
+    def tell(error: Exception, _: float) -> None:
+        heard.put_nowait(error)
 
     async def back_up(_: frozenset[str] | None) -> None:
         raise AssertionError
 
     async with serving(*Tokens(9).routes) as url, at(url) as server:
-        watch = asyncio.create_task(Watch(server, back_up, every_s=None, tell=heard.put_nowait).run())
-        assert (await asyncio.wait_for(heard.get(), 10)).code == "not_found"
+        watch = asyncio.create_task(Watch(server, back_up, every_s=None, tell=tell).run())
+        assert isinstance(await asyncio.wait_for(heard.get(), 10), NotFound)
         assert not watch.done()
         watch.cancel()
         with pytest.raises(asyncio.CancelledError):
             await watch
+
+
+def test_pauses_grow_up_to_a_bound() -> None:
+    pauses = [pause_s for pause_s, _ in zip(retry_pauses(), range(12), strict=False)]
+    assert pauses[:4] == [10, 20, 40, 80]
+    assert pauses[-2:] == [3600, 3600]
+    assert pauses == sorted(pauses)
+
+
+@pytest.mark.parametrize("failure", [Unavailable("away"), OSError("no room")])
+async def test_run_that_cannot_begin_is_tried_again_soon(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "RETRY_S_MIN", 0.01)
+    runs: list[frozenset[str] | None] = []
+    pauses: list[float] = []
+    done = asyncio.Event()
+
+    async def back_up(project_ids: frozenset[str] | None) -> None:
+        runs.append(project_ids)
+        if len(runs) < 4:
+            raise failure
+        done.set()
+
+    def tell(error: Exception, retry_s: float) -> None:
+        if error is failure:
+            pauses.append(retry_s)
+
+    async with serving(*Tokens(9).routes, told()) as url, at(url) as server:
+        watch = asyncio.create_task(Watch(server, back_up, every_s=86_400, tell=tell).run())
+        await asyncio.wait_for(done.wait(), 10)
+        watch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watch
+    assert runs == [None] * 4
+    assert pauses == [0.01, 0.02, 0.04]
