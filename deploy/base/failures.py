@@ -55,6 +55,11 @@ def exit_code_of(error: Exception) -> int:
     return _BY_CODE.get(error.code, FAILED) if isinstance(error, FAILURES) else FAILED
 
 
+def worse_of(code: int, other: int) -> int:
+    """Return the exit code of a command by those of two parts: a failure is worse than NEEDS_ATTENTION."""
+    return other if other and code in (0, NEEDS_ATTENTION) else code
+
+
 def line_of(error: Failure) -> str:
     """An error on one line: its code and details.
 

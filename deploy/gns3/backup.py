@@ -9,7 +9,7 @@ gets its fingerprint before its last byte: it is never seen without one.
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -21,25 +21,24 @@ from deploy.gns3.damage import LOOK_UPS_MAX, Damages
 from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, Fingerprint, topology_crc32_of_head
 from deploy.gns3.identity import BackupTag
-from deploy.gns3.images import push_image
+from deploy.gns3.images import Bar, NamedImages, Progress
 from deploy.gns3.journal import Journal
 from deploy.gns3.losses import refuse_foreign, refuse_loss
-from deploy.gns3.records import LabProject, ServerImage, is_built_in
+from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server, ProjectRuns
-from deploy.gns3.stored import StoredBackup, label_of, recorded_missing, stored_backups, stored_images
+from deploy.gns3.stored import StoredBackup, label_of, recorded_missing, stored_backups
+from deploy.gns3.watch import ABSENT, LASTING, Patience
 from filestore_client import AsyncClient
-from filestore_client.base.errors import Gone, NotFound, Unauthorized, Unavailable, UntrustedServer
+from filestore_client.base.errors import Gone, NotFound
 from filestore_client.base.records import Project
 from filestore_client.transfer.creating import SMALL_BYTES_MAX
 
 Status = Literal["stored", "unchanged", "running", "failed", "gone"]
-Progress = Callable[[int, int | None], None]
-Bar = Callable[[str], AbstractContextManager[Progress]]
 
 ATTEMPTS_MAX: Final = 2  # of an export that breaks off
 BUFFERED_BYTES_MAX: Final = 32 << 20  # of an export that is kept in memory until its end is known
 STOPPED_POLL_S: Final = 5.0
-_STORE_IS_GONE: Final = (Unavailable, Unauthorized, UntrustedServer)
+_ENDING: Final = (*ABSENT, *LASTING)  # what probably meets the next project, too
 
 
 class _Unchanged(Exception):
@@ -98,47 +97,64 @@ class BackupRun:
     ) -> None:
         self._server, self._client, self._journal = server, client, journal
         self._wishes, self._bar, self._tell = wishes, bar, tell
+        self._last: Failure | None = None  # of the last project that was tried
+        self._patience = Patience(server.deadline_s)
         self._owner_id = ""
         self._damages = Damages(client)
-        self._newest: dict[str, StoredBackup | None] = {}
-        self._stored_md5s: set[str] | None = None
-        self._on_server: list[ServerImage] = []
+        self._newest: dict[str, StoredBackup | Failure | None] = {}
+        self._images: NamedImages | None = None
 
     async def run(self, projects: Sequence[LabProject]) -> list[BackupResult]:
         """One result for each project, in their order. Raises FilestoreError before the first one only."""
         self._owner_id = (await self._client.whoami()).user_id
+        if self._wishes.with_images:
+            self._images = NamedImages(
+                self._server,
+                self._client,
+                self._damages,
+                owner_id=self._owner_id,
+                bucket_id=self._wishes.bucket_id,
+                bar=self._bar,
+            )
         await self._clean_up()
         await self._look_up(projects)
         results: dict[str, BackupResult] = {}
-        gone: Failure | None = None
         for project in projects:
-            if gone is None:
-                result, gone = await self._result_of(project)
-            else:
-                untried = type(gone)(f"It was not tried. {gone.details}")
-                result = BackupResult(project, "failed", errors=(untried,))
-            results[project.project_id] = result
+            result = results[project.project_id] = await self._next(project)
             if result.status != "running" or not self._wishes.wait_s:
                 self._tell(result)
         for result in await self._wait_for([r.project for r in results.values() if r.status == "running"]):
             results[result.project.project_id] = result
         return list(results.values())
 
-    async def _result_of(self, project: LabProject) -> tuple[BackupResult, Failure | None]:
-        """The result, and what ends the whole run, if that has happened."""
+    async def _next(self, project: LabProject) -> BackupResult:
+        """The result of a project, which is not tried if the failure of the one before is still there."""
+        if (lasts := await self._lasting_failure()) is not None:
+            untried = type(lasts)(f"It was not tried. {lasts.details}")
+            return BackupResult(project, "failed", errors=(untried,))
         try:
-            return await self._back_up(project), None
+            return await self._back_up(project)
         except ProjectRuns as error:
-            return BackupResult(project, "running", errors=(error,)), None
-        except _STORE_IS_GONE as error:
-            return BackupResult(project, "failed", errors=(error,)), error
+            return BackupResult(project, "running", errors=(error,))
         except FAILURES as error:
-            result = BackupResult(project, "failed", errors=(error,))
-            is_gone = isinstance(error, ServerUnavailable) and not isinstance(error, ExportBroken)
-            return result, error if is_gone else None
+            self._last = error
+            return BackupResult(project, "failed", errors=(error,))
+
+    async def _lasting_failure(self) -> Failure | None:
+        """The failure of the last project, if others would fail like this, too."""
+
+        async def ask() -> None:
+            await self._server.projects()
+            await self._client.whoami()
+
+        if self._last is not None and not await self._patience.is_over(self._last, ask):
+            self._last = None
+        return self._last
 
     async def _back_up(self, project: LabProject) -> BackupResult:
         newest = self._newest[project.project_id]
+        if isinstance(newest, FAILURES):
+            raise newest
         began_at = time.time()
         if not self._wishes.accept_loss:
             refuse_foreign(project)
@@ -151,7 +167,7 @@ class BackupRun:
         if current is None:
             assert newest is not None
             current = newest.file
-        images, errors = await self._store_images(current) if self._wishes.with_images else (0, [])
+        images, errors = await self._images.store(current) if self._images is not None else (0, [])
         if not errors:
             has_changed = is_stored and newest is not None
             self._journal.good(project.project_id, at=began_at, changed=has_changed)
@@ -168,15 +184,19 @@ class BackupRun:
     async def _look_up(self, projects: Sequence[LabProject]) -> None:
         """Find the newest backup of each, before the first export: its server waits for nothing then.
 
-        Raises FilestoreError.
+        A look-up that fails is the result of its project. Raises FilestoreError if all would fail.
         """
         limit = asyncio.Semaphore(LOOK_UPS_MAX)
 
         async def look_up(project: LabProject) -> None:
             async with limit:
-                backups = await stored_backups(self._client, project_id=project.project_id)
-                chain = to_continue(chains_of(backups, self._owner_id), self._server.identity)
-                newest = await self._damages.marked(chain.newest) if chain is not None else None
+                try:
+                    newest = await self._newest_of(project)
+                except _ENDING:
+                    raise
+                except FAILURES as error:
+                    self._newest[project.project_id] = error
+                    return
             if newest is None or newest.is_damaged:
                 self._journal.not_good(project.project_id)
             self._newest[project.project_id] = newest
@@ -187,6 +207,11 @@ class BackupRun:
                     group.create_task(look_up(project))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
+
+    async def _newest_of(self, project: LabProject) -> StoredBackup | None:
+        backups = await stored_backups(self._client, project_id=project.project_id)
+        chain = to_continue(chains_of(backups, self._owner_id), self._server.identity)
+        return await self._damages.marked(chain.newest) if chain is not None else None
 
     async def _again(self, project: LabProject, newest: StoredBackup | None, progress: Progress) -> _Outcome:
         """The outcome of an export, begun anew when it broke off and the server is still there.
@@ -357,58 +382,19 @@ class BackupRun:
                 self._journal.ended(file_uuid)
 
     async def _clean_up(self) -> None:
-        """Give up the uploads that an earlier run has begun, and was killed in."""
+        """Give up the uploads that an earlier run has begun, and was killed in; the next run tries again."""
         for file_uuid in self._journal.unfinished:
-            with suppress(NotFound, Gone):
+            try:
                 record = await self._client.projects.get(file_uuid)
                 if record.status != "available":
                     await self._client.files.delete(file_uuid)
+            except (NotFound, Gone):
+                pass
+            except _ENDING:
+                raise
+            except FAILURES:
+                continue
             self._journal.ended(file_uuid)
-
-    async def _store_images(self, stored: Project) -> tuple[int, list[Failure]]:
-        """Store the images that a backup names and the store lacks: how many, and what failed."""
-        if self._stored_md5s is None:
-            self._stored_md5s = await self._whole_images()
-            self._on_server = await self._server.images()
-        count = 0
-        errors: list[Failure] = []
-        for needed in (await self._client.files.manifest(stored.file_uuid)).images:
-            if is_built_in(needed.filename) or needed.md5 in self._stored_md5s:
-                continue
-            image = self._image_named(needed.filename, needed.md5)
-            if image is None:
-                if needed.md5:  # else it may be one that Docker fetches
-                    told = f"{needed.filename} (MD5 {needed.md5})"
-                    errors.append(NotFound(f"The image {told} is neither in the store nor on the server."))
-                continue
-            if image.checksum in self._stored_md5s:
-                continue
-            try:
-                with self._bar(image.filename) as progress:
-                    await push_image(
-                        self._server,
-                        self._client,
-                        image,
-                        bucket_id=self._wishes.bucket_id,
-                        progress=progress,
-                    )
-                self._stored_md5s.add(image.checksum)
-                count += 1
-            except FAILURES as error:
-                errors.append(error)
-        return count, errors
-
-    async def _whole_images(self) -> set[str]:
-        """The MD5s of the owner's images. Others may delete theirs; one that is damaged is stored anew."""
-        own = (await stored_images(self._client, self._owner_id)).own
-        return set(await self._damages.whole_images(own))
-
-    def _image_named(self, filename: str, md5: str) -> ServerImage | None:
-        """The server's image of this content, or where the project says no checksum, of this name."""
-        for image in self._on_server:
-            if (image.checksum == md5) if md5 else (image.filename == filename):
-                return image
-        return None
 
     async def _wait_for(self, running: list[LabProject]) -> list[BackupResult]:
         """Back up projects that were running, each when it has stopped; at the end also what still runs."""
@@ -416,16 +402,15 @@ class BackupRun:
         results: list[BackupResult] = []
         while self._wishes.wait_s and running:
             for project in list(running):
-                if await self._runs(project) and time.monotonic() < give_up_at:
+                lasts = await self._lasting_failure() is not None
+                if not lasts and time.monotonic() < give_up_at and await self._runs(project):
                     continue
                 running.remove(project)
-                with suppress(*FAILURES):  # it is known as it was at first
-                    await self._look_up([project])
-                result, gone = await self._result_of(project)
-                results.append(result)
+                if not lasts:
+                    with suppress(*FAILURES):  # it is known as it was at first
+                        await self._look_up([project])
+                results.append(result := await self._next(project))
                 self._tell(result)
-                if gone is not None:
-                    return results
             if running:
                 await asyncio.sleep(STOPPED_POLL_S)
         return results

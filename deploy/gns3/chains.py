@@ -61,6 +61,18 @@ def chains_of(backups: Iterable[StoredBackup], owner_id: str) -> list[BackupChai
     return [BackupChain(each) for each in found.values()]
 
 
+def of_server(chains: Sequence[BackupChain], named: str) -> list[BackupChain]:
+    """Return the chains of the server with this name or id; all for "". Pure.
+
+    Raises Conflict if several servers have had the name: it may be another one than the caller thinks of.
+    """
+    found = [chain for chain in chains if not named or chain.server.is_named(named)]
+    if named and len(ids := {chain.server.id: chain.server.shown for chain in found}) > 1:
+        known = ", ".join(ids.values())
+        raise Conflict(f"--from: {len(ids)} servers have had this name; give the id of one: {known}")
+    return found
+
+
 def to_continue(chains: Sequence[BackupChain], server: ServerIdentity) -> BackupChain | None:
     """Return the chain that a server's next backup of a project is compared with. Pure.
 

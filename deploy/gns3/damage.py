@@ -15,10 +15,10 @@ from ca.errors import Conflict
 from deploy.base.failures import FAILURES
 from deploy.base.output import moment
 from deploy.base.printed import printable_name
-from deploy.gns3.images import Progress
+from deploy.base.terminal import SetProgress
 from deploy.gns3.stored import StoredBackup, manifest_of, stored_backups
 from filestore_client import AsyncClient
-from filestore_client.base.errors import Unavailable
+from filestore_client.base.errors import Gone, NotFound, Unavailable
 from filestore_client.base.records import FileRecord, Image
 
 LOOK_UPS_MAX: Final = 8  # requests at once
@@ -47,17 +47,24 @@ class Damages:
         return replace(backup, is_damaged=await self.is_damaged(backup.file))
 
     async def whole_images(self, images: Mapping[str, Image]) -> dict[str, Image]:
-        """Return the images that are not damaged, by their MD5."""
-        damaged = await asyncio.gather(*(self.is_damaged(image) for image in images.values()))
-        return {md5: image for (md5, image), lost in zip(images.items(), damaged, strict=True) if not lost}
+        """Return the images that are neither damaged nor deleted meanwhile, by their MD5."""
+
+        async def is_lost(image: Image) -> bool:
+            try:
+                return await self.is_damaged(image)
+            except (NotFound, Gone):
+                return True
+
+        lost = await asyncio.gather(*(is_lost(image) for image in images.values()))
+        return {md5: image for (md5, image), is_gone in zip(images.items(), lost, strict=True) if not is_gone}
 
     async def is_broken(self, backup: StoredBackup) -> bool:
-        """Whether it is damaged, or its archive cannot be read."""
+        """Whether it is damaged, or its archive cannot be read. Raises FilestoreError if neither is known."""
         if await self.is_damaged(backup.file):
             return True
         try:
             await manifest_of(self._client, backup)
-        except FAILURES:
+        except Conflict:
             return True
         return False
 
@@ -99,7 +106,7 @@ async def chain_with(client: AsyncClient, backup: StoredBackup) -> list[StoredBa
     ]
 
 
-async def read_through(client: AsyncClient, file: FileRecord, progress: Progress) -> None:
+async def read_through(client: AsyncClient, file: FileRecord, progress: SetProgress) -> None:
     """Read a file to its end and compare its checksum. Raises Conflict if it is damaged, FilestoreError."""
     found, done_bytes = hashlib.sha256(), 0
     try:

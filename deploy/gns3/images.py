@@ -1,27 +1,33 @@
 """Images by the MD5 of their content: from a GNS3 server into the store, from there to servers, and both.
 
+Those that projects name are stored in the run that backs the projects up.
+
 What is to be done is planned first, as data; a dry run shows the plan. An image is never written over: one of
 the same name with other content is told, and left alone on both sides.
 """
 
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ca.errors import Conflict, Unavailable
+from ca.errors import Conflict, NotFound, Unavailable
+from deploy.base.failures import FAILURES, Failure
 from deploy.base.printed import printable_name
-from deploy.gns3.records import EMULATORS, ServerImage
+from deploy.base.terminal import SetProgress
+from deploy.gns3.damage import Damages
+from deploy.gns3.records import EMULATORS, ServerImage, is_built_in
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import label_of
+from deploy.gns3.stored import label_of, stored_images
 from filestore_client import AsyncClient
 from filestore_client.base.errors import ChecksumMismatch
-from filestore_client.base.records import Image
+from filestore_client.base.records import Image, Project
 from filestore_client.kinds import image_format
 
 Act = Literal["copy", "there", "conflict"]
-Progress = Callable[[int, int | None], None]
+Progress = SetProgress
+Bar = Callable[[str], AbstractContextManager[Progress]]
 CUTS_MAX: Final = 20  # of one image while it is read
 _TYPES: Final = {emulator: kind for kind, emulator in EMULATORS.items()}
 
@@ -182,3 +188,75 @@ async def _counted(
         done_bytes += len(part)
         progress(done_bytes, size_bytes)
         yield part
+
+
+class NamedImages:
+    """The images that projects name, of a server: what it and the store have is looked up once in a run."""
+
+    def __init__(
+        self,
+        server: Gns3Server,
+        client: AsyncClient,
+        damages: Damages,
+        *,
+        owner_id: str,
+        bucket_id: str,
+        bar: Bar,
+    ) -> None:
+        self._server, self._client, self._damages = server, client, damages
+        self._owner_id, self._bucket_id, self._bar = owner_id, bucket_id, bar
+        self._stored_md5s: set[str] = set()
+        self._on_server: list[ServerImage] | Failure | None = None
+
+    async def store(self, backup: Project) -> tuple[int, list[Failure]]:
+        """Store the images that a backup names and the store lacks: how many, and what failed."""
+        count = 0
+        errors: list[Failure] = []
+        try:
+            on_server = await self._look_up()
+            named = (await self._client.files.manifest(backup.file_uuid)).images
+        except FAILURES as error:
+            return 0, [error]
+        for needed in named:
+            if is_built_in(needed.filename) or needed.md5 in self._stored_md5s:
+                continue
+            image = _image_named(on_server, needed.filename, needed.md5)
+            if image is None:
+                if needed.md5:  # else it may be one that Docker fetches
+                    told = f"{needed.filename} (MD5 {needed.md5})"
+                    errors.append(NotFound(f"The image {told} is neither in the store nor on the server."))
+                continue
+            if image.checksum in self._stored_md5s:
+                continue
+            try:
+                with self._bar(image.filename) as progress:
+                    await push_image(
+                        self._server, self._client, image, bucket_id=self._bucket_id, progress=progress
+                    )
+                self._stored_md5s.add(image.checksum)
+                count += 1
+            except FAILURES as error:
+                errors.append(error)
+        return count, errors
+
+    async def _look_up(self) -> list[ServerImage]:
+        """The images of the server. Raises FilestoreError, and the same one again in this run."""
+        if self._on_server is None:
+            try:
+                # Others may delete theirs, and one that is damaged is stored anew.
+                own = (await stored_images(self._client, self._owner_id)).own
+                self._stored_md5s = set(await self._damages.whole_images(own))
+                self._on_server = await self._server.images()
+            except FAILURES as error:
+                self._on_server = error
+        if isinstance(self._on_server, FAILURES):
+            raise self._on_server
+        return self._on_server
+
+
+def _image_named(on_server: list[ServerImage], filename: str, md5: str) -> ServerImage | None:
+    """The server's image of this content, or where the project says no checksum, of this name."""
+    for image in on_server:
+        if (image.checksum == md5) if md5 else (image.filename == filename):
+            return image
+    return None

@@ -12,8 +12,8 @@ no project, or one that is called unfinished.
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from deploy.gns3.archive import (
     topology_span,
 )
 from deploy.gns3.fingerprint import TAIL_BYTES_MAX, fingerprint_of
-from deploy.gns3.images import Progress, image_of, pull_image
+from deploy.gns3.images import Bar, Progress, image_of, pull_image
 from deploy.gns3.records import LabProject, ServerImage, is_built_in
 from deploy.gns3.server import Gns3Server
 from deploy.gns3.stored import StoredBackup, StoredImages, manifest_of, stored_images
@@ -43,8 +43,6 @@ REVISION_OF_2_2: Final = 9  # the newest format of a topology that GNS3 2.2 read
 UNFINISHED: Final = "(restore not finished)"
 # What GNS3 sets them to in every project that it imports.
 _IMPORTED: Final = {"auto_open": False, "auto_start": False, "auto_close": True}
-
-Bar = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from deploy.base.printed import printable_name
 from deploy.gns3.archive import NOTHING_MISSING, Missing
 from deploy.gns3.chains import BackupChain
 from deploy.gns3.damage import Damages, read_through
+from deploy.gns3.images import Bar
 from deploy.gns3.records import is_built_in
-from deploy.gns3.restore import Bar, check_archive, restore
+from deploy.gns3.restore import check_archive, restore
 from deploy.gns3.server import Gns3Server
 from deploy.gns3.stored import StoredBackup, manifest_of
 from filestore_client import AsyncClient

@@ -16,7 +16,8 @@ HOP: Final = {"transfer-encoding", "connection", "content-length", "keep-alive"}
 class CuttingProxy:
     """So many bytes of an answer to `path` pass. `politely`: the rest is left out as if there were none.
 
-    `silent`: exports of this project are not cut, but silent from then on; all others pass.
+    `silent`: exports of this project are not cut, but silent from then on; all others pass. Then the server
+    does not answer `unanswered` further requests either. `path`: what is cut in the place of exports.
     """
 
     def __init__(
@@ -27,11 +28,12 @@ class CuttingProxy:
         politely: bool,
         cuts: int = 1000,
         silent: str = "",
+        unanswered: int = 0,
         path: str = "/export",
     ) -> None:
-        self._path = path
         self.server, self.cut_after, self.politely, self.cuts_left = server, cut_after, politely, cuts
-        self.silent, self._ended = silent, threading.Event()
+        self.silent, self.unanswered, self.path = silent, unanswered, path
+        self._is_silent, self._ended = False, threading.Event()
 
     @contextmanager
     def listening(self) -> Iterator[str]:
@@ -62,6 +64,10 @@ class CuttingProxy:
 
     def pass_on(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         """One request and its answer, which ends with the connection."""
+        if self._is_silent and self.unanswered > 0:
+            self.unanswered -= 1
+            self._ended.wait()
+            return
         body = handler.rfile.read(int(handler.headers.get("Content-Length", "0")))
         onward = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
         try:
@@ -69,7 +75,7 @@ class CuttingProxy:
             onward.request(handler.command, handler.path, body=body, headers=headers)
             response = onward.getresponse()
             left = -1
-            if f"{self.silent}{self._path}" in handler.path and self.cuts_left > 0:
+            if f"{self.silent}{self.path}" in handler.path and self.cuts_left > 0:
                 self.cuts_left -= 1
                 left = self.cut_after
             handler.protocol_version = "HTTP/1.1" if left >= 0 and not self.politely else "HTTP/1.0"
@@ -86,6 +92,7 @@ class CuttingProxy:
                 handler.wfile.write(sent)
                 left = left if left < 0 else left - len(sent)
             if left == 0 and self.silent:
+                self._is_silent = True
                 handler.wfile.flush()
                 self._ended.wait()
         except (OSError, http.client.HTTPException):

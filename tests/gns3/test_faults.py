@@ -279,6 +279,52 @@ def test_project_whose_export_is_silent_fails_in_bounded_time_and_the_others_are
     assert statuses(operator, project_id) == []
 
 
+def test_others_are_tried_if_a_server_that_was_silent_answers_again(
+    operator: Operator, old: LabServer
+) -> None:
+    name, project_id = large(old, 2 * MIB)
+    others = [f"{number} after {name}" for number in range(2)]
+    for other in others:
+        old.make_project(other)
+    proxy = CuttingProxy(old, cut_after=0, politely=False, silent=project_id, unanswered=1)
+    with proxy.listening() as url:
+        operator.do("login", url, "--name", "silent", "--password-file", str(old.password_file))
+        found = operator.backup(project_id, *others, "--server", "silent", "--deadline", "3", codes=[6])
+        operator.do("logout", "silent")
+    assert found == {name: "failed"} | dict.fromkeys(others, "stored")
+
+
+def test_project_that_is_silent_hides_no_other_one_from_ls(operator: Operator, old: LabServer) -> None:
+    name, project_id = large(old, 2 * MIB)
+    other = "other " + name
+    old.make_project(other)
+    operator.do("backup", name, other, "--server", "old")
+    [server_id] = [row["server_id"] for row in operator.json("servers") if row["name"] == "old"]
+    proxy = CuttingProxy(old, cut_after=0, politely=False, silent=project_id)
+    with proxy.listening() as url:
+        access = ("--password-file", str(old.password_file), "--server-id", server_id)
+        operator.do("login", url, "--name", "silent", *access)
+        rows = operator.json("ls", "--server", "silent", "--deadline", "3", codes=[6])
+        operator.do("logout", "silent")
+    assert other in [row["name"] for row in rows]
+    assert name not in [row["name"] for row in rows]
+
+
+def test_projects_are_stored_if_the_server_does_not_list_its_images(
+    operator: Operator, old: LabServer
+) -> None:
+    names = [f"{number} without {secrets.token_hex(3)}" for number in range(2)]
+    for name in names:
+        old.make_project(name)
+    proxy = CuttingProxy(old, cut_after=0, politely=False, path="/images")
+    with proxy.listening() as url:
+        operator.do("login", url, "--name", "cut", "--password-file", str(old.password_file))
+        options = ("--with-images", "--server", "cut", "--deadline", "3")
+        rows = operator.json("backup", *names, *options, codes=[6])
+        operator.do("logout", "cut")
+    assert [(row["status"], len(row["errors"])) for row in rows] == [("stored", 1)] * 2
+
+
 def test_server_that_is_silent_altogether_is_told_in_bounded_time(
     operator: Operator, mortal: LabServer
 ) -> None:

@@ -3,12 +3,15 @@
 import click
 
 from deploy.base.connection import Connection, connection_options
+from deploy.base.failures import FAILURES, exit_code_of, line_of
 from deploy.base.output import json_option, moment, print_records, size
+from deploy.base.printed import printable_name
 from deploy.commands.gns3.choosing import owner_id_of, owner_option
 from deploy.commands.gns3.connecting import run_with_server, server_option
 from deploy.gns3.listing import ListedImage, ListedProject, list_project
 from deploy.gns3.server import Gns3Server
 from deploy.gns3.stored import stored_images
+from deploy.gns3.watch import Patience
 from filestore_client import AsyncClient
 
 
@@ -21,49 +24,47 @@ from filestore_client import AsyncClient
 @owner_option
 @json_option
 @connection_options
-def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, as_json: bool) -> None:
+def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, as_json: bool) -> int:
     """List projects or images, and what the store has of them.
 
     WHAT is projects or images. Whether a project has changed since its last backup is told by its topology;
-    a changed disk is only noticed with --exact, which takes as long as exporting everything.
+    a changed disk is only noticed with --exact, which takes as long as exporting everything. A project that
+    fails is reported, and the exit code is that of the failure.
     """
 
-    async def work(reached: Gns3Server, client: AsyncClient) -> tuple[list[ListedProject], list[ListedImage]]:
-        owner_id = await owner_id_of(client, owner)
-        stored = (await stored_images(client, owner_id)).visible
-        if what == "images":
-            return [], [
-                ListedImage(
-                    filename=image.filename,
-                    image_type=image.image_type,
-                    size_bytes=image.image_size,
-                    md5=image.checksum,
-                    file_uuid=stored[image.checksum].file_uuid if image.checksum in stored else "",
-                )
-                for image in await reached.images()
-            ]
-        projects = await reached.projects()
-        md5s = set(stored)
+    async def look_at_images(reached: Gns3Server, client: AsyncClient) -> list[ListedImage]:
+        stored = (await stored_images(client, await owner_id_of(client, owner))).visible
         return [
-            await list_project(reached, client, each, md5s, owner_id=owner_id, exact=exact)
-            for each in projects
-        ], []
+            ListedImage(
+                filename=image.filename,
+                image_type=image.image_type,
+                size_bytes=image.image_size,
+                md5=image.checksum,
+                file_uuid=stored[image.checksum].file_uuid if image.checksum in stored else "",
+            )
+            for image in await reached.images()
+        ]
 
-    projects, images = run_with_server(connection, server, work)
+    async def look_at_projects(reached: Gns3Server, client: AsyncClient) -> tuple[list[ListedProject], int]:
+        owner_id = await owner_id_of(client, owner)
+        md5s = set((await stored_images(client, owner_id)).visible)
+        rows, code, patience = [], 0, Patience(connection.deadline_s)
+        for project in await reached.projects():
+            try:
+                row = await list_project(reached, client, project, md5s, owner_id=owner_id, exact=exact)
+            except FAILURES as error:
+                if await patience.is_over(error, reached.projects):
+                    raise
+                click.echo(f"filestore: {printable_name(project.name)}: {line_of(error)}", err=True)
+                code = code or exit_code_of(error)
+            else:
+                rows.append(row)
+        return rows, code
+
     if what == "images":
-        print_records(
-            images,
-            {
-                "name": lambda image: image.filename,
-                "type": lambda image: image.image_type,
-                "size": lambda image: size(image.size_bytes),
-                "stored": lambda image: bool(image.file_uuid),
-                "md5": lambda image: image.md5,
-            },
-            as_json=as_json,
-            empty="No images but those that come with GNS3.",
-        )
-        return
+        _print_images(run_with_server(connection, server, look_at_images), as_json=as_json)
+        return 0
+    projects, code = run_with_server(connection, server, look_at_projects)
     print_records(
         projects,
         {
@@ -78,6 +79,22 @@ def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, 
         },
         as_json=as_json,
         empty="No projects that you may see.",
+    )
+    return code
+
+
+def _print_images(images: list[ListedImage], *, as_json: bool) -> None:
+    print_records(
+        images,
+        {
+            "name": lambda image: image.filename,
+            "type": lambda image: image.image_type,
+            "size": lambda image: size(image.size_bytes),
+            "stored": lambda image: bool(image.file_uuid),
+            "md5": lambda image: image.md5,
+        },
+        as_json=as_json,
+        empty="No images but those that come with GNS3.",
     )
 
 

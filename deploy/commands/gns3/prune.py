@@ -6,14 +6,15 @@ from collections.abc import Sequence
 import click
 
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILURES, NEEDS_ATTENTION, exit_code_of, line_of
+from deploy.base.failures import FAILURES, NEEDS_ATTENTION, exit_code_of, line_of, worse_of
 from deploy.base.output import json_option, moment, print_json
 from deploy.base.printed import printable_name
 from deploy.commands.gns3.choosing import from_option
-from deploy.gns3.chains import chains_of
+from deploy.gns3.chains import chains_of, of_server
 from deploy.gns3.damage import Damages
 from deploy.gns3.prune import DAMAGED, OUT_OF_ORDER, KeepRules, reasons_to_keep
 from deploy.gns3.stored import StoredBackup, stored_backups
+from deploy.gns3.watch import Patience
 from filestore_client import AsyncClient
 
 
@@ -60,7 +61,8 @@ def prune(
     PROJECT is a name or an id, and without one all are meant. Only your own backups are looked at.
 
     A backup that is damaged, or whose date does not fit the order in which backups were stored, counts for no
-    rule of days. It stays and is reported; the exit code is 10 then.
+    rule of days. It stays and is reported; the exit code is 10 then. If the backups of a project cannot be
+    checked, all of them stay; the others are pruned, and the exit code is that of the failure.
     """
     rules = KeepRules(last=last, daily=daily, weekly=weekly, monthly=monthly)
     if rules.keep_nothing:
@@ -69,30 +71,44 @@ def prune(
         )
 
     async def work(client: AsyncClient) -> int:
-        damages, code = Damages(client), 0
+        damages, patience, code = Damages(client), Patience(connection.deadline_s), 0
         chains = chains_of(await stored_backups(client), (await client.whoami()).user_id)
-        for chain in chains:
+        for chain in of_server(chains, source):
             if projects and not any(chain.is_named(each) for each in projects):
                 continue
-            if source and not chain.server.is_named(source):
+            try:
+                decided = await reasons_for(chain.backups, rules, damages)
+            except FAILURES as error:
+                if await patience.is_over(error, client.whoami):
+                    raise
+                named = f"{printable_name(chain.project_name)} of server {chain.server.shown}"
+                click.echo(f"filestore: {named}: all its backups stay: {line_of(error)}", err=True)
+                code = worse_of(code, exit_code_of(error))
                 continue
-            decided = await reasons_for(chain.backups, rules, damages)
             for backup, reasons in zip(chain.backups, decided, strict=True):
-                try:
-                    if not reasons and not dry_run:
-                        await client.files.delete(backup.file.file_uuid)
-                except FAILURES as error:
-                    click.echo(f"filestore: {backup.file.file_uuid}: {line_of(error)}", err=True)
-                    code = code or exit_code_of(error)
-                else:
-                    _tell(backup, reasons, dry_run=dry_run, as_json=as_json)
-                    if needs_a_person := {DAMAGED, OUT_OF_ORDER} & {*reasons}:
-                        told = f"{backup.file.file_uuid} is {needs_a_person.pop()}, and stays"
-                        click.echo(f"filestore: warning: {told}: see docs/gns3.md", err=True)
-                        code = code or NEEDS_ATTENTION
+                done = await _carry_out(client, backup, reasons, dry_run=dry_run, as_json=as_json)
+                code = worse_of(code, done)
         return code
 
     return connection.run(work)
+
+
+async def _carry_out(
+    client: AsyncClient, backup: StoredBackup, reasons: list[str], *, dry_run: bool, as_json: bool
+) -> int:
+    """Delete a backup that nothing keeps, and print what became of it; return the exit code."""
+    try:
+        if not reasons and not dry_run:
+            await client.files.delete(backup.file.file_uuid)
+    except FAILURES as error:
+        click.echo(f"filestore: {backup.file.file_uuid}: {line_of(error)}", err=True)
+        return exit_code_of(error)
+    _tell(backup, reasons, dry_run=dry_run, as_json=as_json)
+    if needs_a_person := {DAMAGED, OUT_OF_ORDER} & {*reasons}:
+        told = f"{backup.file.file_uuid} is {needs_a_person.pop()}, and stays"
+        click.echo(f"filestore: warning: {told}: see docs/gns3.md", err=True)
+        return NEEDS_ATTENTION
+    return 0
 
 
 async def reasons_for(backups: Sequence[StoredBackup], rules: KeepRules, damages: Damages) -> list[list[str]]:

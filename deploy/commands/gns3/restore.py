@@ -4,7 +4,7 @@ import click
 from msgspec import to_builtins
 
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of
+from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of, worse_of
 from deploy.base.output import json_option, moment, print_json
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
@@ -174,7 +174,8 @@ def verify(
         check = StoredCheck(client=client, damages=Damages(client), in_store=in_store, read_data=read_data)
         with ProgressBars() as bars:
             for chain in chosen:
-                code = _tell(await verify_stored(check, chain, bar=bars.bar), as_json=as_json) or code
+                verdict = await verify_stored(check, chain, bar=bars.bar)
+                code = worse_of(code, _tell(verdict, as_json=as_json))
         return code
 
     async def try_out(reached: Gns3Server, client: AsyncClient) -> int:
@@ -182,7 +183,7 @@ def verify(
         with ProgressBars() as bars:
             for chain in (await chains(client))[1]:
                 verdict = await verify_restored(reached, client, chain, bar=bars.bar)
-                code = _tell(verdict, as_json=as_json) or code
+                code = worse_of(code, _tell(verdict, as_json=as_json))
         return code
 
     return run_with_server(connection, server, try_out) if server else connection.run(look)

@@ -10,7 +10,7 @@ from ca.certificates import UntrustedCertificate
 from ca.errors import CATALOGUE, Internal
 from ca.errors import FilestoreError as LocalError
 from deploy.base import failures
-from deploy.base.failures import claims_of, exit_code_of, explained, line_of
+from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, explained, line_of, worse_of
 from filestore_client.base.errors import CATALOGUE as OF_THE_CLIENT
 from filestore_client.base.errors import (
     FileChanged,
@@ -80,3 +80,9 @@ def test_token_that_says_nothing_of_itself_is_told_as_not_taken(text: str) -> No
 def test_what_else_is_raised_fails() -> None:
     assert exit_code_of(ValueError("a bug")) == 1
     assert isinstance(explained("", "in FILE", at_s=0), FilestoreError)
+
+
+def test_failure_is_worse_than_what_needs_attention() -> None:
+    assert worse_of(0, 0) == 0
+    assert worse_of(0, NEEDS_ATTENTION) == worse_of(NEEDS_ATTENTION, 0) == NEEDS_ATTENTION
+    assert worse_of(NEEDS_ATTENTION, 5) == worse_of(5, NEEDS_ATTENTION) == worse_of(5, 6) == 5

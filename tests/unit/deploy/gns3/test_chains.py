@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ca.errors import Conflict, NotFound
-from deploy.gns3.chains import BackupChain, chains_of, choose, to_continue
+from deploy.gns3.chains import BackupChain, chains_of, choose, of_server, to_continue
 from deploy.gns3.fingerprint import Fingerprint
 from deploy.gns3.identity import BackupTag, ServerIdentity, draw_server_id
 from deploy.gns3.stored import StoredBackup
@@ -115,3 +115,14 @@ def test_server_is_named_by_name_or_id() -> None:
     assert not A.is_named(B.id)
     assert UNKNOWN.is_named("-")
     assert not A.is_named("-")
+
+
+def test_name_that_two_servers_have_had_is_no_server() -> None:
+    other = replace(B, name="gns3")
+    chains = chains_of([backup(1), backup(2, B), backup(3, other, project="q"), backup(4, UNKNOWN)], "me")
+    assert uuids(of_server(chains, "")) == [["f1"], ["f2"], ["f3"], ["f4"]]
+    assert uuids(of_server(chains, "gns3")) == [["f3"]]
+    assert uuids(of_server(chains, B.id)) == [["f2"], ["f3"]]
+    assert uuids(of_server(chains, "-")) == [["f4"]]
+    with pytest.raises(Conflict, match=f"{A.id}.*{B.id}"):
+        of_server(chains, "lab")
