@@ -1,9 +1,10 @@
 """Projects of a GNS3 server into the store, each as it is exported, without a disk in between.
 
 Whether a project has changed is known at the end of its export only. An export of up to BUFFERED_BYTES_MAX is
-kept in memory until then. A larger one is stored as it comes if its topology has changed, or if the last run
-found the project changed; else it is only read, and exported again when its end shows a change. A new backup
-gets its fingerprint before its last byte: it is never seen without one.
+kept in memory until then. A larger one is stored as it comes if its topology has changed, if a file in its
+beginning was changed since the newest backup, or if the last run found the project changed. Else it is only
+read, and exported again when a later file was changed or its end shows a change. A new backup gets its
+fingerprint before its last byte: it is never seen without one.
 """
 
 import asyncio
@@ -15,18 +16,18 @@ from typing import Any, Final, Literal
 
 from ca.errors import Unavailable as ServerUnavailable
 from deploy.base.failures import FAILURES, Failure
-from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, Missing, end_with_missing
+from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, ExportDamaged, Missing, end_with_missing
 from deploy.gns3.chains import chains_of, to_continue
 from deploy.gns3.damage import LOOK_UPS_MAX, Damages
 from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing
-from deploy.gns3.fingerprint import HEAD_BYTES_MAX, Fingerprint, topology_crc32_of_head
+from deploy.gns3.fingerprint import HEAD_BYTES_MAX, ChangeScan, Fingerprint, topology_crc32_of_head
 from deploy.gns3.identity import BackupTag
 from deploy.gns3.images import Bar, NamedImages, Progress
 from deploy.gns3.journal import Journal
 from deploy.gns3.losses import refuse_foreign, refuse_loss
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server, ProjectRuns
-from deploy.gns3.stored import StoredBackup, label_of, recorded_missing, stored_backups
+from deploy.gns3.stored import StoredBackup, archive_of, label_of, recorded_missing, stored_backups
 from deploy.gns3.watch import ABSENT, LASTING, Patience
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Gone, NotFound
@@ -236,23 +237,37 @@ class BackupRun:
     ) -> _Outcome:
         """Export once, and store it if it is new.
 
-        `is_sent` False: a large export is first read without being sent if its topology has not changed.
+        `is_sent` False: a large export is read without being sent as long as it shows no change.
         """
+        scan = None if is_sent else await self._change_scan(newest)  # before the server waits for its reader
         async with exporting(self._server, project) as export:
             first, is_whole = await _beginning(export.parts)  # a refusal comes here, before there is a record
             if is_whole:
                 return await self._store_buffered(project, first, export, newest, progress)
             head = topology_crc32_of_head(first[:HEAD_BYTES_MAX])
-            is_sent = is_sent or (newest is not None and newest.is_damaged)
-            if newest is None or is_sent or head != newest.fingerprint.topology_crc32:
+            if newest is None or scan is None or head != newest.fingerprint.topology_crc32:
                 return await self._store_stream(project, first, export, newest, progress)
-            async for _ in export.parts:
+            if scan.has_changed(first):
+                return await self._store_stream(project, first, export, newest, progress)
+            async for part in export.parts:
                 progress(export.scan.size_bytes, newest.file.size_bytes)
-            end = await export.finish()
-            is_same, missing = await self._compared(newest, end)
-            if is_same:
-                return _Outcome(None, missing)
+                if scan.has_changed(part):
+                    break
+            else:
+                end = await export.finish()
+                is_same, missing = await self._compared(newest, end)
+                if is_same:
+                    return _Outcome(None, missing)
         return await self._export(project, newest, progress, is_sent=True)
+
+    async def _change_scan(self, newest: StoredBackup | None) -> ChangeScan | None:
+        """What notices changes since the newest backup; None if nothing can be compared with it."""
+        if newest is None or newest.is_damaged or newest.file.size_bytes <= BUFFERED_BYTES_MAX:
+            return None
+        try:
+            return ChangeScan(await archive_of(self._client, newest))
+        except (ExportDamaged, *FAILURES):
+            return None
 
     async def _compared(self, newest: StoredBackup | None, end: ExportEnd) -> tuple[bool, Missing]:
         """Whether the newest backup stands for this export too, and what of the project is missing in it.

@@ -8,6 +8,7 @@ time a project is opened (`NAME.gns3.backup`), which is no part of it.
 import hashlib
 import re
 import struct
+import zipfile
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _LOCAL_MAGIC: Final = b"PK\x03\x04"
 _DESCRIPTOR: Final = struct.Struct("<4s3L")
 _DESCRIPTOR_MAGIC: Final = b"PK\x07\x08"
 _LOCAL_SLACK_BYTES: Final = 4096  # more than the header of a topology takes
+_LOCAL_START: Final = struct.Struct("<4s5H")  # of a local header: up to time and date
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,41 @@ class ExportScan:
         *_, name_bytes, _ = _LOCAL.unpack_from(kept, at)
         name = kept[at + _LOCAL.size : at + _LOCAL.size + name_bytes]
         return name.decode("utf-8", "replace") if len(name) == name_bytes else ""
+
+
+class ChangeScan:
+    """Sees the parts of an export in order, and compares when its files were changed with an older archive.
+
+    GNS3 writes the time of a file before its content, and in an unchanged project each file is at the same
+    place. So a change is mostly noticed before the changed file has passed by. Only fingerprints are certain.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        entries = sorted(archive.entries, key=lambda entry: entry.header_offset)
+        # The topology has the time of the export, and so do files of other computes.
+        made_at = archive.topologies[0].date_time
+        known = [entry for entry in entries if entry.date_time < made_at]
+        self._expected = deque((entry.header_offset, _dos_time(entry)) for entry in known)
+        self._held = b""
+        self._held_at = 0  # the place of its first byte
+
+    def has_changed(self, part: bytes) -> bool:
+        """Whether a file that begins in the next bytes was changed since, or is not where it was."""
+        held, at = self._held + part, self._held_at
+        while self._expected and self._expected[0][0] + _LOCAL_START.size <= at + len(held):
+            offset, expected = self._expected.popleft()
+            magic, _, _, _, time, date = _LOCAL_START.unpack_from(held, offset - at)
+            if (magic, date, time) != (_LOCAL_MAGIC, *expected):
+                return True
+        needed_from = self._expected[0][0] - at if self._expected else len(held)
+        self._held, self._held_at = held[needed_from:], at + min(needed_from, len(held))
+        return False
+
+
+def _dos_time(entry: zipfile.ZipInfo) -> tuple[int, int]:
+    """Date and time as a local header has them."""
+    year, month, day, hour, minute, second = entry.date_time
+    return (year - 1980) << 9 | month << 5 | day, hour << 11 | minute << 5 | second // 2
 
 
 def fingerprint_of_tail(tail: bytes, size_bytes: int) -> Fingerprint:

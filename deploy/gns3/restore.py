@@ -25,19 +25,17 @@ from deploy.gns3.archive import (
     ExportDamaged,
     Missing,
     end_with_topology,
-    read_archive,
     topology_of,
     topology_span,
 )
-from deploy.gns3.fingerprint import TAIL_BYTES_MAX, fingerprint_of
+from deploy.gns3.fingerprint import fingerprint_of
 from deploy.gns3.images import Bar, Progress, image_of, pull_image
 from deploy.gns3.records import LabProject, ServerImage, is_built_in
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import StoredBackup, StoredImages, manifest_of, stored_images
+from deploy.gns3.stored import StoredBackup, StoredImages, archive_of, manifest_of, stored_images
 from filestore_client import AsyncClient
 from filestore_client.base.records import ManifestImage
 
-SMALL_TAIL_BYTES: Final = 1 << 20  # enough for the directory of nearly every project
 CLEANING_S_MAX: Final = 30.0
 REVISION_OF_2_2: Final = 9  # the newest format of a topology that GNS3 2.2 reads
 UNFINISHED: Final = "(restore not finished)"
@@ -234,7 +232,7 @@ async def check_archive(client: AsyncClient, backup: StoredBackup) -> StoredExpo
     Raises Conflict. A file that is no backup of ours has no fingerprint, but must be whole all the same.
     """
     try:
-        archive = await _archive_of(client, backup)
+        archive = await archive_of(client, backup)
         entry = archive.topologies[-1]  # GNS3 takes the last
         start, stop = topology_span(entry)
         stop = min(stop, backup.file.size_bytes)
@@ -245,19 +243,6 @@ async def check_archive(client: AsyncClient, backup: StoredBackup) -> StoredExpo
     if backup.fingerprint.digest and fingerprint_of(archive) != backup.fingerprint:
         raise Conflict(f"{backup.file.file_uuid} holds something else than its fingerprint says.")
     return StoredExport(archive, topology)
-
-
-async def _archive_of(client: AsyncClient, backup: StoredBackup) -> Archive:
-    """The directory of a stored archive. Raises ExportDamaged."""
-    for tail_bytes in (SMALL_TAIL_BYTES, TAIL_BYTES_MAX):
-        start = max(0, backup.file.size_bytes - tail_bytes)
-        tail = b"".join([part async for part in client.files.read(backup.file.file_uuid, start)])
-        try:
-            return await asyncio.to_thread(read_archive, tail, backup.file.size_bytes)
-        except ExportDamaged:
-            if not start or tail_bytes == TAIL_BYTES_MAX:
-                raise
-    raise AssertionError
 
 
 async def _renamed(

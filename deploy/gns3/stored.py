@@ -3,6 +3,7 @@
 A backup is a project file whose `version_tag` is that of `identity`. Other files are left alone.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +12,14 @@ from typing import Final
 
 from ca.errors import Conflict, InvalidRequest
 from deploy.base.printed import printable_name
-from deploy.gns3.archive import Missing, missing_of_tail
-from deploy.gns3.fingerprint import Fingerprint
+from deploy.gns3.archive import Archive, ExportDamaged, Missing, missing_of_tail, read_archive
+from deploy.gns3.fingerprint import TAIL_BYTES_MAX, Fingerprint
 from deploy.gns3.identity import BackupTag
 from filestore_client import AsyncClient
 from filestore_client.base.records import Image, Manifest, Project
 
 LABEL_CHARS_MAX: Final = 200  # of a name that becomes a label or a part of one; 255 are the API's
+SMALL_TAIL_BYTES: Final = 1 << 20  # enough for the directory of nearly every project
 COMMENT_TAIL_BYTES: Final = 66_000  # enough for the comment of a zip
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
@@ -103,3 +105,16 @@ async def recorded_missing(client: AsyncClient, file: Project) -> Missing:
     """Return the files of the project that a backup lacks, as its archive says itself."""
     start = max(0, file.size_bytes - COMMENT_TAIL_BYTES)
     return missing_of_tail(b"".join([part async for part in client.files.read(file.file_uuid, start)]))
+
+
+async def archive_of(client: AsyncClient, backup: StoredBackup) -> Archive:
+    """Return the directory of a stored archive. Raises ExportDamaged."""
+    for tail_bytes in (SMALL_TAIL_BYTES, TAIL_BYTES_MAX):
+        start = max(0, backup.file.size_bytes - tail_bytes)
+        tail = b"".join([part async for part in client.files.read(backup.file.file_uuid, start)])
+        try:
+            return await asyncio.to_thread(read_archive, tail, backup.file.size_bytes)
+        except ExportDamaged:
+            if not start or tail_bytes == TAIL_BYTES_MAX:
+                raise
+    raise AssertionError

@@ -13,7 +13,6 @@ from typing import Final
 
 import pytest
 
-from deploy.gns3.backup import BUFFERED_BYTES_MAX
 from tests.gns3.installed import VERSION, VERSION_2, gns3server
 from tests.gns3.lab_server import LabServer, LabServer2
 from tests.gns3.operator import Operator
@@ -208,12 +207,12 @@ def test_opened_project_is_not_closed_by_a_backup(operator: Operator, lab: LabSe
 def test_changed_project_is_exported_once(operator: Operator, lab: LabServer, size_bytes: int) -> None:
     name = f"once {secrets.token_hex(3)}"
     project_id = lab.make_project(name, {DISK: os.urandom(size_bytes)})
+    began_at = time.time() - 86_400
+    os.utime(lab.projects_path / project_id / DISK, (began_at, began_at))
     operator.do("backup", name, "--server", "lab")
-    if size_bytes > BUFFERED_BYTES_MAX:  # after a rest it is read before it is sent
+    for changed_at in (began_at + 3600, began_at + 7200):
         lab.write(project_id, DISK, os.urandom(size_bytes))
-        operator.do("backup", name, "--server", "lab")
-    for _ in range(2):
-        lab.write(project_id, DISK, os.urandom(size_bytes))
+        os.utime(lab.projects_path / project_id / DISK, (changed_at, changed_at))
         before = lab.log.count(f"Project '{name}' exported in")
         assert operator.backup(name, "--server", "lab") == {name: "stored"}
         assert lab.log.count(f"Project '{name}' exported in") == before + 1
@@ -221,7 +220,7 @@ def test_changed_project_is_exported_once(operator: Operator, lab: LabServer, si
         assert operator.backup(name, "--server", "lab") == {name: "unchanged"}
     backups = operator.project_files(project_id=project_id)
     assert {file["status"] for file in backups} == {"available"}
-    assert len(backups) == 3 + (size_bytes > BUFFERED_BYTES_MAX)
+    assert len(backups) == 3
 
 
 def test_settings_of_a_project_come_back(operator: Operator, lab: LabServer) -> None:

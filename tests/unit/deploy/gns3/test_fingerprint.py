@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from deploy.gns3.fingerprint import (
+    ChangeScan,
     ExportDamaged,
     ExportScan,
     Fingerprint,
@@ -138,3 +139,35 @@ def test_descriptor_within_the_content_is_no_end_of_it() -> None:
 )
 def test_beginning_that_does_not_tell(head: bytes) -> None:
     assert topology_crc32_of_head(head) is None
+
+
+def dated_export(**months: int) -> bytes:
+    """Files of 3,000 bytes that were changed in these months; GNS3 has exported them in May."""
+    target = Unseekable()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo("project.gns3", (2026, 5, 2, 3, 4, 6)), FILES["project.gns3"])
+        for name, month in months.items():
+            archive.writestr(zipfile.ZipInfo(name, (2026, month, 2, 3, 4, 6)), b"x" * 3000)
+    return target.content
+
+
+def noticed_at(older: bytes, newer: bytes, piece: int) -> int:
+    """How many bytes pass until a change is noticed; -1 if none is."""
+    scan = ExportScan()
+    scan.feed(older)
+    changes = ChangeScan(scan.archive())
+    for at in range(0, len(newer), piece):
+        if changes.has_changed(newer[at : at + piece]):
+            return min(at + piece, len(newer))
+    return -1
+
+
+@pytest.mark.parametrize("piece", [1, 13, 97, 4096, 1 << 20])
+def test_change_is_noticed_before_the_changed_file_has_passed_by(piece: int) -> None:
+    older = dated_export(a=1, b=2, c=3)
+    start = older.index(b"PK\x03\x04", older.index(b"PK\x03\x04", 40) + 40)  # of b
+    assert noticed_at(older, older, piece) == -1
+    assert noticed_at(older, dated_export(a=1, b=4, c=3), piece) in range(start, start + 14 + piece)
+    assert noticed_at(older, dated_export(b=2, c=3), piece) >= 0
+    of_other_computes = dated_export(a=1, b=5)
+    assert noticed_at(of_other_computes, dated_export(a=1, b=6), piece) == -1
