@@ -9,6 +9,9 @@ _STATE = "tests/unit/deploy/gns3/test_state.py::test_"
 _WATCH = "tests/unit/deploy/gns3/test_watch.py::test_"
 _JOURNAL_FILE = "deploy/gns3/journal.py"
 _WATCH_FILE = "deploy/gns3/watch.py"
+_EARLY = (
+    "tests/unit/deploy/gns3/test_fingerprint.py::test_change_is_noticed_before_the_changed_file_has_passed_by"
+)
 _SOON = f"{_WATCH}run_that_cannot_begin_is_tried_again_soon"
 _NAMESAKE = f"{_STATE}server_that_gets_the_name_of_another_one_misses_none_of_its_projects"
 _PATIENCE = "tests/unit/deploy/gns3/test_patience.py::test_"
@@ -37,12 +40,24 @@ LAB_NIGHTS = (
     ),
     Mutant(
         "watch goes on without a password that is taken",
-        ((_WATCH_FILE, "            except LASTING:\n                raise\n", ""),),
+        (
+            (
+                _WATCH_FILE,
+                "            except LASTING:\n                raise\n            except FilestoreError",
+                "            except FilestoreError",
+            ),
+        ),
         (f"{_WATCH}server_that_takes_no_password_ends_the_watch",),
     ),
     Mutant(
         "watch ends when the server is away",
-        ((_WATCH_FILE, "            except LASTING:\n", "            except FilestoreError:\n"),),
+        (
+            (
+                _WATCH_FILE,
+                "            except FilestoreError as error:\n                if not told:\n",
+                "            except FilestoreError:\n                raise\n                if not told:\n",
+            ),
+        ),
         (f"{_WATCH}server_that_is_away_is_told_and_waited_for",),
     ),
     Mutant(
@@ -119,6 +134,20 @@ LAB_NIGHTS = (
         "            return True\n        return False\n",
         "            return True\n        return True\n",
         f"{_PATIENCE}answer_decides_whether_the_next_one_is_tried",
+    ),
+    Mutant.of(
+        "change of a large lab is noticed at its end",
+        "deploy/gns3/fingerprint",
+        "if (magic, date, time) != (_LOCAL_MAGIC, *expected):",
+        "if not magic:",
+        _EARLY,
+    ),
+    Mutant.of(
+        "files of other computes are changed each night",
+        "deploy/gns3/fingerprint",
+        "if entry.date_time < made_at]",
+        "if entry.date_time]",
+        _EARLY,
     ),
     Mutant.of(
         "report for a person hides a failure",
