@@ -92,6 +92,7 @@ def findings_of(
         *_of_room(nodes, since or {}),
         *(_of_blocked(node) for node in nodes if node.blocked_dead_bytes),
         *_of_clocks(coordinators, nodes),
+        *_of_jump(best.coordinator.clock_jump_ms),
         *_of_replicas(best, takers),
         *(_of_certificate(each, now) for each in certificates),
     ]
@@ -331,3 +332,12 @@ def _of_clocks(coordinators: list[CoordinatorState], nodes: list[NodeState]) -> 
         for name, offset_ms in offsets_ms.items()
         if isinstance(offset_ms, int) and abs(offset_ms) > CLOCK_OFFSET_MS_MAX
     ]
+
+
+def _of_jump(jump_ms: int) -> list[Finding]:
+    way = f"{duration(abs(jump_ms) / 1000)} {'ahead' if jump_ms > 0 else 'back'}"
+    meaning = "Nothing is deleted that has not ended by both times"
+    if jump_ms < 0:
+        meaning = "The cluster keeps its own time"
+    problem = f"Most clocks have jumped {way}. {meaning}, until the clocks are set right or a day has passed."
+    return [Finding(problem=problem, runbook="FilestoreClockOff")] * bool(jump_ms)

@@ -47,6 +47,10 @@ class CoordinatorMetrics:
                 "1 while the clock of this coordinator differs from those of most other members.",
                 lambda s: int(s.clock_wrong),
             ),
+            "filestore_coordinator_clock_jump_seconds": (
+                "How far most clocks have jumped ahead of the time that this coordinator keeps; usually 0.",
+                lambda s: s.clock_jump_ms // 1000,
+            ),
             "filestore_raft_diverged_members": (
                 "Members whose state is known to be wrong.",
                 lambda s: len(s.diverged),

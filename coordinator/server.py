@@ -51,7 +51,7 @@ from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.user_tokens import UserTokens
 from metadata.model.jobs import SENDING_SCHEDULES, check_schedules
-from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.calls import HeartbeatCall, HeartbeatReply
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.instances import KnownInstances, count_start
 from metadata.rpc.member_metrics import MemberMetrics
@@ -60,6 +60,7 @@ from metadata.rpc.roster import read_known
 from metadata.rpc.tls_contexts import MemberContexts
 from metadata.rpc.view import View
 from runtime import logs
+from runtime.kept_time import read_saved
 from runtime.lifetime import (
     KNOWN_S,
     on_hangup,
@@ -167,34 +168,24 @@ async def _run(
     access: WebAccess,
     read_level: ReadLevel,
 ) -> None:
-    identity = config.identity
-    contexts = MemberContexts(files.credential(), identity, takes_expired=True, web=access.certificate)
-    try:
-        contexts.credential.require_address(config.own.address)
-    except UnusableCredential as error:
-        why = f"coordinator.json: address: {error.details}. `coordinator rebuild --address` moves it."
-        raise InvalidRequest(why) from error
+    identity, contexts = config.identity, _contexts_of(files, config, access)
     coordinators = await asyncio.to_thread(read_known, files.known, config.members)
     removed, instance = asyncio.Event(), await asyncio.to_thread(count_start, files.instance, config.id)
     transport = Transport(identity, coordinators, contexts.client, removed.set, instance=instance)
     known = KnownInstances(files.instances, config.id)
     await asyncio.to_thread(known.read)
     metadata = MetadataClient(identity, coordinators, contexts.client)
-    view = View(metadata, lambda: HeartbeatCall(0, 0, 0), known=files.known, on_coordinators=transport.update)
     orders = NodeOrders(config.cluster, contexts.client)
     member = _Member(files, config, ledger, transport, metadata, removed, orders, contexts)
-    CoordinatorMetrics(metrics.registry, member.statuses.own)
-    MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
-    ClusterMetrics(
-        metrics.registry,
-        files=files,
-        ledger=ledger,
-        view=member.view,
-        node_states=member.statuses.node_states,
-        node_disks=member.statuses.node_disks,
-        failing_nodes=member.statuses.failing_nodes,
-        contested_nodes=member.statuses.contested_nodes,
+    view = View(
+        metadata,
+        lambda: HeartbeatCall(0, 0, 0),
+        known=files.known,
+        on_coordinators=transport.update,
+        on_leader=member.follow_time,
     )
+    MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
+    _register_metrics(metrics, files, ledger, member)
     shell = Shell(config, files, metadata, view, metrics, member.readiness, access)
     peer_port = member.peer_port(member.service(identity), ServedCalls(metrics.registry), known)
     async with orders, asyncio.TaskGroup() as group:
@@ -212,11 +203,39 @@ async def _run(
             group.create_task(member.quotas.run(), name="quotas"),
             group.create_task(member.job_runs.run(), name="background jobs"),
             group.create_task(_renew(files, config, member, contexts), name="renewal"),
+            group.create_task(member.clocks.keep_saved(files.time, config.id), name="kept time"),
             group.create_task(member.keep_manager_informed(), name="word to the service manager"),
         ]
         await _serve(shell, application, peer_port, contexts, member, http, read_level, transport.open)
         for task in owned:
             task.cancel()
+
+
+def _register_metrics(metrics: Metrics, files: CoordinatorFiles, ledger: Ledger, member: "_Member") -> None:
+    """Register the metrics of this coordinator and of the cluster."""
+    statuses = member.statuses
+    CoordinatorMetrics(metrics.registry, statuses.own)
+    ClusterMetrics(
+        metrics.registry,
+        files=files,
+        ledger=ledger,
+        view=member.view,
+        node_states=statuses.node_states,
+        node_disks=statuses.node_disks,
+        failing_nodes=statuses.failing_nodes,
+        contested_nodes=statuses.contested_nodes,
+    )
+
+
+def _contexts_of(files: CoordinatorFiles, config: CoordinatorConfig, access: WebAccess) -> MemberContexts:
+    """The certificates on disk. Raises InvalidRequest for those of another address."""
+    contexts = MemberContexts(files.credential(), config.identity, takes_expired=True, web=access.certificate)
+    try:
+        contexts.credential.require_address(config.own.address)
+    except UnusableCredential as error:
+        why = f"coordinator.json: address: {error.details}. `coordinator rebuild --address` moves it."
+        raise InvalidRequest(why) from error
+    return contexts
 
 
 class _Member:
@@ -242,14 +261,14 @@ class _Member:
         credential = contexts.credential
         self.removed = removed
         self.view = StateView(ledger.store)
-        self.clocks = MemberClocks()
+        self.clocks = MemberClocks(saved=read_saved(files.time, config.id))
         self.manager = ServiceManager()
         self.authority = SigningAuthority(
             ledger.store,
             files.read_cluster_key(),
             config.cluster,
             credential.root_pem,
-            clock_ms=self.clocks.now_ms,
+            clock_ms=self.clocks.shown_ms,
         )
         self.authority.require_key()
         self.tokens = self._new_tokens(config)
@@ -277,6 +296,7 @@ class _Member:
             CoordinatorJobs(context, files, read_offsite(files)).all,
             schedules=config.schedules,
             clock_doubt=context.clock_doubt,
+            clock_ms=self.clocks.now_ms,
         )
         self.statuses = self._new_statuses(config, context)
 
@@ -340,7 +360,7 @@ class _Member:
             calls,
             known.admit,
             service.recall,
-            clock_ms=self.clocks.now_ms,
+            clocks_ms=self.clocks.both_ms,
         )
 
     def service(self, identity: Identity) -> Service:
@@ -359,6 +379,11 @@ class _Member:
             clocks=self.clocks,
             statuses=self.statuses,
         )
+
+    def follow_time(self, reply: HeartbeatReply) -> None:
+        """The leader, which may be this coordinator, has told its time."""
+        if reply.leader != self._own_id:
+            self.clocks.follow(reply.kept_ms)
 
     async def readiness(self) -> str:
         """`ready`, or `disk_full` while this coordinator takes no changes; it serves reads in both cases."""
@@ -450,7 +475,7 @@ async def _renew(
     """
     renewal, authority = contexts.credential.renewal(), member.authority
     while True:
-        if renewal.is_due(member.clocks.now_ms()) or authority.is_newer_than(contexts.credential):
+        if renewal.is_due(member.clocks.shown_ms()) or authority.is_newer_than(contexts.credential):
             try:
                 new_leaf(files, config, authority.sign_leaf)
                 renewal = contexts.credential.renewal()

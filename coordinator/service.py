@@ -324,8 +324,9 @@ class Service:
             self._health.receive(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         await self._driver.read_barrier()
         self._check_again(peer, known)
-        at_ms, rules = self._clocks.now_ms(), self._store.rules()
-        return HeartbeatReply(self._store.view_version(), self._driver.leader, at_ms, rules)
+        clocks, rules = self._clocks, self._store.rules()
+        version, leader = self._store.view_version(), self._driver.leader
+        return HeartbeatReply(version, leader, clocks.now_ms(), rules, clocks.kept_ms())
 
     async def _follow(self, peer: Peer, call: FollowCall) -> FollowReply:
         if peer.identity.role is not Role.NODE:

@@ -139,6 +139,7 @@ class Statuses:
             differ=bool(self._digests.differ_at),
             cache_leases=self._driver.following.subscribers,
             recovering=status.recovering,
+            clock_jump_ms=self._clocks.jump_ms(),
         )
 
     def node_states(self) -> list[str]:

@@ -45,6 +45,7 @@ from metadata.rpc.roster import write_known
 from runtime.clock import now_ms
 from runtime.disk import while_stopped
 from runtime.file_digests import digest_beside, matches_digest, write_digest
+from runtime.kept_time import read_saved
 
 ADMIN_USER_ID = "admin"
 REPLICAS_MAX = 7
@@ -255,6 +256,8 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
     """
     files = CoordinatorFiles(data)
     config = files.read_config()
+    saved = read_saved(files.time, config.id)
+    at_ms = max(now_ms(), saved.kept_ms if saved else 0)  # the cluster's time, if all clocks are behind
     store = Store(files.state)
     try:
         authority = SigningAuthority(store, files.read_cluster_key(), config.cluster, read_roots(files.root))
@@ -268,7 +271,7 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
             generation=generation,
             roles=("admin",),
             groups=(),
-            at_ms=now_ms(),
+            at_ms=at_ms,
             ttl_seconds=ttl_seconds,
             token_id=str(uuid_utils.uuid7()),
         )

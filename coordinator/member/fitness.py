@@ -27,6 +27,7 @@ class Fitness:
     def __init__(self, member: RaftMember, clocks: MemberClocks) -> None:
         self.pace = Pace()
         self.is_clock_wrong = False
+        self._has_jumped = False
         self.is_state_wrong = False
         self._member = member
         self._clocks = clocks
@@ -68,6 +69,12 @@ class Fitness:
             )
         if was_wrong and not self.is_clock_wrong:
             _log.warning("this clock agrees with most others' again")
+        had_jumped, jump_ms = self._has_jumped, self._clocks.jump_ms()
+        self._has_jumped = bool(jump_ms)
+        if self._has_jumped and not had_jumped:
+            _log.error("the clocks of most members have jumped by %+.0f s", jump_ms / 1000)
+        if had_jumped and not self._has_jumped:
+            _log.warning("the clocks of most members agree with the kept time again")
 
     def tick(self, *, at_s: float) -> None:
         """Each tick: ask another to lead while most are clearly faster than this disk."""

@@ -4,43 +4,63 @@ This coordinator's own clocks are handed in.
 
 Nodes and coordinators tell their clocks with each heartbeat. What one showed is kept with the moment when it
 came, by a clock that is never set: when ours is set, that is known at once, before anybody tells one again.
+When all are set together, the kept time shows it (`runtime/kept_time.py`).
 """
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ca.identity import Identity, Role
+from ca.secretfiles import write_durable
 from metadata.model.safety_limits import are_split, correction_ms
 from runtime.clock import boot_time_s, now_ms
+from runtime.json_files import sealed
+from runtime.kept_time import KeptTime, SavedTime
 
 MEDIAN_AGE_MAX_S: Final = 0.1  # of the median of all clocks
 SET_MS: Final = 20.0  # by less no clock is set
 CLOCK_AGE_MAX_S: Final = 60.0  # a clock that was shown so long ago still counts: it has hardly drifted since
 NODES_MIN: Final = 2  # with our own that is three
 WRONG_LOOKS: Final = 2  # in a row: one heartbeat that was long under way is no reason to hand over
+SAVE_S: Final = 60.0  # what a crash loses of the kept time delays the end of things by as much
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Median:
-    """What was found at `at_s`, when our clock was `set_to_ms` ahead of the steady one."""
+class _Found:
+    """What was found at `at_s`, when our clock was `set_to_ms` ahead of the steady one.
+
+    Our clock lacks `correction_ms` of what most clocks show, and `kept_ms` of the kept time.
+    """
 
     at_s: float
     set_to_ms: float
     correction_ms: int
+    kept_ms: int
 
 
 class MemberClocks:
     """Of all members that are heard. For one event loop."""
 
     def __init__(
-        self, *, wall_ms: Callable[[], int] = now_ms, steady_s: Callable[[], float] = boot_time_s
+        self,
+        *,
+        wall_ms: Callable[[], int] = now_ms,
+        steady_s: Callable[[], float] = boot_time_s,
+        saved: SavedTime | None = None,
     ) -> None:
+        """`saved`: by the process before."""
         self._wall_ms = wall_ms
         self._steady_s = steady_s
         self._shown: dict[tuple[Role, str], tuple[int, float]] = {}  # by member: what it showed, and when
         self._wrong_looks = 0
-        self._median: _Median | None = None
+        self._found: _Found | None = None
+        self._kept = KeptTime(saved, wall_ms(), steady_s())
 
     def receive(self, member: Identity, at_ms: int) -> None:
         """Another member's clock showed `at_ms` a moment ago; 0 is what older versions say.
@@ -48,7 +68,7 @@ class MemberClocks:
         Whoever calls has checked that it is a member, so the table is bounded by their number.
         """
         if at_ms > 0:
-            self._median = None
+            self._found = None
             self._shown[member.role, member.id] = (at_ms, self._steady_s())
 
     def offsets_ms(self) -> list[int]:
@@ -68,31 +88,75 @@ class MemberClocks:
         is_told = len(nodes_ms) >= NODES_MIN and not are_split(nodes_ms)
         return nodes_ms if is_told else list(offsets_ms.values())
 
-    def correction_ms(self) -> int:
-        """By how much our clock must be corrected (ms): see `safety_limits.correction_ms`.
+    def follow(self, kept_ms: int) -> None:
+        """Take over the kept time that the leader told a moment ago; 0 is what older versions say."""
+        if kept_ms > 0:
+            self._kept.follow(kept_ms, self._steady_s())
+            self._found = None
+
+    def _find(self) -> _Found:
+        """Return what all times here are computed from.
 
         Every change and read asks: what was found a moment ago holds while nobody was heard since, and our
         clock was not set.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()
-        median = self._median
+        found = self._found
         if (
-            median is None
-            or at_s - median.at_s > MEDIAN_AGE_MAX_S
-            or abs(at_ms - at_s * 1000 - median.set_to_ms) > SET_MS
+            found is None
+            or at_s - found.at_s > MEDIAN_AGE_MAX_S
+            or abs(at_ms - at_s * 1000 - found.set_to_ms) > SET_MS
         ):
-            median = self._median = _Median(at_s, at_ms - at_s * 1000, correction_ms(self.offsets_ms()))
-        return median.correction_ms
+            lacking_ms = correction_ms(self.offsets_ms())
+            kept_ms = self._kept.look(at_ms + lacking_ms, at_s) - at_ms
+            found = self._found = _Found(at_s, at_ms - at_s * 1000, lacking_ms, kept_ms)
+        return found
 
-    def now_ms(self) -> int:
-        """What most clocks show: ours, unless most others call it wrong."""
+    def correction_ms(self) -> int:
+        """By how much our clock must be corrected (ms): see `safety_limits.correction_ms`."""
+        return self._find().correction_ms
+
+    def shown_ms(self) -> int:
+        """What most clocks show: ours, unless most others call it wrong. Certificates go by it, as in TLS."""
         return self._wall_ms() + self.correction_ms()
 
+    def kept_ms(self) -> int:
+        """Return the time that does not jump with the clocks."""
+        return self._wall_ms() + self._find().kept_ms
+
+    def now_ms(self) -> int:
+        """The time of the cluster: what most clocks show, or the kept time while they are behind that."""
+        found = self._find()
+        return self._wall_ms() + max(found.correction_ms, found.kept_ms)
+
+    def both_ms(self) -> tuple[int, int]:
+        """What most clocks show, and the time of the cluster: a certificate is in use by either."""
+        return self.shown_ms(), self.now_ms()
+
     def ending_ms(self) -> int:
-        """The earlier of both: by a time that is in doubt nothing ends that was not over by either."""
-        return self._wall_ms() + min(0, self.correction_ms())
+        """The earliest of all: by a time that is in doubt nothing ends that was not over by each."""
+        found = self._find()
+        return self._wall_ms() + min(0, found.correction_ms, found.kept_ms)
+
+    def jump_ms(self) -> int:
+        """Return how far most clocks have jumped ahead of the kept time (ms); usually 0."""
+        return self._kept.jump_ms(self.shown_ms(), self._steady_s())
 
     def look(self) -> bool:
         """Whether most others have called our clock wrong at WRONG_LOOKS looks in a row."""
         self._wrong_looks = self._wrong_looks + 1 if self.correction_ms() else 0
         return self._wrong_looks >= WRONG_LOOKS
+
+    async def keep_saved(self, path: Path, own_id: str) -> None:
+        """Save the kept time each minute, for ever. A disk that does not take it is reported once."""
+        has_failed = False
+        while True:
+            content = sealed(self._kept.saved(self.shown_ms(), self._steady_s()), of=own_id)
+            try:
+                await asyncio.to_thread(write_durable, path, content)
+                has_failed = False
+            except OSError as error:
+                if not has_failed:
+                    _log.warning("%s cannot be written", path.name, extra={"reason": error.strerror})
+                has_failed = True
+            await asyncio.sleep(SAVE_S)

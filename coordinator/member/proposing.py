@@ -36,7 +36,7 @@ _FREEING: Final = (
     commands.AddReplica,
     commands.PlaceUpload,
 )
-_ENDING: Final = (commands.Expire, commands.Collect)
+_ENDING: Final = (commands.Expire, commands.Collect, commands.CollectOverQuota)
 
 
 def check_known(command: AnyCommand, in_force: int) -> None:

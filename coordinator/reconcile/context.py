@@ -20,9 +20,8 @@ from coordinator.storage.state_store import Store
 from metadata.model.records import BlobRecord, ClusterView, NodeRecord
 from metadata.model.safety_limits import clock_doubt
 from metadata.protocol.calls import CALL_TIMEOUT_S
-from metadata.protocol.queries import AnyQuery, FindBlob
+from metadata.protocol.queries import AnyQuery, CountCollectable, FindBlob
 from metadata.rpc.node_health import NodeHealth
-from runtime.clock import now_ms
 
 _T = TypeVar("_T")
 _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
@@ -82,5 +81,7 @@ class ReconcileContext:
         return self.look(query, answer_type)
 
     def look(self, query: AnyQuery, answer_type: type[_T]) -> _T:
-        """What this coordinator has applied: for what a command decides again."""
-        return msgspec.msgpack.decode(value_of(self.store.answer(query, at_ms=now_ms())), type=answer_type)
+        """What this coordinator has applied: for what a command decides again, at the time that dates it."""
+        is_ending = isinstance(query, CountCollectable)
+        reply = self.store.answer(query, at_ms=self.clocks.ending_ms() if is_ending else self.clocks.now_ms())
+        return msgspec.msgpack.decode(value_of(reply), type=answer_type)

@@ -151,7 +151,7 @@ class JobRuns:
     """Works on runs of these jobs while this member leads.
 
     `schedules`: seconds, in the place of those that a job comes with. `clock_doubt`: why nothing may end now
-    because its time is over, "" for no reason.
+    because its time is over, "" for no reason. `clock_ms`: the time of the cluster, which dates runs.
     """
 
     def __init__(
@@ -163,6 +163,7 @@ class JobRuns:
         *,
         schedules: Mapping[str, float] | None = None,
         clock_doubt: Callable[[], str] = _sure,
+        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._own_id = own_id
         self._driver = driver
@@ -170,6 +171,7 @@ class JobRuns:
         self._jobs = {job.kind.name: job for job in jobs}
         self._schedules = schedules or {}
         self._clock_doubt = clock_doubt
+        self._clock_ms = clock_ms
         self._working: dict[str, asyncio.Task[None]] = {}
         self._scheduled_at_s: dict[str, float] = {}  # when each job was last looked at for its schedule
 
@@ -229,7 +231,7 @@ class JobRuns:
             # A new leader has looked at nothing yet: the log knows when the job ran.
             last_ms = self._last_at_ms(job)
             # Before or after: a clock that was ahead then must not keep the job from running for ever.
-            if last_ms is not None and abs(now_ms() - last_ms) < schedule_s * 1000:
+            if last_ms is not None and abs(self._clock_ms() - last_ms) < schedule_s * 1000:
                 return False
         return job.is_due()
 

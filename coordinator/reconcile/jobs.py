@@ -29,7 +29,6 @@ from metadata.model.jobs import (
 )
 from metadata.model.replica_records import ReplicaCounts
 from metadata.protocol.queries import GetReplicaCounts
-from runtime.clock import now_ms
 
 WAIT_S_MIN = 5.0  # after a run that could do nothing; doubled each time
 WAIT_S_MAX = 300.0
@@ -66,7 +65,7 @@ class CoordinatorJobs:
         self._uneven: Facts | None = None  # under which no move helps
         trimmer = trim.Trimmer()
         self.all: Final = (
-            Job(EXPIRE, expire, lambda: context.store.is_expire_due(at_ms=now_ms())),
+            Job(EXPIRE, expire, lambda: context.store.is_expire_due(at_ms=context.clocks.ending_ms())),
             Job(SNAPSHOT, partial(snapshot, files, offsite), is_sent=offsite is not None),
             self._patient(REPAIR, repair.repair, repair.is_due),
             self._patient(DRAIN, drain.drain, drain.is_due),

@@ -19,7 +19,6 @@ from coordinator.rpc.server import Refused
 from metadata.model.replica_records import Collected, ReplicaCounts
 from metadata.protocol.commands import CollectOverQuota
 from metadata.protocol.queries import GetReplicaCounts
-from runtime.clock import now_ms
 
 LOOK_S: Final = 10.0
 EARLY_GRACE_MS: Final = (
@@ -50,7 +49,8 @@ class QuotaKeeper:
                 _log.info("content that buckets released beyond their quota is not deleted now: %s", reason)
 
     def _is_due(self) -> bool:
-        due = self._context.store.is_over_quota(at_ms=now_ms(), grace_ms=self._grace_ms)
+        at_ms = self._context.clocks.ending_ms()
+        due = self._context.store.is_over_quota(at_ms=at_ms, grace_ms=self._grace_ms)
         return due and not self._context.clock_doubt()
 
     async def _collect(self) -> None:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 
 import aiohttp
@@ -74,7 +74,7 @@ class PeerPort:
 
     `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers, `admit` coordinators
     that are not who they were, `calls` counts. `recall` records a certificate that a restore has forgotten.
-    Certificates are compared with `clock_ms`.
+    A certificate is current if it is so by one of `clocks_ms`.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class PeerPort:
         admit: Admission | None = None,
         recall: Callable[[Peer], Awaitable[None]] | None = None,
         *,
-        clock_ms: Callable[[], int] = now_ms,
+        clocks_ms: Callable[[], Sequence[int]] = lambda: [now_ms()],
     ) -> None:
         self._handle = handle
-        self._clock_ms = clock_ms
+        self._clocks_ms = clocks_ms
         self._admit = admit
         self._recall = recall
         self._step = step
@@ -150,7 +150,7 @@ class PeerPort:
         try:
             async for data in _messages(socket):
                 peer = self._peer(request, takes_expired=True)
-                is_current = peer.is_current(self._clock_ms())
+                is_current = self._is_current(peer)
                 for frame in wire.decode(data):
                     if not isinstance(frame, wire.CallFrame):
                         raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
@@ -240,13 +240,16 @@ class PeerPort:
         """Who asks, by its certificate alone: whether the state knows that is not looked at."""
         if request.transport is None:
             raise Unauthorized("the connection is gone")
-        peer, at_ms = peer_identity(request.transport), self._clock_ms()
-        if not peer.is_current(at_ms) and not (takes_expired and peer.may_renew(at_ms)):
+        peer, at_ms = peer_identity(request.transport), self._clocks_ms()[0]
+        if not self._is_current(peer) and not (takes_expired and peer.may_renew(at_ms)):
             is_early = at_ms < peer.not_before_ms
             raise Unauthorized(f"the certificate {'is not valid yet' if is_early else 'has expired'}")
         if (header := request.headers.get(instances.HEADER)) is not None and peer.identity.role is Role.NODE:
             peer = replace(peer, instance=str(instances.parsed(header)))
         return peer
+
+    def _is_current(self, peer: Peer) -> bool:
+        return any(peer.is_current(at_ms) for at_ms in self._clocks_ms())
 
 
 class _UnderWay:

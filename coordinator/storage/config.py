@@ -86,6 +86,7 @@ class CoordinatorFiles:
         self.instances = data / "instances.json"
         self.diverged = data / "diverged"
         self.differences = data / "differences.json"
+        self.time = data / "time.json"
         self.log = data / "log"
         self.snapshots = data / "snapshots"
         self.backups = data / "backups"

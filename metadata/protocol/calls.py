@@ -182,12 +182,16 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
 
 
 class HeartbeatReply(Struct, frozen=True):
-    """`view_version` is linearizable: what the log said after this heartbeat arrived. `leader` may be ""."""
+    """`view_version` is linearizable: what the log said after this heartbeat arrived. `leader` may be "".
+
+    `at_ms` is the time of the cluster. What has ended by `kept_ms` too may be deleted.
+    """
 
     view_version: int
     leader: str
     at_ms: int
     rules: int = 0  # in force, by the state of this coordinator; 0 from older versions
+    kept_ms: int = 0  # see runtime/kept_time.py; 0 from older versions
 
 
 class FollowCall(Struct, frozen=True, tag="follow"):
@@ -293,7 +297,8 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     `recovering`: it has lost the end of its log, and neither votes nor leads until a leader of a later term
     has brought it up to date; `clock_wrong`: most others call its clock wrong, so it leads only if no other
     can; `diverged`: members whose state is known to be wrong; `differ`: members differ of which that is not
-    known; `cache_leases`: how many processes of nodes may keep records, 0 but from a leader.
+    known; `cache_leases`: how many processes of nodes may keep records, 0 but from a leader;
+    `clock_jump_ms`: how far most clocks have jumped ahead of the kept time, usually 0.
     """
 
     id: str
@@ -310,6 +315,7 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     differ: bool = False
     cache_leases: int = 0
     recovering: bool = False
+    clock_jump_ms: int = 0
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from ca.hostnames import authority_of
 from ca.identity import Identity, Role
 from ca.usertoken import Claims, Ticket, Verifier
 from metadata.model.records import ClusterView, CoordinatorRecord, NodeRecord
-from metadata.protocol.calls import HeartbeatCall
+from metadata.protocol.calls import HeartbeatCall, HeartbeatReply
 from metadata.protocol.queries import GetView
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.roster import Roster, write_known
@@ -38,6 +38,7 @@ class View:
     """The newest ClusterView and its age. `run` keeps it fresh until it is cancelled.
 
     `known` is the file that keeps the list of coordinators; `on_coordinators` hears it when it is new.
+    `on_leader` receives each answer of the leader to a heartbeat.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class View:
         *,
         known: Path | None = None,
         on_coordinators: Callable[[Sequence[CoordinatorRecord]], None] = lambda _: None,
+        on_leader: Callable[[HeartbeatReply], None] = lambda _: None,
     ) -> None:
         self._metadata = metadata
         self._numbers = numbers
         self._known = known
         self._on_coordinators = on_coordinators
+        self._on_leader = on_leader
         self._coordinators: list[CoordinatorRecord] = []
         self._roster = Roster(metadata.coordinators)
         self._current: ClusterView | None = None
@@ -62,7 +65,7 @@ class View:
         self._confirmed_at = self._leader_confirmed_at = float("-inf")
         self._refusal = ""  # that is in the log
         self._clock_offset_s = math.nan
-        self._leader_clock: tuple[int, float] | None = None  # what it showed, and our monotonic clock then
+        self._leader_answer: tuple[HeartbeatReply, float] | None = None  # and our monotonic clock then
         self.on_revoked: Callable[[frozenset[str]], None] = lambda _: None  # of certificates that have ended
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
@@ -135,10 +138,18 @@ class View:
 
     def _leader_now_ms(self) -> int:
         """The leader's clock, as its last answer told and time has gone on since; ours before the first."""
-        if self._leader_clock is None:
-            return now_ms()
-        leader_ms, at_s = self._leader_clock
-        return leader_ms + int((time.monotonic() - at_s) * 1000)
+        at_ms = self._leader_ms(lambda answer: answer.at_ms)
+        return now_ms() if at_ms is None else at_ms
+
+    def kept_ms(self) -> int | None:
+        """Return the time that does not jump with all clocks; None before the leader has told it."""
+        return self._leader_ms(lambda answer: answer.kept_ms or answer.at_ms)
+
+    def _leader_ms(self, told: Callable[[HeartbeatReply], int]) -> int | None:
+        if self._leader_answer is None:
+            return None
+        answer, at_s = self._leader_answer
+        return told(answer) + int((time.monotonic() - at_s) * 1000)
 
     def node(self, node_id: str) -> NodeRecord | None:
         """A node that has joined, or None."""
@@ -197,7 +208,8 @@ class View:
             return
         if reply.leader == coordinator_id:
             self._clock_offset_s = (now_ms() - reply.at_ms) / 1000
-            self._leader_clock = (reply.at_ms, time.monotonic())
+            self._leader_answer = (reply, time.monotonic())
+            self._on_leader(reply)
         async with self._reading:
             if self._current is None or self._current.version < reply.view_version:
                 try:

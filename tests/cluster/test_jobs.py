@@ -45,7 +45,7 @@ def test_file_past_its_retention_is_tombstoned(tmp_path: Path, monkeypatch: pyte
             path, body = f"/project-files/{file_uuid}", {"retention_period": hours}
             assert cluster.request("PATCH", path, body=body).status == 200
         for member in cluster.members:
-            clocks.move(cluster.pid(member), 3601)
+            clocks.move(cluster.pid(member), 3601, steady_s=3601)
 
         def is_gone() -> bool:
             assert cluster.post("/jobs/expire").status in (202, 409, 503)

@@ -51,7 +51,7 @@ def test_uploads_parts_and_the_file_of_parts_end_after_a_day(cluster: Cluster, c
     [file] = cluster.get(f"/buckets/{bucket_id}/files").json["files"]
     assert reserved_bytes(cluster, bucket_id) == 12 * MIB
     for member in cluster.members:
-        clocks.move(cluster.pid(member), 25 * HOUR_S)
+        clocks.move(cluster.pid(member), 25 * HOUR_S, steady_s=25 * HOUR_S)
     ended = [upload.file_uuid, *lonely.uuids, file["file_uuid"], *joined.uuids]
 
     def is_gone(file_uuid: str) -> bool:

@@ -160,7 +160,7 @@ class MachineClocks:
         """From now on they are that far ahead."""
         self._version += 1
         processes = [int(shown(self._machine, unit, "MainPID")) for unit in UNITS]
-        self._machine.write("/srv/clock", table_of(self._version, dict.fromkeys(processes, shift_s)))
+        self._machine.write("/srv/clock", table_of(self._version, dict.fromkeys(processes, (shift_s, 0))))
         self._machine.run(f"dd if=clock of={CLOCK_TABLE} conv=notrunc status=none")
 
 

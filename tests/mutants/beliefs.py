@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 _STANDING = "tests/unit/coordinator/member/test_member_standing.py::test_"
 _TIME = "tests/unit/coordinator/test_service_time.py::test_"
 _CLOCKS = "tests/unit/coordinator/member/test_member_clocks.py::test_"
+_KEPT = "tests/unit/runtime/test_kept_time.py::test_"
+_JUMP = f"{_CLOCKS}jump_of_all_clocks_ends_nothing_and_dates_nothing_back"
 _DIVERGENCE = "tests/unit/coordinator/member/test_divergence.py::test_"
 _TOUCHED = "tests/unit/coordinator/machine/execution/test_touched.py::test_"
 _SNAPSHOTS = "tests/unit/coordinator/storage/test_sound_snapshots.py::test_"
@@ -27,14 +29,14 @@ CLOCKS = (
         "coordinator/member/driver",
         "encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms())",
         "encoded(command, 0, 0, 0, at_ms=self._clocks._wall_ms())",
-        f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earlier",
+        f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earliest",
     ),
     Mutant.of(
         "end dated by most clocks",
         "coordinator/member/member_clocks",
-        "return self._wall_ms() + min(0, self.correction_ms())",
-        "return self.now_ms()",
-        f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earlier",
+        "min(0, found.correction_ms, found.kept_ms)",
+        "found.correction_ms",
+        f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earliest",
     ),
     Mutant.of(
         "token judged by the leader's own clock",
@@ -53,8 +55,8 @@ CLOCKS = (
     Mutant.of(
         "nodes told the leader's own clock",
         "coordinator/service",
-        "at_ms, rules = self._clocks.now_ms(), ",
-        "at_ms, rules = now_ms(), ",
+        "HeartbeatReply(version, leader, clocks.now_ms(), rules,",
+        "HeartbeatReply(version, leader, now_ms(), rules,",
         f"{_TIME}nodes_are_told_the_time_of_most_clocks",
     ),
     Mutant.of(
@@ -67,7 +69,7 @@ CLOCKS = (
     Mutant.of(
         "certificate signed by the leader's own clock",
         "coordinator/server",
-        "            clock_ms=self.clocks.now_ms,\n        )\n        self.authority",
+        "            clock_ms=self.clocks.shown_ms,\n        )\n        self.authority",
         "        )\n        self.authority",
         f"{_TIME}certificates_are_signed_by_most_clocks",
     ),
@@ -119,6 +121,126 @@ CLOCKS = (
         "return self._wrong_looks >= WRONG_LOOKS",
         "return self._wrong_looks > 0",
         f"{_CLOCKS}one_look_is_no_reason_to_hand_over",
+    ),
+    Mutant.of(
+        "certificate signed by the time that is kept",
+        "coordinator/server",
+        "            clock_ms=self.clocks.shown_ms,\n        )\n        self.authority",
+        "            clock_ms=self.clocks.now_ms,\n        )\n        self.authority",
+        f"{_TIME}certificates_are_signed_by_most_clocks",
+    ),
+    Mutant.of(
+        "certificates of before a jump refused",
+        "coordinator/server",
+        "clocks_ms=self.clocks.both_ms,",
+        "clocks_ms=lambda: [self.clocks.shown_ms()],",
+        f"{_TIME}certificates_are_signed_by_most_clocks",
+    ),
+    Mutant.of(
+        "clocks that jumped ahead believed soon",
+        "runtime/kept_time",
+        "wait_s = WAIT_S if is_ahead else min(WAIT_S,",
+        "wait_s = min(WAIT_S,",
+        f"{_KEPT}jump_back_soon_after_the_first_start_is_followed_soon_and_one_ahead_after_a_day",
+    ),
+    Mutant.of(
+        "last time of a day of doubt believed",
+        "runtime/kept_time",
+        "closest = min if is_ahead else max",
+        "closest = max if is_ahead else min",
+        f"{_KEPT}only_what_the_clocks_showed_for_the_whole_day_is_followed",
+    ),
+    Mutant.of(
+        "pause counts for no wait",
+        "runtime/kept_time",
+        "since_s=saved.doubt.since_s - pause_s",
+        "since_s=saved.doubt.since_s",
+        f"{_KEPT}lab_that_is_switched_off_again_and_again_is_behind_by_the_last_pause_alone",
+    ),
+    Mutant.of(
+        "start believes the clocks",
+        "runtime/kept_time",
+        "<= NEAR_MS:",
+        "<= 10**15:",
+        f"{_KEPT}start_with_clocks_ahead_ends_nothing_however_often_it_is_repeated",
+    ),
+    Mutant.of(
+        "step back doubted",
+        "runtime/kept_time",
+        "if -STEP_MS <= ahead_ms",
+        "if -1 <= ahead_ms",
+        f"{_KEPT}step_back_is_followed_at_once",
+    ),
+    Mutant.of(
+        "time of the leader not kept",
+        "runtime/kept_time",
+        "            self._set(ahead_ms, running_s)",
+        "            pass",
+        f"{_KEPT}coordinator_that_is_new_during_a_jump_takes_over_the_time_of_the_leader",
+    ),
+    Mutant.of(
+        "pause told as a jump",
+        "runtime/kept_time",
+        "<= self._pause_ms + STEP_MS",
+        "<= STEP_MS",
+        f"{_KEPT}lab_that_is_switched_off_again_and_again_is_behind_by_the_last_pause_alone",
+    ),
+    Mutant.of(
+        "clocks that fall behind date changes back",
+        "coordinator/member/member_clocks",
+        "return self._wall_ms() + max(found.correction_ms, found.kept_ms)",
+        "return self._wall_ms() + found.correction_ms",
+        _JUMP,
+    ),
+    Mutant.of(
+        "jump of all clocks ends things",
+        "coordinator/member/member_clocks",
+        "min(0, found.correction_ms, found.kept_ms)",
+        "min(0, found.correction_ms)",
+        _JUMP,
+    ),
+    Mutant.of(
+        "saved time of another process not used",
+        "coordinator/member/member_clocks",
+        "KeptTime(saved, wall_ms()",
+        "KeptTime(None, wall_ms()",
+        f"{_CLOCKS}next_process_goes_on_with_the_time_that_is_kept",
+    ),
+    Mutant.of(
+        "content over a quota dated as anything else",
+        "coordinator/member/proposing",
+        "(commands.Expire, commands.Collect, commands.CollectOverQuota)",
+        "(commands.Expire, commands.Collect)",
+        f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earliest",
+    ),
+    Mutant.of(
+        "expire due by the leader's own clock",
+        "coordinator/reconcile/jobs",
+        "is_expire_due(at_ms=context.clocks.ending_ms())",
+        "is_expire_due(at_ms=context.clocks.now_ms())",
+        f"{_TIME}clocks_that_jump_ahead_make_nothing_due_before_they_are_believed",
+    ),
+    Mutant.of(
+        "gc due by the leader's own clock",
+        "coordinator/reconcile/context",
+        "is_ending = isinstance(query, CountCollectable)",
+        "is_ending = False",
+        f"{_TIME}clocks_that_jump_ahead_make_nothing_due_before_they_are_believed",
+    ),
+    Mutant.of(
+        "quota due by the leader's own clock",
+        "coordinator/reconcile/quotas",
+        "at_ms = self._context.clocks.ending_ms()",
+        "at_ms = self._context.clocks.now_ms()",
+        f"{_TIME}clocks_that_jump_ahead_make_nothing_due_before_they_are_believed",
+    ),
+    Mutant.of(
+        "admin token dated by the machine's clock",
+        "coordinator/admin/setup",
+        "max(now_ms(), saved.kept_ms if saved else 0)",
+        "now_ms() if saved else 0",
+        "tests/unit/coordinator/admin/test_admin_tokens.py"
+        "::test_admin_token_is_dated_by_the_time_that_is_kept_while_clocks_are_behind_it",
     ),
     Mutant.of(
         "expired permission on a bucket honoured",

@@ -66,6 +66,21 @@ def test_cluster_that_lacks_nothing_is_healthy() -> None:
     assert health_of(reply(), "c1", [coordinator()], NODES, []) == ("healthy", [])
 
 
+@pytest.mark.parametrize(
+    ("jump_ms", "told"),
+    [
+        (3 * 86_400_000, "72 h ahead. Nothing is deleted that has not ended by both times, until"),
+        (-3 * 86_400_000, "72 h back. The cluster keeps its own time, until"),
+    ],
+)
+def test_jump_of_all_clocks_is_told_once(jump_ms: int, told: str) -> None:
+    jumped = msgspec.structs.replace(reply().coordinator, clock_jump_ms=jump_ms)
+    best = msgspec.structs.replace(reply(), coordinator=jumped)
+    health, (problem,) = health_of(best, "c1", [coordinator()], NODES, [])
+    assert health == "degraded"
+    assert problem.startswith(f"Most clocks have jumped {told}")
+
+
 def test_node_that_is_too_old_is_named_before_what_comes_of_it() -> None:
     nodes = [*NODES, node("n4", state="suspect", is_too_old=True)]
     health, (first, *others) = health_of(reply(), "c1", [coordinator()], nodes, [])

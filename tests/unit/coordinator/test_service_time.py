@@ -1,6 +1,7 @@
 """By which time a leader whose clock is an hour ahead of all nodes' dates, judges and signs: by theirs."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,17 +24,27 @@ from metadata.protocol.calls import (
     ProposeCall,
     ReadCall,
 )
-from metadata.protocol.commands import AdmitUser, Expire, PutUser, RecordCoordinators, decode_envelope
-from metadata.protocol.queries import CheckAdmin, GetProjectFile, GetPublicContent
+from metadata.protocol.commands import (
+    AdmitUser,
+    AnyCommand,
+    Collect,
+    CollectOverQuota,
+    DeleteFile,
+    Expire,
+    PutUser,
+    RecordCoordinators,
+    decode_envelope,
+)
+from metadata.protocol.queries import CheckAdmin, CountCollectable, GetProjectFile, GetPublicContent
 from metadata.protocol.rules import RULES
 from metadata.rpc import wire
 from runtime.clock import now_ms
 from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking
-from tests.unit.state import HOUR_MS, complete, coordinator, create, grant, public_token
+from tests.unit.state import HOUR_MS, complete, coordinator, create, create_bucket, grant, public_token
 
 DEADLINE_S = 30.0
 ABOUT_MS = 60_000  # a test takes less
-HALF_MS = HOUR_MS // 2
+HALF_MS, DAY_MS = HOUR_MS // 2, 24 * HOUR_MS
 _T = TypeVar("_T")
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 10)
@@ -148,14 +159,18 @@ async def test_permissions_and_links_are_judged_by_most_clocks(ahead: Ahead) -> 
 
 async def test_certificates_are_signed_by_most_clocks(ahead: Ahead) -> None:
     begins_ms = []
-    for behind_ms in (HOUR_MS, 0):
+    for behind_ms in (HOUR_MS, 0, 72 * HOUR_MS):
         clocks_show(ahead.leader, behind_ms)
         contexts = ahead.leader.contexts_for("c9", ahead.leader.files.data)
         begins_ms.append(contexts.credential.renewal().not_before_ms)
     assert begins_ms[1] - begins_ms[0] == about(HOUR_MS)
+    assert begins_ms[1] - begins_ms[2] == about(72 * HOUR_MS)  # the machines' clocks, by which TLS goes
+    beat = HeartbeatCall(0, 0, 0, at_ms=now_ms() - 72 * HOUR_MS, rules=RULES)
+    assert await ahead.status(beat) == wire.OK  # with a certificate that is not valid yet by those
 
 
-async def test_change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earlier(ahead: Ahead) -> None:
+async def test_change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earliest(ahead: Ahead) -> None:
+    """Clocks that show a later time than before have yet to show it for a day."""
     driver, log = ahead.leader.member.driver, ahead.leader.member.driver._log
     await ahead.leader.let_in(ahead.leader.record, coordinator("c2", role="learner"))
     (change,) = log.entries(driver.applied_index, driver.applied_index + 1, 1 << 20)
@@ -163,8 +178,37 @@ async def test_change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_ear
     envelope = decode_envelope(decode_membership(change.data).payload)
     assert isinstance(envelope.command, RecordCoordinators)
     assert envelope.at_ms == about(now_ms() - HOUR_MS)
-    for behind_ms, ends_ms in ((HOUR_MS, -HOUR_MS), (-HOUR_MS, 0)):
+    ends: list[AnyCommand] = [Expire(), Collect(), CollectOverQuota(rows_max=1, grace_ms=DAY_MS)]
+    for behind_ms, end in itertools.product((HOUR_MS, -HOUR_MS), ends):
         clocks_show(ahead.leader, behind_ms)
-        await driver.propose(Expire())
+        await driver.propose(end)
         (entry,) = log.entries(driver.applied_index, driver.applied_index + 1, 1 << 20)
-        assert decode_envelope(entry.data).at_ms == about(now_ms() + ends_ms)
+        assert decode_envelope(entry.data).at_ms == about(now_ms() - HOUR_MS)
+
+
+async def test_clocks_that_jump_ahead_make_nothing_due_before_they_are_believed(
+    ahead: Ahead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, admin = ahead.leader.member, ahead.admin.unsigned()
+    for command in (
+        create_bucket(admin, "b1", quota_bytes=5),
+        create(admin, "f1", bucket_id="b1", placement=["n1", "n2"]),
+        complete(admin, "f1", "a" * 64, ["n1", "n2"]),
+        DeleteFile(caller=admin, file_uuid="f1", kind=""),
+        create(admin, "f2", bucket_id="b1", placement=["n1", "n2"], retention_hours=24),
+        complete(admin, "f2", "b" * 64, ["n1", "n2"]),
+    ):
+        value_of(await member.driver.propose(command))
+    beat = HeartbeatCall(0, 0, 0, at_ms=now_ms() + 3 * DAY_MS, rules=RULES)
+    await ahead.told(beat, HeartbeatReply)
+    clocks_show(ahead.leader, -3 * DAY_MS)
+    monkeypatch.setattr(member.clocks, "_wall_ms", lambda: now_ms() + 3 * DAY_MS)
+    context, expire = member.quotas._context, member.job_runs._jobs["expire"]
+
+    def due() -> tuple[bool, bool, int]:
+        collectable = context.look(CountCollectable(grace_ms=DAY_MS, limit=10), int)
+        return expire.is_due(), member.quotas._is_due(), collectable
+
+    assert due() == (False, False, 0)
+    member.clocks.follow(member.clocks.shown_ms())
+    assert due() == (True, True, 1)

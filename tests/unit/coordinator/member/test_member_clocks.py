@@ -1,11 +1,15 @@
 """What a coordinator takes for the time, by the clocks that it hears."""
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ca.identity import Identity, Role
+from coordinator.member import member_clocks
 from coordinator.member.member_clocks import CLOCK_AGE_MAX_S, MemberClocks
+from runtime.kept_time import read_saved
 
 HOUR_MS = 3_600_000
 NODES = tuple(Identity("lab", Role.NODE, name) for name in ("n1", "n2", "n3"))
@@ -122,3 +126,54 @@ def test_one_look_is_no_reason_to_hand_over(machine: Machine) -> None:
     assert not looks(lambda: machine.receive(*NODES, offset_ms=HOUR_MS))
     assert looks()
     assert not looks(lambda: machine.receive(*NODES))
+
+
+@pytest.mark.parametrize("jump_ms", [72 * HOUR_MS, -72 * HOUR_MS])
+def test_jump_of_all_clocks_ends_nothing_and_dates_nothing_back(machine: Machine, jump_ms: int) -> None:
+    machine.receive(*NODES)
+    machine.wait(100)
+    before_ms = machine.clocks.now_ms()
+    machine.wall_ms += jump_ms
+    machine.receive(*NODES)
+    after_ms = before_ms + jump_ms
+    assert machine.clocks.shown_ms() == after_ms
+    assert machine.clocks.now_ms() == max(before_ms, after_ms)
+    assert machine.clocks.ending_ms() == min(before_ms, after_ms)
+    assert (machine.clocks.kept_ms(), machine.clocks.jump_ms()) == (before_ms, jump_ms)
+
+
+def test_time_of_the_leader_is_kept_and_that_of_an_older_version_is_none(machine: Machine) -> None:
+    kept_ms = machine.wall_ms - 72 * HOUR_MS
+    machine.clocks.follow(0)
+    assert machine.clocks.ending_ms() == machine.wall_ms
+    machine.clocks.follow(kept_ms)
+    assert machine.clocks.ending_ms() == kept_ms
+
+
+async def test_next_process_goes_on_with_the_time_that_is_kept(machine: Machine, tmp_path: Path) -> None:
+    path, before_ms = tmp_path / "time.json", machine.wall_ms
+    saving = asyncio.create_task(machine.clocks.keep_saved(path, "c1"))
+    async with asyncio.timeout(20):
+        while not path.exists():
+            await asyncio.sleep(0.01)
+    saving.cancel()
+    machine.wall_ms += 72 * HOUR_MS
+    saved = read_saved(path, "c1")
+    clocks = MemberClocks(wall_ms=lambda: machine.wall_ms, steady_s=lambda: 7.0, saved=saved)
+    assert (clocks.ending_ms(), clocks.now_ms()) == (before_ms, machine.wall_ms)
+
+
+async def test_disk_that_does_not_take_the_time_is_told_once(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(member_clocks, "SAVE_S", 0.0)
+    directory = tmp_path / "late"
+    saving = asyncio.create_task(machine.clocks.keep_saved(directory / "time.json", "c1"))
+    async with asyncio.timeout(20):
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+        directory.mkdir()
+        while not (directory / "time.json").exists():
+            await asyncio.sleep(0.01)
+    saving.cancel()
+    assert [record.getMessage() for record in caplog.records] == ["time.json cannot be written"]

@@ -33,13 +33,14 @@ class Answering:
 
     is_silent: bool = False
     ahead_ms: int = 0
+    kept_ms: int = 0
 
     async def __call__(self, peer: Peer, call: AnyCall) -> bytes:
         if isinstance(call, HeartbeatCall):
             if self.is_silent:
                 await asyncio.Event().wait()
             at_ms = now_ms() + self.ahead_ms
-            return msgspec.msgpack.encode(HeartbeatReply(view_version=1, leader="c1", at_ms=at_ms))
+            return msgspec.msgpack.encode(HeartbeatReply(1, "c1", at_ms, kept_ms=self.kept_ms))
         view = msgspec.structs.replace(cluster_view(CLUSTER), user_token_keys=[public_jwk(SIGNING_KEY)])
         return msgspec.msgpack.encode(view)
 
@@ -130,3 +131,19 @@ async def test_tokens_begin_and_end_by_the_clock_of_the_leader(
         for other_ms in (0, ahead_ms - 3 * 3_600_000):
             with pytest.raises(Unauthorized):
                 view.verify(token_of(now_ms() + other_ms))
+
+
+@pytest.mark.parametrize("kept_ms", [0, 1_000_000])
+async def test_time_that_the_leader_keeps_is_told_or_is_its_clock(
+    client: MetadataClient, coordinators: dict[str, Answering], kept_ms: int
+) -> None:
+    for each in coordinators.values():
+        each.ahead_ms, each.kept_ms = DAY_MS, kept_ms
+    coordinators["c2"].kept_ms = 7
+    answers: list[HeartbeatReply] = []
+    view = View(client, lambda: HeartbeatCall(0, 0, 0), on_leader=answers.append)
+    assert view.kept_ms() is None
+    async with running(view):
+        await until_leader_is(view, heard=True)
+        assert view.kept_ms() == pytest.approx(kept_ms or now_ms() + DAY_MS, abs=60_000)
+        assert {answer.kept_ms for answer in answers} == {kept_ms}
