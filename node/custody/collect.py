@@ -19,7 +19,7 @@ from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.reporter import Reporter
 from node.storage.blob_files import DROPS
 from node.storage.loss_notes import forget_lost
-from node.storage.pins import PIN_S, finished_blobs, is_within
+from node.storage.pins import PIN_S, finished_blobs
 
 CONFLICTS_MAX: Final = 10  # of one pass: reports that come between are those of an earlier process
 
@@ -127,7 +127,7 @@ def _drop(context: CustodyContext, replica: ReplicaToDelete, must_stay: bool) ->
 
     def is_spared() -> bool:
         nonlocal spared
-        pinned = must_stay or is_within(blobs, sha256, PIN_S, at_s=context.clock_s())
+        pinned = must_stay or context.is_affirmed(sha256, PIN_S)
         spared = pinned and blobs.has(sha256)
         return spared
 

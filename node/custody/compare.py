@@ -28,7 +28,7 @@ from node.storage.blob_files import READS, REPLICAS, STRAYS
 from node.storage.damage import remove_from_service, verify_blob
 from node.storage.inventory import Look, Names, look, remove_lone_sidecars
 from node.storage.loss_notes import Reason
-from node.storage.pins import finished_blobs, is_within
+from node.storage.pins import finished_blobs
 from node.storage.quarantine import QUARANTINED
 from node.storage.segments import BlobDamaged, BlobMissing
 
@@ -249,7 +249,8 @@ class Comparison:
         return blob is not None and blob.has_quorum
 
     def _is_old(self, entry: tuple[str, int]) -> bool:
-        return self._context.clock_s() * 1000 - entry[1] >= QUARANTINE_MS
+        at_s = min(self._context.clock_s(), self._context.kept_s())
+        return at_s * 1000 - entry[1] >= QUARANTINE_MS
 
     async def _purge(self, entry: tuple[str, int], state: str, run: Pass) -> None:
         context = self._context
@@ -292,14 +293,14 @@ def _look_at(context: CustodyContext, replicas: list[HeldReplica]) -> list[Look]
 def _is_young(context: CustodyContext, sha256: str) -> bool:
     """Whether somebody may be about to say that it is needed."""
     with context.blobs.poison.skipping(REPLICAS, sha256):
-        return is_within(context.blobs, sha256, UNKNOWN_S, at_s=context.clock_s())
+        return context.is_affirmed(sha256, UNKNOWN_S)
     return True  # nothing is done with what cannot be looked at
 
 
 def _is_overdue(context: CustodyContext, sha256: str) -> bool:
     """Whether nobody has said for so long what is to become of it that it goes without an answer."""
     with context.blobs.poison.skipping(REPLICAS, sha256):
-        return not is_within(context.blobs, sha256, UNKNOWN_S + SAFETY_WAIT_S, at_s=context.clock_s())
+        return not context.is_affirmed(sha256, UNKNOWN_S + SAFETY_WAIT_S)
     return False
 
 

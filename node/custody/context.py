@@ -16,6 +16,7 @@ from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.rate_budget import Budget
 from node.storage.blobs import BlobStore
+from node.storage.pins import is_within
 from node.storage.quarantine import Quarantine
 from runtime.audit import AuditLog
 from runtime.logs import LastingTroubles
@@ -80,6 +81,16 @@ class CustodyContext:
     housekeeping: AuditLog
     budget: Budget
     clock_s: Callable[[], float] = time.time
+
+    def kept_s(self) -> float:
+        """Return the time that does not jump with the clocks of all members; our clock's if it is unknown."""
+        kept_ms = self.view.kept_ms()
+        return self.clock_s() if kept_ms is None else kept_ms / 1000
+
+    def is_affirmed(self, sha256: str, period_s: float) -> bool:
+        """Return whether the blob came or was affirmed in this period by our clock or the kept time."""
+        clocks_s = self.clock_s(), self.kept_s()
+        return any(is_within(self.blobs, sha256, period_s, at_s=at_s) for at_s in clocks_s)
 
     @property
     def quarantine(self) -> Quarantine:

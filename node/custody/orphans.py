@@ -103,7 +103,8 @@ class Orphans:
 
     def _is_old(self, note: Note) -> bool:
         """Before or after: a clock that was set back keeps nothing for ever."""
-        return abs(self._context.clock_s() - note.at_ns / 1e9) >= PIN_S
+        clocks_s = self._context.clock_s(), self._context.kept_s()
+        return all(abs(at_s - note.at_ns / 1e9) >= PIN_S for at_s in clocks_s)
 
     def _forget(self, notes: Sequence[Note]) -> None:
         """One that cannot be removed stands in nobody's way. Blocks."""

@@ -9,7 +9,6 @@ tried again each time.
 
 import asyncio
 import logging
-import time
 
 from ca.errors import FilestoreError, Unavailable, UploadLocked
 from metadata.protocol.queries import LiveUploads
@@ -19,6 +18,7 @@ from node.storage.damage import retry_quarantine
 from node.storage.leftovers import AREA
 from node.storage.quarantine import Quarantine
 from node.uploads.services import NodeServices
+from runtime.clock import boot_time_s
 
 SWEEP_S = 60.0
 QUESTION_IDS_MAX = 500  # what one LiveUploads query takes
@@ -33,7 +33,9 @@ async def keep_swept(services: NodeServices) -> None:
         try:
             services.blobs.poison.clear(WORK, "pull")  # nobody may ask for one again: one that fails says so
             await services.disk.run(services.blobs.leftovers.retry)
-            await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=time.time())
+            await services.disk.run(
+                services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=boot_time_s()
+            )
             await services.disk.run(services.blobs.look_again)
             await services.disk.run(Quarantine(services.blobs).look_again)
             await retry_quarantine(services.disk, services.blobs, services.metrics)

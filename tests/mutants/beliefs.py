@@ -8,6 +8,7 @@ _STANDING = "tests/unit/coordinator/member/test_member_standing.py::test_"
 _TIME = "tests/unit/coordinator/test_service_time.py::test_"
 _CLOCKS = "tests/unit/coordinator/member/test_member_clocks.py::test_"
 _KEPT = "tests/unit/runtime/test_kept_time.py::test_"
+_ORPHANS = "tests/unit/node/custody/test_orphans.py::test_"
 _JUMP = f"{_CLOCKS}jump_of_all_clocks_ends_nothing_and_dates_nothing_back"
 _DIVERGENCE = "tests/unit/coordinator/member/test_divergence.py::test_"
 _TOUCHED = "tests/unit/coordinator/machine/execution/test_touched.py::test_"
@@ -241,6 +242,34 @@ CLOCKS = (
         "now_ms() if saved else 0",
         "tests/unit/coordinator/admin/test_admin_tokens.py"
         "::test_admin_token_is_dated_by_the_time_that_is_kept_while_clocks_are_behind_it",
+    ),
+    Mutant.of(
+        "quarantine emptied by the node's own clock",
+        "node/custody/compare",
+        "min(self._context.clock_s(), self._context.kept_s())",
+        "self._context.clock_s()",
+        f"{_ORPHANS}clock_that_jumps_ahead_removes_nothing_from_quarantine_for_good",
+    ),
+    Mutant.of(
+        "unknown content old by the node's own clock",
+        "node/custody/context",
+        "clocks_s = self.clock_s(), self.kept_s()",
+        "clocks_s = (self.clock_s(),)",
+        f"{_ORPHANS}clock_that_jumps_makes_no_content_old",
+    ),
+    Mutant.of(
+        "unclaimed content old by the node's own clock",
+        "node/custody/orphans",
+        "return all(abs(at_s",
+        "return any(abs(at_s",
+        f"{_ORPHANS}clock_that_jumps_makes_no_content_old",
+    ),
+    Mutant.of(
+        "half-written file that grows removed",
+        "node/storage/leftovers",
+        "if seen is None or seen[0] != changed_ns:",
+        "if seen is None:",
+        f"{_ORPHANS}half_written_file_that_grows_stays_whatever_the_clock_of_the_machine_shows",
     ),
     Mutant.of(
         "expired permission on a bucket honoured",

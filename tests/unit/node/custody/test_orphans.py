@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from metadata.protocol.calls import HeartbeatReply
 from metadata.protocol.commands import ReportOrphans
 from node.custody.orphans import ORPHANS_MAX
 from node.staging.upload_store import UploadStore
+from runtime.clock import now_ms
 from tests.unit import replica_acts as acts
-from tests.unit.custody_node import FILES, Keeper
-from tests.unit.node.custody.test_custody import PIN_OVER_S, UUID
+from tests.unit.custody_node import DAY_S, FILES, Keeper
+from tests.unit.node.custody.test_custody import PIN_OVER_S, UUID, WEEK_S
 
 
 def notes(keeper: Keeper) -> list[str]:
@@ -140,11 +142,49 @@ def test_half_written_things_go_when_nobody_has_written_to_them_for_long(keeper:
     directory = keeper.directory / "uploads" / "incoming-of-an-upload"
     directory.mkdir()
     (directory / "data").write_bytes(b"x")
-    at_s = time.time()
-    keeper.blobs.leftovers.find_stale("incoming-", 3600, at_s=at_s)
+    find_stale = keeper.blobs.leftovers.find_stale
+    find_stale("incoming-", 3600, at_s=50.0)
     assert sorted(path.name for path in directory.parent.iterdir()) == sorted([name, directory.name])
-    keeper.blobs.leftovers.find_stale("incoming-", 3600, at_s=at_s + 3700)
+    find_stale("incoming-", 3600, at_s=3700.0)
     assert list(directory.parent.iterdir()) == []
+
+
+def test_half_written_file_that_grows_stays_whatever_the_clock_of_the_machine_shows(keeper: Keeper) -> None:
+    name, descriptor = keeper.blobs.create_incoming()
+    path = keeper.directory / "uploads" / name
+    for changed_at_s, at_s in ((0.0, 50.0), (8e9, 3700.0), (100.0, 7350.0)):  # by a clock that is set
+        os.utime(path, (changed_at_s, changed_at_s))
+        keeper.blobs.leftovers.find_stale("incoming-", 3600, at_s=at_s)
+        assert path.exists()
+    os.close(descriptor)
+    keeper.blobs.leftovers.find_stale("incoming-", 3600, at_s=7350.0 + 3600)
+    assert not path.exists()
+
+
+@pytest.fixture
+def told(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> Keeper:
+    """One that the leader told its time: of the other clocks it knows nothing."""
+    answer = HeartbeatReply(view_version=1, leader="c1", at_ms=now_ms(), kept_ms=now_ms())
+    monkeypatch.setattr(keeper.context.view, "_leader_answer", (answer, time.monotonic()))
+    return keeper
+
+
+async def test_clock_that_jumps_ahead_removes_nothing_from_quarantine_for_good(told: Keeper) -> None:
+    old = told.put(told.content())
+    told.age(old, by_s=DAY_S + 60)
+    await told.compare()
+    told.later_s = 2 * WEEK_S
+    assert (await told.compare())["purged"] == 0
+    assert told.quarantined() == [old]
+
+
+@pytest.mark.parametrize("jump_s", [3 * DAY_S, -3 * DAY_S])
+async def test_clock_that_jumps_makes_no_content_old(told: Keeper, jump_s: int) -> None:
+    name = told.put(told.content())
+    told.later_s = jump_s
+    assert await told.custody.orphans.look() == 0
+    assert (await told.compare())["quarantined"] == 0
+    assert (told.on_disk(), notes(told)) == ([name], [name])
 
 
 async def test_content_that_an_upload_becomes_meanwhile_stays(keeper: Keeper) -> None:
