@@ -1,4 +1,4 @@
-"""A request that may take long, told from a server that hangs: that one answers nothing else either."""
+"""Apart from the requests of a server: notices during a long request that the server hangs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
