@@ -147,7 +147,7 @@ CONNECTIONS = (
     Mutant.of(
         "certificate that has expired goes on sending",
         "coordinator/rpc/server",
-        "if not peer.is_current(at_ms) and not (takes_expired and peer.may_renew(at_ms)):",
+        "if not self._is_current(peer) and not (takes_expired and peer.may_renew(at_ms)):",
         "if False:",
         f"{_CONNECTIONS}certificate_that_ends_ends_the_connections_that_it_opened",
     ),
