@@ -99,7 +99,7 @@ CUSTODY = (
     _of(
         "pinned replica dropped",
         "node/custody/collect.py",
-        "pinned = must_stay or is_within(blobs, sha256, PIN_S, at_s=context.clock_s())",
+        "pinned = must_stay or context.is_affirmed(sha256, PIN_S)",
         "pinned = must_stay",
         f"{_CUSTODY}/test_custody.py::test_pinned_replica_is_spared",
     ),
