@@ -221,6 +221,7 @@ def test_terminal_is_asked_before_the_file_of_somebody_else_is_deleted_by_its_na
     assert cluster.get(f"/files/{file_uuid}/status", token=stranger).status == 404
 
 
+@pytest.mark.long
 def test_ls_long_and_of_a_bucket(cluster: Cluster, tmp_path: Path, name: str) -> None:
     bucket = f"bucket-{tmp_path.name}"
     bucket_id = output(cluster, "bucket", "create", bucket).strip()

@@ -98,6 +98,7 @@ def test_end_that_is_neither_is_wrong_usage(cluster: Cluster, given: str) -> Non
     assert b"'--expires'" in done.stderr
 
 
+@pytest.mark.long
 def test_bucket_is_made_shown_changed_and_removed(cluster: Cluster, name: str) -> None:
     bucket_id = output(cluster, "bucket", "create", name, "--quota", "1M").strip()
     (shown,) = objects(cluster, "bucket", "show", name)

@@ -64,7 +64,6 @@ LOCAL = {SYNC_HANGS: READ_S, READ_HANGS: DISK_S}
 QUICK = {
     ("upload, middle", HANGS.name),
     ("completion", HANGS.name),
-    ("download", HANGS.name),
 }
 
 
