@@ -20,8 +20,9 @@ from metadata.protocol.queries import GetParts
 from node.content.incoming import IncomingBytes
 from node.content.receiving import receive
 from node.content.upload_session import UploadSession
-from node.peer.client import PeerFailed, pieces
+from node.peer.client import PeerFailed
 from node.uploads.holder import EMPTY_SHA256
+from node.uploads.upload_copies import bytes_of_peer
 from runtime.time_limits import PATIENCE_S, moved
 from web.request_body import Batch
 
@@ -132,13 +133,21 @@ async def _pieces(
 
     Raises Unavailable when all have failed.
     """
-    part = reading.part
+    part, services = reading.part, session.services
     for source in sources:
-        is_own = source == session.services.node_id
+        is_own = source == services.node_id
         coming = (
             _own_pieces(session, part.file_uuid, position, part.offset_bytes)
             if is_own
-            else _of_peer(session, part, source, position)
+            else bytes_of_peer(
+                services.peers,
+                services.metrics.replica_bytes.labels("received"),
+                source,
+                part.file_uuid,
+                position,
+                part.offset_bytes,
+                answer_timeout_s=SOURCE_S,
+            )
         )
         try:
             async with aclosing(coming):
@@ -146,13 +155,10 @@ async def _pieces(
                     reading.used.add(source)
                     position += len(piece)
                     yield piece
-            if position == part.offset_bytes:
-                return
-            reason = "ended early"
+            return
         except (PeerFailed, FilestoreError, OSError) as error:
-            reason = str(error)
-        facts = {"file_uuid": part.file_uuid, "peer": source, "reason": reason}
-        (_log.debug if is_own else _log.warning)("a part of an upload does not come", extra=facts)
+            facts = {"file_uuid": part.file_uuid, "peer": source, "reason": str(error)}
+            (_log.debug if is_own else _log.warning)("a part of an upload does not come", extra=facts)
     raise Unavailable(f"No node gives the bytes of the part {part.file_uuid} now.", retry_after_s=2)
 
 
@@ -167,25 +173,6 @@ async def _own_pieces(
             if not piece:
                 raise Unavailable("The upload went back.")
             start += len(piece)
-            yield piece
-
-
-async def _of_peer(
-    session: UploadSession, part: UploadPart, node_id: str, start: int
-) -> AsyncGenerator[bytes, None]:
-    """Raises PeerFailed."""
-    services, stop = session.services, part.offset_bytes
-    received = services.metrics.replica_bytes.labels("received")
-    path = f"/uploads/{part.file_uuid}?start={start}&stop={stop}"
-    asking = services.peers.request(node_id, "GET", path, answer_timeout_s=SOURCE_S)
-    async with asking as answer:
-        if answer.status != 200:
-            raise PeerFailed(node_id, f"answered {answer.status}")
-        async for piece in pieces(node_id, answer):
-            if start + len(piece) > stop:
-                raise PeerFailed(node_id, "sent too much")
-            start += len(piece)
-            received.inc(len(piece))
             yield piece
 
 

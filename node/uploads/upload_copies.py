@@ -10,17 +10,18 @@ asked for LINGER_S.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+from prometheus_client import Counter
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from node.base.metrics import NodeMetrics
 from node.base.shared_work import SharedWork, StillRunning
 from node.diskio.executor import DiskWorkers
-from node.peer.client import PeerClient, PeerFailed, pieces
+from node.peer.client import STALL_TIMEOUT_S, PeerClient, PeerFailed, pieces
 from node.peer.range_fetch import Pace
 from node.staging.resumed_hash import STEP_BYTES, opened_in_steps
 from node.staging.upload_file import UploadFile
@@ -136,19 +137,12 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
 
     async def _receive(self, upload: UploadFile, source: str, stop: int) -> None:
         """Raises PeerFailed; what came before that stays."""
-        path = f"/uploads/{upload.file_uuid}?start={upload.offset}&stop={stop}"
-        async with self._peers.request(source, "GET", path) as answer:
-            if answer.status != 200:
-                raise PeerFailed(source, f"answered {answer.status}")
-            async for piece in pieces(source, answer):
-                if upload.offset + len(piece) > stop:
-                    raise PeerFailed(source, "sent too much")
+        coming = bytes_of_peer(self._peers, self._received, source, upload.file_uuid, upload.offset, stop)
+        async with aclosing(coming):
+            async for piece in coming:
                 await self._pace(len(piece))
                 await self._disk.run(upload.append, piece)
-                self._received.inc(len(piece))
                 self.count(len(piece))
-        if upload.offset != stop:
-            raise PeerFailed(source, "sent too little")
 
     async def _is_here(self, file_uuid: str, order: CopyOrder) -> bool:
         """Reads all of it. Raises Unavailable when nobody can tell, FilestoreError."""
@@ -197,6 +191,31 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         """A step of opening it. Blocks. Raises HashingUnfinished."""
         self.count(1)
         return _open(self._uploads, file_uuid, order, hash_bytes_max)
+
+
+async def bytes_of_peer(
+    peers: PeerClient,
+    received_bytes: Counter,
+    node_id: str,
+    file_uuid: str,
+    start: int,
+    stop: int,
+    *,
+    answer_timeout_s: float = STALL_TIMEOUT_S,
+) -> AsyncGenerator[bytes, None]:
+    """Yield bytes of an upload as another node has them, `start` to `stop`. Raises PeerFailed."""
+    path = f"/uploads/{file_uuid}?start={start}&stop={stop}"
+    async with peers.request(node_id, "GET", path, answer_timeout_s=answer_timeout_s) as answer:
+        if answer.status != 200:
+            raise PeerFailed(node_id, f"answered {answer.status}")
+        async for piece in pieces(node_id, answer):
+            start += len(piece)
+            if start > stop:
+                raise PeerFailed(node_id, "sent too much")
+            received_bytes.inc(len(piece))
+            yield piece
+    if start != stop:
+        raise PeerFailed(node_id, "sent too little")
 
 
 def _open(uploads: UploadStore, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> UploadFile:
