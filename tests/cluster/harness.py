@@ -26,8 +26,9 @@ import pytest
 
 from ca.tls import client_context
 from deploy.dev_cluster import DevelopmentCluster, Member
-from deploy.processes import free_ports, is_ready, last_line, stop_children, wait_until
+from deploy.processes import Child, free_ports, is_ready, last_line, stop_children, wait_until
 from tests.blobs_on_disk import file_of, is_on
+from tests.cluster.forks import Forked, can_fork
 
 FILESTORE = str(Path(sys.executable).with_name("filestore"))
 REQUEST_TIMEOUT_S = 30.0
@@ -56,6 +57,24 @@ class Answer:
         return json.loads(self.body)
 
 
+class _Forks(DevelopmentCluster):
+    """Its processes are forks where that makes no difference."""
+
+    def start_member(self, member: Member) -> None:
+        if member.id in self.programs or not can_fork(os.environ):
+            super().start_member(member)
+            return
+        log = self.directory / "logs" / f"{member.id}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        arguments = [member.role, "run", "--data", str(self.data(member)), *self._options[member.role]]
+        none = subprocess.DEVNULL
+        with log.open("ab") as out:
+            process = Forked(
+                [FILESTORE, *arguments], env=os.environ, stdin=none, stdout=out, stderr=out, process_group=0
+            )
+        self.children[member.id] = Child(member.id, process, log)
+
+
 class Cluster:
     """Use as a context manager."""
 
@@ -69,7 +88,7 @@ class Cluster:
         node_options: Sequence[str] = (),
         coordinator_options: Sequence[str] = (),
     ) -> None:
-        self._development = DevelopmentCluster(
+        self._development = _Forks(
             directory,
             node_count=node_count,
             replicas=replicas,
@@ -370,14 +389,16 @@ def run_filestore(
     arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", timeout_s: float = 120.0
 ) -> subprocess.CompletedProcess[bytes]:
     """The installed command, run to its end."""
-    return subprocess.run(
-        [FILESTORE, *arguments],
-        env=dict(environment),
-        input=stdin,
-        capture_output=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    process_of: type[subprocess.Popen[bytes]] = Forked if can_fork(environment) else subprocess.Popen
+    pipe = subprocess.PIPE
+    command = [FILESTORE, *arguments]
+    with process_of(command, env=dict(environment), stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        try:
+            output, errors = process.communicate(stdin, timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def peak_memory_bytes(pid: int) -> int:
