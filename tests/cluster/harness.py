@@ -58,7 +58,7 @@ class Answer:
 
 
 class _Forks(DevelopmentCluster):
-    """Its processes are forks where that makes no difference."""
+    """Its processes are forks where that makes no difference, and it ends in less time."""
 
     def start_member(self, member: Member) -> None:
         if member.id in self.programs or not can_fork(os.environ):
@@ -73,6 +73,15 @@ class _Forks(DevelopmentCluster):
                 [FILESTORE, *arguments], env=os.environ, stdin=none, stdout=out, stderr=out, process_group=0
             )
         self.children[member.id] = Child(member.id, process, log)
+
+    def stop(self) -> None:
+        """Coordinators end at once: a leader would seek a successor for two seconds among those that end."""
+        nodes = {member.id for member in self.layout.of_role("node")}
+        stop_children([child for name, child in self.children.items() if name in nodes])
+        for child in self.children.values():
+            if child.runs:
+                child.process.kill()
+        super().stop()
 
 
 class Cluster:
