@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 MIB = 1 << 20
 DISK_BYTES = 200 * MIB
 LEFT_BYTES = 70 * MIB  # its reserve among them
-CONTENT = os.urandom(120 * MIB)
+CONTENT = os.urandom(MIB + 1) * 119  # no two segments are alike
 FILES, SMALL_BYTES = 400, 120_000
 FREED_S = 180.0  # a minute for the sweep of the second worker, half of one for packs, and as much again
 
