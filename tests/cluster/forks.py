@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
+ROOT: Final = Path(__file__).parents[2]
 MESSAGE_BYTES_MAX: Final = 1 << 17
 DESCRIPTORS_MAX: Final = 1024
 STARTED_S_MAX: Final = 60.0
@@ -96,6 +97,7 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=_BEGAN_WITH | {"SSL_CERT_FILE": os.devnull},
+                cwd=ROOT,
                 process_group=0,
             )
         atexit.register(self.close)
