@@ -114,7 +114,7 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
     )
     taken = parts.require(change, user, command)
     files.check_new(change, user, new, given_back_bytes=taken.reserved_in(command.bucket_id))
-    uploads.check_stored(change, command)
+    completion = uploads.stored(change, new, command)
     row = files.insert(change, user, new)
     own = {name: getattr(command, name) for name in kind.created}
     first = {"sequence": change.log_index, "file_uuid": command.file_uuid, "owner_id": user.user_id}
@@ -124,10 +124,10 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
         (*columns.values(),),
     )
     _store_later(change, kind, change.log_index, own)
-    if command.content is not UNSET:
-        return uploads.end_at_once(change, row, command, command.content)
+    if completion is not None:
+        return uploads.end_at_once(change, row, completion)
     taken.join(change, command)
-    return uploads.begin(change, new, command.placement)
+    return uploads.begin(change, row, command.placement)
 
 
 def require(

@@ -74,8 +74,7 @@ def create(change: Change, command: CreatePartial) -> UploadRecord:
         size_bytes=command.size_bytes,
     )
     files.check_new(change, user, new)
-    files.insert(change, user, new)
-    return uploads.begin(change, new, command.placement)
+    return uploads.begin(change, files.insert(change, user, new), command.placement)
 
 
 def get(question: Question, query: GetParts) -> list[UploadPart]:

@@ -1,5 +1,8 @@
 """Uploads: from `pending` over `uploading` to `available`, or gone when they expire."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
@@ -25,7 +28,6 @@ from metadata.protocol.commands import (
     RecordProgress,
     RestartUpload,
     RewindUpload,
-    StoredContent,
     TakeOverUpload,
     TerminateUpload,
 )
@@ -33,6 +35,7 @@ from metadata.protocol.queries import GetUpload, LiveUploads
 
 UPLOAD_LIFE_MS = 24 * 60 * 60 * 1000  # after the last byte
 
+_COLUMNS = "u.placement, u.offset_bytes, u.expires_at_ms, u.epoch, u.prefix_sha256, u.reserved_bytes"
 _node_ids = msgspec.json.Decoder(list[str]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -49,35 +52,21 @@ class _Upload(Struct, frozen=True):
     quota_bytes: int = 0
 
 
-def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRecord:
+def begin(change: Change, row: files.FileRow, placement: list[str]) -> UploadRecord:
     """Begin the upload of a file that was just created."""
     assert placement, "the leader stamps the placement in"
-    expires_at_ms = change.at_ms + UPLOAD_LIFE_MS
-    upload = _Upload(placement, 0, expires_at_ms)
+    upload = _Upload(placement, 0, change.at_ms + UPLOAD_LIFE_MS)
     if rules_in_force(change.db) >= rules.QUOTAS_RESERVED:
-        reserved_bytes = quotas.grant(change.db, new.bucket_id, new.size_bytes or 0)
-        quotas.add_reserved(change.db, new.bucket_id, reserved_bytes)
-        quota_bytes = quotas.quota_of(change.db, new.bucket_id)
+        reserved_bytes = quotas.grant(change.db, row.bucket_id, row.size_bytes or 0)
+        quotas.add_reserved(change.db, row.bucket_id, reserved_bytes)
+        quota_bytes = quotas.quota_of(change.db, row.bucket_id)
         upload = msgspec.structs.replace(upload, reserved_bytes=reserved_bytes, quota_bytes=quota_bytes)
     change.db.execute(
         "INSERT INTO uploads (file_uuid, placement, offset_bytes, expires_at_ms, reserved_bytes)"
         " VALUES (?, ?, 0, ?, ?)",
-        (new.file_uuid, _encode(placement).decode(), expires_at_ms, upload.reserved_bytes),
+        (row.file_uuid, _encode(placement).decode(), upload.expires_at_ms, upload.reserved_bytes),
     )
-    return UploadRecord(
-        file_uuid=new.file_uuid,
-        status="pending",
-        placement=placement,
-        size_bytes=new.size_bytes,
-        expected_sha256=new.expected_sha256,
-        blob_sha256="",
-        offset_bytes=0,
-        expires_at_ms=expires_at_ms,
-        kind=new.kind,
-        as_of=change.log_index,
-        reserved_bytes=_reserved_for_holder(upload),
-        parts=_parts(change, change.log_index),
-    )
+    return _record(change, row, upload)
 
 
 def get(scope: Change | Question, query: GetUpload) -> UploadRecord:
@@ -102,11 +91,9 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
     Needs write. Only the holder of this epoch may, and never back: a report that was overtaken is refused,
     and so is what the bucket's quota has no room for.
     """
-    row, found = _require(change, command.caller, command.file_uuid)
-    earlier = _live(change, row, found)
+    row, earlier = _require_held(change, command, command.node_id)
     if earlier is None:
         return _record(change, row, None)
-    _require_holder(earlier, command.node_id, command.epoch)
     if command.offset_bytes < earlier.offset_bytes:
         raise Conflict(f"This upload stands at {earlier.offset_bytes}, not before.")
     is_same = command.prefix_sha256 == earlier.prefix_sha256 or not earlier.prefix_sha256
@@ -119,7 +106,7 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
         offset_bytes=command.offset_bytes,
         expires_at_ms=change.at_ms + UPLOAD_LIFE_MS,
         prefix_sha256=command.prefix_sha256,
-        reserved_bytes=_with_room(change, row, earlier, wanted_bytes),
+        reserved_bytes=_with_room(change, row.bucket_id, earlier, wanted_bytes),
     )
     _write(change, command.file_uuid, upload)
     quotas.add_reserved(
@@ -136,20 +123,18 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
 
 def rewind(change: Change, command: RewindUpload) -> UploadRecord:
     """Go back to an earlier offset, in a new epoch. Needs write; only the holder may."""
-    row, found = _require(change, command.caller, command.file_uuid)
-    earlier = _live(change, row, found)
+    row, earlier = _require_held(change, command, command.node_id)
     if earlier is None:
         raise Conflict("This upload has ended: the file is available.")
-    _require_holder(earlier, command.node_id, command.epoch)
     if command.offset_bytes > earlier.offset_bytes:
         raise Conflict(f"This upload stands at {earlier.offset_bytes} only.")
-    upload = msgspec.structs.replace(
+    upload = _begin_epoch(
+        change,
+        row.file_uuid,
         earlier,
         offset_bytes=command.offset_bytes,
-        epoch=earlier.epoch + 1,
         prefix_sha256=command.prefix_sha256,
     )
-    _write(change, command.file_uuid, upload)
     return _record(change, row, upload)
 
 
@@ -158,57 +143,37 @@ def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
 
     The old holder stays in the placement, as its last: it is a member when it comes back.
     """
-    row, earlier = _require_as_seen(change, command)
-    if earlier is None:
-        return _record(change, row, None)
-    others = earlier.placement[1:]
-    if command.successor not in others:
-        raise InvalidRequest("successor: must be another node of the placement.")
-    others.remove(command.successor)
-    upload = msgspec.structs.replace(
-        earlier, placement=[command.successor, *others, command.holder], epoch=earlier.epoch + 1
-    )
-    _write(change, command.file_uuid, upload)
+    row, upload = _require_as_seen(change, command)
+    if upload is not None:
+        others = upload.placement[1:]
+        if command.successor not in others:
+            raise InvalidRequest("successor: must be another node of the placement.")
+        others.remove(command.successor)
+        placement = [command.successor, *others, command.holder]
+        upload = _begin_epoch(change, row.file_uuid, upload, placement=placement)
     return _record(change, row, upload)
 
 
 def place(change: Change, command: PlaceUpload) -> int:
     """Place the upload on other nodes; the new epoch. Its expiry stays, as nobody has sent a byte."""
-    row = change.db.execute(
-        "SELECT placement, offset_bytes, expires_at_ms, epoch, prefix_sha256, reserved_bytes FROM uploads"
-        " WHERE file_uuid = ?",
-        (command.file_uuid,),
-    ).fetchone()
-    earlier = None if row is None else _Upload(_node_ids(row[0]), *row[1:])
+    found = change.db.execute(f"SELECT {_COLUMNS} FROM uploads u WHERE file_uuid = ?", (command.file_uuid,))
+    earlier = _upload_of(found.fetchone() or (None,))
     if earlier is None or earlier.expires_at_ms <= change.at_ms:
         raise NotFound("This upload has ended.")
     if (command.epoch, command.offset_bytes) != (earlier.epoch, earlier.offset_bytes):
         raise Conflict(f"This upload stands at {earlier.offset_bytes}, in epoch {earlier.epoch}.")
     _require_nodes(change, command.placement)
-    upload = msgspec.structs.replace(earlier, placement=command.placement, epoch=earlier.epoch + 1)
-    if command.is_lost:
-        _require_lost(change, earlier, command.lost)
-        upload = msgspec.structs.replace(upload, offset_bytes=0, prefix_sha256="")
-    _write(change, command.file_uuid, upload)
-    return upload.epoch
+    lost = command.lost if command.is_lost else None
+    return _begin_epoch(change, command.file_uuid, earlier, lost=lost, placement=command.placement).epoch
 
 
 def restart(change: Change, command: RestartUpload) -> UploadRecord:
     """Begin the upload anew, on nodes that the leader chose, since nobody has its bytes. Needs write."""
     assert command.placement, "the leader stamps the placement in"
-    row, earlier = _require_as_seen(change, command)
-    if earlier is None:
-        return _record(change, row, None)
-    _require_lost(change, earlier, command.lost)
-    upload = msgspec.structs.replace(
-        earlier,
-        placement=command.placement,
-        offset_bytes=0,
-        expires_at_ms=change.at_ms + UPLOAD_LIFE_MS,
-        epoch=earlier.epoch + 1,
-        prefix_sha256="",
-    )
-    _write(change, command.file_uuid, upload)
+    row, upload = _require_as_seen(change, command)
+    if upload is not None:
+        placed = {"placement": command.placement, "expires_at_ms": change.at_ms + UPLOAD_LIFE_MS}
+        upload = _begin_epoch(change, row.file_uuid, upload, lost=command.lost, **placed)
     return _record(change, row, upload)
 
 
@@ -250,51 +215,42 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     live = _live(change, row, upload)
     if command.node_id and live is not None and not _is_held(live, command.node_id, command.epoch):
         raise Unavailable(f"Node {live.placement[0]} holds this upload, in epoch {live.epoch}.")
-    _check_content(change, row, command)
-    if live is not None:
-        _with_room(change, row, live, command.size_bytes)
-    blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
-    replicas.require_present(change.db, command.blob_sha256, command.replicas, command.as_of)
+    _require_stored(change, row, command, live)
     contents.make_available(change, row, command)
     _end(change, row)
     return _completed(change, command)
 
 
-def check_stored(change: Change, command: CreateFile) -> None:
-    """Check that a file may be created with the content that the command brings, if it brings any.
+def stored(change: Change, new: files.NewFile, command: CreateFile) -> CompleteUpload | None:
+    """What completes a file that may be created with the content that the command brings; None for none.
 
     Raises as `complete` does, and InvalidRequest for content of a size that is not told, or of parts.
     """
     content = command.content
     if content is msgspec.UNSET:
-        return
-    if command.size_bytes is None or command.parts is not msgspec.UNSET:
+        return None
+    if new.size_bytes is None or command.parts is not msgspec.UNSET:
         raise InvalidRequest("content: is of a file that is whole, and whose size is declared.")
-    if command.expected_sha256 not in ("", content.sha256):
-        raise ChecksumMismatch("blob_sha256: the content is not what was declared.")
-    contents.require_quota(change, command.bucket_id, command.size_bytes)
-    contents.require_quorum(change, content.replicas)
-    blobs.check_size(change.db, content.sha256, command.size_bytes)
-    replicas.require_present(change.db, content.sha256, content.replicas, content.as_of)
-
-
-def end_at_once(
-    change: Change, row: files.FileRow, command: CreateFile, content: StoredContent
-) -> UploadRecord:
-    """Make a file available that was just created, with content that `check_stored` let through."""
-    assert command.size_bytes is not None
     completion = CompleteUpload(
         caller=command.caller,
         file_uuid=command.file_uuid,
         blob_sha256=content.sha256,
-        size_bytes=command.size_bytes,
+        size_bytes=new.size_bytes,
         replicas=content.replicas,
         md5=content.md5,
         manifest=content.manifest,
+        as_of=content.as_of,
         patch_offset=-1,
     )
+    _require_stored(change, new, completion)
+    return completion
+
+
+def end_at_once(change: Change, row: files.FileRow, completion: CompleteUpload) -> UploadRecord:
+    """Make a file available that was just created, with content that `stored` let through."""
     contents.make_available(change, row, completion)
-    return _record(change, msgspec.structs.replace(row, status="available", blob_sha256=content.sha256), None)
+    row = msgspec.structs.replace(row, status="available", blob_sha256=completion.blob_sha256)
+    return _record(change, row, None)
 
 
 def terminate(change: Change, command: TerminateUpload) -> None:
@@ -320,33 +276,50 @@ def _completed(change: Change, command: CompleteUpload) -> ContentRecord:
     return contents.record(change.db, command.file_uuid, is_reply=not states.are_distinct(change.db))
 
 
+def _begin_epoch(
+    change: Change, file_uuid: str, earlier: _Upload, *, lost: list[str] | None = None, **changed: object
+) -> _Upload:
+    """Change the upload so, in a new epoch: nothing that its holder has under way is taken any more.
+
+    `lost`: nobody has its bytes, as these nodes have said; it begins anew. Raises Conflict if others may.
+    """
+    if lost is not None:
+        _require_lost(change, earlier, lost)
+        changed |= {"offset_bytes": 0, "prefix_sha256": ""}
+    upload = msgspec.structs.replace(earlier, epoch=earlier.epoch + 1, **changed)
+    _write(change, file_uuid, upload)
+    return upload
+
+
 def _require_as_seen(
     change: Change, command: TakeOverUpload | RestartUpload
 ) -> tuple[files.FileRow, _Upload | None]:
-    """The file and its upload, None when the upload has ended well.
-
-    Raises Conflict unless the upload stands where the caller, who wants to change its nodes, saw it.
-    """
-    row, found = _require(change, command.caller, command.file_uuid)
-    upload = _live(change, row, found)
-    if upload is not None:
-        _require_holder(upload, command.holder, command.epoch)
-        if command.offset_bytes != upload.offset_bytes:
-            raise Conflict(f"This upload stands at {upload.offset_bytes}.")
+    """As `_require_held`. Raises Conflict unless the upload stands where the caller saw it, too."""
+    row, upload = _require_held(change, command, command.holder)
+    if upload is not None and command.offset_bytes != upload.offset_bytes:
+        raise Conflict(f"This upload stands at {upload.offset_bytes}.")
     return row, upload
 
 
-def _require_holder(upload: _Upload, node_id: str, epoch: int) -> None:
-    """Raises Conflict unless this node is the holder of the upload, in this epoch."""
-    if not _is_held(upload, node_id, epoch):
+def _require_held(
+    change: Change, command: RecordProgress | RewindUpload | TakeOverUpload | RestartUpload, node_id: str
+) -> tuple[files.FileRow, _Upload | None]:
+    """The file and its upload, None when the upload has ended well.
+
+    Raises Conflict unless this node is the holder of the upload, in this epoch.
+    """
+    row, found = _require(change, command.caller, command.file_uuid)
+    upload = _live(change, row, found)
+    if upload is not None and not _is_held(upload, node_id, command.epoch):
         raise Conflict(f"Node {upload.placement[0]} holds this upload, in epoch {upload.epoch}.")
+    return row, upload
 
 
 def _is_held(upload: _Upload, node_id: str, epoch: int) -> bool:
     return (upload.placement[0], upload.epoch) == (node_id, epoch)
 
 
-def _with_room(change: Change, row: files.FileRow, upload: _Upload, wanted_bytes: int) -> int | None:
+def _with_room(change: Change, bucket_id: str, upload: _Upload, wanted_bytes: int) -> int | None:
     """What the upload reserves once it is to have so many bytes; None by older rules.
 
     Raises PayloadTooLarge or RateLimited when the bucket has no room for what is new of it.
@@ -354,13 +327,13 @@ def _with_room(change: Change, row: files.FileRow, upload: _Upload, wanted_bytes
     if upload.reserved_bytes is None or wanted_bytes <= upload.reserved_bytes:
         return upload.reserved_bytes
     more_bytes = wanted_bytes - upload.reserved_bytes
-    quotas.require_room(change.db, row.bucket_id, more_bytes)
-    return upload.reserved_bytes + quotas.grant(change.db, row.bucket_id, more_bytes)
+    quotas.require_room(change.db, bucket_id, more_bytes)
+    return upload.reserved_bytes + quotas.grant(change.db, bucket_id, more_bytes)
 
 
 def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: int) -> _Upload:
     """Reserve exactly its size for the upload; the upload as it is then. Raises as `_with_room`."""
-    reserved_bytes = min(_with_room(change, row, upload, size_bytes) or 0, size_bytes)
+    reserved_bytes = min(_with_room(change, row.bucket_id, upload, size_bytes) or 0, size_bytes)
     quotas.add_reserved(change.db, row.bucket_id, reserved_bytes - (upload.reserved_bytes or 0))
     upload = msgspec.structs.replace(upload, reserved_bytes=reserved_bytes)
     _write(change, row.file_uuid, upload)
@@ -428,13 +401,24 @@ def _write(change: Change, file_uuid: str, upload: _Upload) -> None:
     )
 
 
-def _check_content(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
-    if row.size_bytes is not None and row.size_bytes != command.size_bytes:
-        raise InvalidRequest(f"size_bytes: {row.size_bytes} were declared, {command.size_bytes} came.")
-    if row.expected_sha256 not in ("", command.blob_sha256):
+def _require_stored(
+    change: Change,
+    declared: files.FileRow | files.NewFile,
+    completion: CompleteUpload,
+    upload: _Upload | None = None,
+) -> None:
+    """Raises unless the content is what was declared, has room, and is on enough nodes."""
+    size_bytes, sha256 = completion.size_bytes, completion.blob_sha256
+    if declared.size_bytes not in (None, size_bytes):
+        raise InvalidRequest(f"size_bytes: {declared.size_bytes} were declared, {size_bytes} came.")
+    if declared.expected_sha256 not in ("", sha256):
         raise ChecksumMismatch("blob_sha256: the content is not what was declared.")
-    contents.require_quota(change, row.bucket_id, command.size_bytes)
-    contents.require_quorum(change, command.replicas)
+    contents.require_quota(change, declared.bucket_id, size_bytes)
+    contents.require_quorum(change, completion.replicas)
+    if upload is not None:
+        _with_room(change, declared.bucket_id, upload, size_bytes)
+    blobs.check_size(change.db, sha256, size_bytes)
+    replicas.require_present(change.db, sha256, completion.replicas, completion.as_of)
 
 
 def _require(
@@ -446,16 +430,19 @@ def _require(
     """
     user = require_user(scope.users, caller)
     row = scope.db.execute(
-        f"SELECT {files.ROW_COLUMNS}, u.placement, u.offset_bytes, u.expires_at_ms, u.epoch,"
-        " u.prefix_sha256, u.reserved_bytes,"
+        f"SELECT {files.ROW_COLUMNS}, {_COLUMNS},"
         " (SELECT quota_bytes FROM buckets b WHERE b.bucket_id = f.bucket_id)"
         " FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid WHERE f.file_uuid = ?",
         (file_uuid,),
     ).fetchone()
     kind = PARTIAL if row is not None and row[2] == PARTIAL else ""
     file = files.permitted(scope, user, row, Level.WRITE, kind)
-    placement, *others = row[-7:]
-    return file, None if placement is None else _Upload(_node_ids(placement), *others)
+    return file, _upload_of(row[-7:])
+
+
+def _upload_of(row: Sequence[Any]) -> _Upload | None:
+    """From its _COLUMNS; None where there is none."""
+    return None if row[0] is None else _Upload(_node_ids(row[0]), *row[1:])
 
 
 def _live(scope: Change | Question, row: files.FileRow, upload: _Upload | None) -> _Upload | None:

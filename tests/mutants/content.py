@@ -46,15 +46,15 @@ COMPLETION = (
     Mutant.of(
         "completion counts on a replica that was dropped since",
         "coordinator/machine/uploads",
-        "    replicas.require_present(change.db, command.blob_sha256, command.replicas, command.as_of)\n",
+        "    replicas.require_present(change.db, sha256, completion.replicas, completion.as_of)\n",
         "",
         f"{_REPLICAS}completion_that_looked_before_a_replica_was_dropped_is_refused",
     ),
     Mutant.of(
         "created content counts on a replica that was dropped since",
         "coordinator/machine/uploads",
-        "    replicas.require_present(change.db, content.sha256, content.replicas, content.as_of)\n",
-        "",
+        "        as_of=content.as_of,\n",
+        "        as_of=change.log_index,\n",
         f"{_MACHINE}/test_stored_content.py::"
         "test_replica_that_was_dropped_since_the_bytes_came_is_no_replica",
     ),
@@ -190,7 +190,7 @@ QUOTAS = (
     Mutant.of(
         "progress beyond the quota recorded",
         "coordinator/machine/uploads",
-        "    quotas.require_room(change.db, row.bucket_id, more_bytes)\n",
+        "    quotas.require_room(change.db, bucket_id, more_bytes)\n",
         "",
         f"{_QUOTAS}upload_of_unknown_size_reserves_what_it_holds_or_asks_for",
     ),
