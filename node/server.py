@@ -381,7 +381,7 @@ async def _close(services: NodeServices, custody_context: CustodyContext) -> Non
     await services.pulls.close()
     await services.copies.close()
     await services.prefixes.close()
-    await services.small_copies.close()
+    await services.replication.small_copies.close()
     await services.peers.close()
     await services.siblings.close()
     await asyncio.to_thread(services.disk.close)

@@ -7,7 +7,7 @@ node is asked for one.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,12 +15,11 @@ import msgspec
 
 from ca.errors import FilestoreError, Forbidden, Unauthorized, Unavailable
 from metadata.archive.manifest import read_manifest
-from metadata.model.records import PROJECT_FILE, ContentRecord, Manifest, UploadRecord
+from metadata.model.records import PROJECT_FILE, Caller, ContentRecord, Manifest, UploadRecord
 from metadata.model.replica_records import KnownReplica
-from metadata.protocol.commands import CompleteUpload
+from metadata.protocol.commands import CompleteUpload, StoredContent
 from metadata.protocol.queries import GetUpload, KnownReplicas
 from node.peer.client import PeerFailed
-from node.storage.blobs import BlobStore
 from node.storage.damage import verify_blob
 from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
@@ -73,24 +72,17 @@ async def _complete(holder: UploadHolder, sha256: str, patch_offset: int) -> Con
     moved()
     made = await services.replication.finish(holder.terms, blob, holder.whole_copies)
     record = holder.record
-    replicas = await services.replication.spread(blob, record.placement, made=made)
-    manifest, md5 = await _manifest(services, record, blob.sha256), await disk.run(holder.file.md5)
-    moved()
-    command = CompleteUpload(
-        caller=holder.caller,
-        file_uuid=record.file_uuid,
-        blob_sha256=blob.sha256,
-        size_bytes=blob.size_bytes,
-        replicas=replicas,
-        md5=md5,
-        manifest=manifest,
+    stored = StoredContent(
+        sha256=blob.sha256,
+        replicas=await services.replication.spread(blob, record.placement, made=made),
+        manifest=await manifest_of(services, record.kind, blob.sha256, lambda: _manifest(services, blob)),
+        md5=await disk.run(holder.file.md5),
         as_of=record.as_of,
-        node_id=services.node_id,
-        epoch=record.epoch,
-        patch_offset=patch_offset,
     )
-    content = await record_completion(services, command)
-    services.metrics.uploads_completed.inc()
+    moved()
+    content = await record_stored(
+        services, holder.caller, record, stored, blob.size_bytes, patch_offset=patch_offset
+    )
     await holder.discard()
     return content
 
@@ -115,20 +107,50 @@ async def _check_finished(holder: UploadHolder, sha256: str) -> None:
         await holder.drop_lost(error)
 
 
-async def _manifest(services: NodeServices, record: UploadRecord, sha256: str) -> Manifest | None:
+async def manifest_of(
+    services: NodeServices, kind: str, sha256: str, read: Callable[[], Manifest]
+) -> Manifest | None:
     """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
-    if record.kind != PROJECT_FILE:
+    if kind != PROJECT_FILE:
         return None
     try:
-        return await services.disk.run(_read_manifest, services.blobs, sha256)
+        return await services.disk.run(read)
     except (OSError, FilestoreError, BlobMissing, BlobDamaged) as error:
         _log.warning("an archive was not looked at", extra={"sha256": sha256, "reason": str(error)})
         return None
 
 
-def _read_manifest(blobs: BlobStore, sha256: str) -> Manifest:
-    with blobs.open(sha256) as blob:
+def _manifest(services: NodeServices, finished: FinishedBlob) -> Manifest:
+    with services.blobs.open(finished.sha256) as blob:
         return read_manifest(blob.fd, blob.size_bytes)
+
+
+async def record_stored(
+    services: NodeServices,
+    caller: Caller,
+    upload: UploadRecord,
+    stored: StoredContent,
+    size_bytes: int,
+    *,
+    patch_offset: int,
+) -> ContentRecord:
+    """End the upload with content that is durable on enough nodes. Raises as the log refuses."""
+    command = CompleteUpload(
+        caller=caller,
+        file_uuid=upload.file_uuid,
+        blob_sha256=stored.sha256,
+        size_bytes=size_bytes,
+        replicas=stored.replicas,
+        md5=stored.md5,
+        manifest=stored.manifest,
+        as_of=stored.as_of,
+        node_id=services.node_id,
+        epoch=upload.epoch,
+        patch_offset=patch_offset,
+    )
+    content = await record_completion(services, command)
+    services.metrics.uploads_completed.inc()
+    return content
 
 
 async def record_completion(services: NodeServices, command: CompleteUpload) -> ContentRecord:

@@ -1,7 +1,8 @@
 """How copies of a blob are made: the one place that knows.
 
 Members of an upload's chain (`node/uploads/chain.py`) have all bytes when it ends: they put them into place.
-Where that is not enough, and for small content, the finished blob goes to all peers at once.
+Where that is not enough, and for small content, the finished blob goes to all peers at once; what is small and
+in memory still goes with others (`node/uploads/small_copies.py`), and who counts and is given up is the same.
 
 A copy counts when the peer has answered that it is whole, verified by sha256 and durable; one that a peer had
 before, when the peer has read it and found it sound. Once enough copies count, those that make no progress
@@ -11,7 +12,7 @@ are given up: a peer that hangs does not delay the client.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -29,6 +30,7 @@ from node.storage.blobs import BlobStore
 from node.storage.damage import remove_from_service
 from node.storage.segments import BlobDamaged, FinishedBlob
 from node.uploads.chain_link import LinkTerms
+from node.uploads.small_copies import SmallCopies
 from runtime.time_limits import PATIENCE_S, SPARE_S, bounded_s, is_client_waiting, moved
 
 ASK_TIMEOUT_S = 5.0  # for a peer to say whether it holds a blob: it opens two files
@@ -89,6 +91,7 @@ class Replication:
         self._peers = peers
         self._disk = disk
         self._metrics = metrics
+        self.small_copies = SmallCopies(peers, metrics.replica_bytes.labels("sent"))
 
     async def finish(self, terms: LinkTerms, blob: FinishedBlob, members: Sequence[str]) -> list[str]:
         """Which of these members, who have all bytes of the upload, have put them into place.
@@ -111,12 +114,27 @@ class Replication:
             return False
         return True
 
+    async def spread_small(
+        self, blob: FinishedBlob, content: bytes, placement: Sequence[str], here: Awaitable[None]
+    ) -> list[str]:
+        """As `spread`, of small content that this disk takes meanwhile: done when `here` is.
+
+        The nodes of the placement are sent it with other small content, and not asked first who has it; where
+        one of them fails, or takes long, others are asked as for any content.
+        """
+        awake = [name for name in placement if name != self._node_id and name not in self._peers.silent]
+        needed = self._view.current.write_quorum - 1
+        made = await self._copy_to(awake, blob, needed=needed, content=content)
+        await here
+        return await self.spread(blob, placement, made=made)
+
     async def spread(
         self, blob: FinishedBlob, placement: Sequence[str], *, made: Sequence[str] = ()
     ) -> list[str]:
         """The nodes that hold this blob durably now, this one first; at least the write quorum.
 
-        `made`: others of which that is known. Content that enough nodes hold already is not copied.
+        `made`: others of which that is known. Content that enough nodes hold already is not copied. Tried are
+        those of the placement, then others one by one, then those of the placement that were silent lately.
         Raises Unavailable when too few can be had; copies that were made stay, and the next attempt finds
         them.
         """
@@ -130,17 +148,13 @@ class Replication:
         silent = self._peers.silent
         wanted = [node_id for node_id in placement if node_id not in holders]
         awake = [node_id for node_id in wanted if node_id not in silent]
-        hoped_for = [node_id for node_id in wanted if node_id in silent]
-        others = self._substitutes(holders, placement)
-        is_last = not (others or hoped_for)
-        holders += await self._copy_to(awake, blob, needed=write_quorum - len(holders), is_last=is_last)
-        for substitute in others:
-            if len(holders) >= write_quorum:
-                break
-            is_last = substitute == others[-1] and not hoped_for
-            holders += await self._copy_to([substitute], blob, is_last=is_last)
-        if len(holders) < write_quorum:
-            holders += await self._copy_to(hoped_for, blob, needed=write_quorum - len(holders), is_last=True)
+        rounds = [awake, *([substitute] for substitute in self._substitutes(holders, placement))]
+        rounds.append([node_id for node_id in wanted if node_id in silent])
+        last = next((tried for tried in reversed(rounds) if tried), awake)
+        for tried in rounds:
+            needed = write_quorum - len(holders)
+            if needed > 0 or tried is awake:
+                holders += await self._copy_to(tried, blob, needed=needed, is_last=tried is last)
         if not await self._disk.run(self._blobs.has, blob.sha256):
             raise Unavailable("The copy on this node was found damaged: ask for the offset and try again.")
         if len(holders) < write_quorum:
@@ -179,14 +193,16 @@ class Replication:
         *,
         needed: int | None = None,
         is_last: bool = False,
+        content: bytes | None = None,
     ) -> list[str]:
         """Which of these nodes took a copy. Once `needed` have (default: all), stalled ones are given up.
 
-        `is_last`: no others can be tried after them, so a client's patience may end with them.
+        `is_last`: no others can be tried after them, so a client's patience may end with them. `content`: all
+        of it, if it is small.
         """
         enough = len(node_ids) if needed is None else needed
         patience_s = PATIENCE_S if is_last else SPARE_S
-        return await self._try_all(node_ids, enough, lambda each: self._copy(each, blob), patience_s)
+        return await self._try_all(node_ids, enough, lambda each: self._copy(each, blob, content), patience_s)
 
     async def _try_all(
         self,
@@ -229,12 +245,16 @@ class Replication:
         async with self._peers.ask(attempt.node_id, "HEAD", path, within_s=timeout_s) as answer:
             return answer.status == 200 and answer.headers.get("Content-Length") == str(blob.size_bytes)
 
-    async def _copy(self, attempt: _Attempt, blob: FinishedBlob) -> bool:
-        if blob.size_bytes >= ASKED_BYTES_MIN and await self._holds(attempt, blob):
+    async def _copy(self, attempt: _Attempt, blob: FinishedBlob, content: bytes | None) -> bool:
+        is_asked = content is None and blob.size_bytes >= ASKED_BYTES_MIN
+        if is_asked and await self._holds(attempt, blob):
             return True
         facts = {"peer": attempt.node_id, "sha256": blob.sha256}
         try:
-            return await self._send(attempt, blob)
+            if content is None:
+                return await self._send(attempt, blob)
+            await self.small_copies.put(attempt.node_id, blob.sha256, content)
+            return True
         except PeerFailed as failure:
             _log.warning("copy failed", extra=facts | {"reason": str(failure)})
             return False

@@ -19,7 +19,6 @@ from node.staging.prefixes import PrefixAnswers
 from node.staging.upload_store import UploadStore
 from node.storage.blobs import BlobStore
 from node.uploads.replicate import Replication
-from node.uploads.small_copies import SmallCopies
 from node.uploads.upload_copies import UploadCopies
 from node.uploads.write_locks import UploadLocks
 from node.workers.siblings import Siblings
@@ -45,17 +44,14 @@ class NodeServices:
         default_factory=lambda: SharedWork("concatenations")
     )
     small_blobs: GroupCommit = field(init=False)
-    small_copies: SmallCopies = field(init=False)
     fetches: Fetches = field(kw_only=True)
     pulls: Pulls = field(kw_only=True)
     copies: UploadCopies = field(kw_only=True)
     custody: Custody | None = field(default=None, kw_only=True)  # in the first process of a node
 
     def __post_init__(self) -> None:
-        """Small content has its own ways to disks."""
+        """Small content has its own way to the disk."""
         object.__setattr__(self, "small_blobs", GroupCommit(self.disk, self.blobs.pack))
-        copies = SmallCopies(self.peers, self.metrics.replica_bytes.labels("sent"))
-        object.__setattr__(self, "small_copies", copies)
 
 
 NODE = web.AppKey[NodeServices]("node")

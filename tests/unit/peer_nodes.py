@@ -151,7 +151,7 @@ async def running_node(
         await pulls.close()
         await copies.close()
         await services.prefixes.close()
-        await services.small_copies.close()
+        await services.replication.small_copies.close()
         await peers.close()
         await listener.close()
         disk.close()

@@ -45,7 +45,7 @@ class Sender:
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, *blobs: tuple[str, bytes], to: str = "n2") -> list[asyncio.Future[None]]:
-        return [self.node.services.small_copies.put(to, *blob) for blob in blobs]
+        return [self.node.services.replication.small_copies.put(to, *blob) for blob in blobs]
 
     def counts(self) -> list[int]:
         """Of the requests that have come and that nobody has asked for yet."""
@@ -165,7 +165,7 @@ async def test_peer_that_never_answers_is_given_up_soon(
     monkeypatch.setattr(small_copies, "ANSWER_S", 0.2)
     services = nodes[0].services
     async with hung(nodes, "n2"):
-        copies = [services.small_copies.put("n2", *blob) for blob in small(20)]
+        copies = [services.replication.small_copies.put("n2", *blob) for blob in small(20)]
         async with asyncio.timeout(STALL_TIMEOUT_S / 2):  # as long as other requests are waited for
             failures = await asyncio.gather(*copies, return_exceptions=True)
         assert all(isinstance(failure, PeerFailed) and failure.is_silent for failure in failures)
