@@ -23,10 +23,8 @@ from node.content.routes import OPERATIONS, content_routes
 from node.peer.reachability import reach_routes
 from node.peerapi.admission import prepare_admission
 from node.peerapi.blobs import transfer_routes
-from node.peerapi.copies import copy_routes
 from node.peerapi.custody import custody_routes
 from node.peerapi.losses import loss_routes
-from node.peerapi.small_blobs import small_blob_routes
 from node.peerapi.upload_copies import upload_copy_routes
 from node.peerapi.uploads import following_routes, prepare_following
 from node.uploads.handover import room_routes
@@ -153,8 +151,6 @@ def _member_application(services: NodeServices) -> web.Application:
     """Its requests are counted nowhere: who passed them on counted them."""
     routes = [
         *transfer_routes(),
-        *copy_routes(),
-        *small_blob_routes(),
         *upload_copy_routes(),
         *following_routes(),
         *custody_routes(),

@@ -18,13 +18,12 @@ sources that do not tell their checksums soon after another are left out.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from ca.errors import ChecksumMismatch, InsufficientStorage, Internal
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient
-from node.peer.range_fetch import RANGE_SEGMENTS, FetchContext, Pace, SourcesFailed, gather
+from node.peer.range_fetch import RANGE_SEGMENTS, Fetch, FetchContext, Pace, SourcesFailed, gather
 from node.peer.salvage import Party, Salvager, ask_sums, fill, parties_of
 from node.storage.blobs import BlobStore
 from node.storage.damage import verify_blob
@@ -46,25 +45,6 @@ SOURCES_MAX = 16  # that are asked; more would not be faster
 SUMS_GRACE_S = 1.0  # after the first answer: a source that takes longer is left out of this fetch
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Fetch:
-    """One fetch under way. `failed`: sources that did not give what they were asked for."""
-
-    pace: Pace | None
-    moved: Callable[[int], None]
-    failed: set[str] = field(default_factory=set)
-
-    async def keep_pace(self, size_bytes: int) -> None:
-        """Wait until so many bytes are paid for."""
-        if self.pace is not None:
-            await self.pace(size_bytes)
-        self.moved(size_bytes)
-
-    async def count(self, size_bytes: int) -> None:
-        """As a pace that nobody waits for."""
-        self.moved(size_bytes)
 
 
 class Fetches:
@@ -108,7 +88,7 @@ class Fetches:
         """
         blob = FinishedBlob(sha256, size_bytes)
         others = [node_id for node_id in dict.fromkeys(sources) if node_id != self._node_id][:SOURCES_MAX]
-        fetch = _Fetch(pace, moved)
+        fetch = Fetch(pace, moved)
         async with self._small_turns if size_bytes <= SMALL_BYTES else self._turns:
             moved(0)
             await self._bring(blob, others, fetch)
@@ -120,7 +100,7 @@ class Fetches:
         if removed:
             _log.info("removed partial replicas", extra={"count": removed})
 
-    async def _bring(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> None:
+    async def _bring(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> None:
         """The blob from the first party that can give it."""
         if await self._is_here(blob, fetch):
             return
@@ -142,7 +122,7 @@ class Fetches:
                 failure = SourcesFailed("What came is not the blob.", party)
         raise failure
 
-    async def _is_here(self, blob: FinishedBlob, fetch: _Fetch) -> bool:
+    async def _is_here(self, blob: FinishedBlob, fetch: Fetch) -> bool:
         context = self._context
         try:
             found_bytes = await verify_blob(
@@ -158,7 +138,7 @@ class Fetches:
         sums: SegmentSums,
         party: Sequence[str],
         sources: Sequence[str],
-        fetch: _Fetch,
+        fetch: Fetch,
     ) -> None:
         """`party`: those who hold it whole, of all `sources`.
 
@@ -177,7 +157,7 @@ class Fetches:
             await run(partial.close)
 
     async def _gathered(
-        self, partial: Partial, party: Sequence[str], sources: Sequence[str], fetch: _Fetch
+        self, partial: Partial, party: Sequence[str], sources: Sequence[str], fetch: Fetch
     ) -> SegmentHasher:
         """What lies here, then what those have who hold it whole, then what damaged copies have.
 
@@ -199,15 +179,13 @@ class Fetches:
             raise SourcesFailed(f"{count} segments of this blob are in no copy that answers.", sources)
         return await gather(self._context, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
 
-    async def _damaged_parties(
-        self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch
-    ) -> list[Party]:
+    async def _damaged_parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> list[Party]:
         """The same of damaged copies, the one here included. None of them has failed for not being whole."""
         parties = await self._salvager.parties(blob, [self._node_id, *sources])
         fetch.failed.difference_update(source for _, party in parties for source in party)
         return parties
 
-    async def _parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> list[Party]:
+    async def _parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> list[Party]:
         """Nodes that tell the same checksums, the largest party first; in each, in the order given."""
         answers = await self._answers(blob, sources)
         fetch.failed.update(source for source in sources if answers.get(source) is None)

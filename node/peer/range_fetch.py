@@ -16,8 +16,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import aiohttp
 
@@ -52,19 +51,23 @@ class SourcesFailed(Unavailable):
         self.sources = sorted(sources)
 
 
-class SegmentFetch(Protocol):
-    """What gathering tells the fetch that has it done.
+@dataclass(slots=True)
+class Fetch:
+    """One fetch under way. `failed`: sources that did not give what they were asked for."""
 
-    A Protocol, as `node.peer.fetch`, which has the one class of this kind, imports this module.
-    """
-
-    failed: set[str]  # sources that did not give what they were asked for
+    pace: Pace | None
+    moved: Callable[[int], None]  # called with how many bytes were read, received or hashed
+    failed: set[str] = field(default_factory=set)
 
     async def keep_pace(self, size_bytes: int) -> None:
-        """Awaited for each piece that comes: returns when so many bytes are paid for."""
+        """Wait until so many bytes are paid for."""
+        if self.pace is not None:
+            await self.pace(size_bytes)
+        self.moved(size_bytes)
 
     async def count(self, size_bytes: int) -> None:
-        """So many bytes were read here."""
+        """As a pace that nobody waits for."""
+        self.moved(size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class FetchContext:
 
 
 async def gather(
-    context: FetchContext, partial: Partial, sources: Sequence[str], fetch: SegmentFetch
+    context: FetchContext, partial: Partial, sources: Sequence[str], fetch: Fetch
 ) -> SegmentHasher:
     """Bring every segment that is missing; the hasher has seen the whole content as it is on the disk.
 
@@ -107,9 +110,7 @@ def split(missing: Iterable[Span]) -> list[Span]:
 class _Gathering:
     """Ranges that wait, and the workers that take them."""
 
-    def __init__(
-        self, context: FetchContext, partial: Partial, sources: Sequence[str], fetch: SegmentFetch
-    ) -> None:
+    def __init__(self, context: FetchContext, partial: Partial, sources: Sequence[str], fetch: Fetch) -> None:
         self._context = context
         self._partial = partial
         self._sources = sources

@@ -39,7 +39,7 @@ from node.storage.segments import (
 ANSWER_TIMEOUT_S: Final = 5.0  # for a peer to read one segment, and without progress after that
 SEGMENT_S_MAX: Final = 20.0  # for all of it: 210 kB/s
 STRIKES_MAX: Final = 2  # in a row, before a source is asked no more
-PATH: Final = "/copies"  # at the peer port, see node/peerapi/copies.py
+PATH: Final = "/copies"  # at the peer port, see node/peerapi/blobs.py
 SUMS_TIMEOUT_S: Final = 5.0  # for a source to open two files, and without progress after that
 SUMS_S_MAX: Final = 30.0  # for all of its checksums: 2 MiB for a blob of 1 TiB
 

@@ -1,26 +1,30 @@
 """The blobs of this node for other nodes, on the peer port.
 
-HEAD and GET with one range, the checksums of its segments, PUT of a replica, and the wish that this node
-fetch one from others.
+HEAD and GET with one range, the checksums of its segments, PUT of a replica, many small ones in one request
+(`node/uploads/small_copies.py` encodes them), and the wish that this node fetch one from others. Of copies,
+damaged ones in quarantine too, the checksums and single segments (`node/peer/salvage.py` reads them).
 
 A blob's name is its sha256, so a PUT cannot replace anything by something else: what does not hash to its
 name is refused, what is there already and sound is answered at once. What is found damaged is removed from
 service, so that the next PUT brings a fresh copy.
 """
 
+import asyncio
 import re
 from contextlib import aclosing
-from typing import Annotated
+from typing import Annotated, Final
 
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from ca.errors import InvalidRequest, NotFound, Unavailable
+from ca.errors import InvalidRequest, NotFound, PayloadTooLarge, Unavailable
 from metadata.model.identifiers import is_sha256
 from node.base.metrics import counted
 from node.diskio.executor import write_overlapped
+from node.packs.store import BLOB_BYTES_MAX
 from node.peer.fetch import SOURCES_MAX
 from node.peer.range_fetch import SourcesFailed
+from node.peer.salvage import PATH, local_segment, local_sums
 from node.sending.body_writer import BodyWriter
 from node.storage.blob_reader import read_blob
 from node.storage.damage import miss, remove_from_service, verify_blob
@@ -33,6 +37,8 @@ from node.storage.segments import (
     segment_count,
 )
 from node.uploads.services import NODE, NodeServices
+from node.uploads.small_copies import PATH as SMALL_PATH
+from node.uploads.small_copies import REQUEST_BYTES_MAX, decode_small_blobs
 from runtime.bounds import Text
 from web.app import body_batches, read_json
 from web.headers.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
@@ -41,6 +47,8 @@ from web.request_body import Batch
 from web.responses import error_body, json_response, request_id
 
 _NUMBER = re.compile(r"[0-9]{1,12}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{16}")
+_SMALL_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX  # of the body of one request
 
 
 class PullOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,8 +59,8 @@ class PullOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def transfer_routes() -> list[web.RouteDef]:
-    """`/blobs/{sha256}`; who may ask is decided by `node/peerapi/admission.py`."""
-    path = "/blobs/{sha256}"
+    """Who may ask is decided by `node/peerapi/admission.py`."""
+    path, copies = "/blobs/{sha256}", f"{PATH}/{{sha256}}"
     return [
         web.get(path, _get, allow_head=False),
         web.head(path, _head),
@@ -60,6 +68,9 @@ def transfer_routes() -> list[web.RouteDef]:
         web.get(f"{path}/sums", _sums, allow_head=False),
         web.post(f"{path}/pull", _pull),
         web.post(f"{path}/retain", _retain),
+        web.post(SMALL_PATH, _take_small),
+        web.get(f"{copies}/sums", _copy_sums, allow_head=False),
+        web.get(f"{copies}/segments/{{index}}", _copy_segment, allow_head=False),
     ]
 
 
@@ -182,6 +193,53 @@ async def _retain(request: web.Request) -> web.StreamResponse:
     if not await services.custody.retain(sha256):
         raise NotFound("No whole replica of this blob is here.")
     return web.Response()
+
+
+async def _take_small(request: web.Request) -> web.StreamResponse:
+    """200 when all of them are durable here.
+
+    Raises InvalidRequest, and nothing is kept, when one does not hash to its name; InsufficientStorage.
+    """
+    services = request.app[NODE]
+    if request.content_length is None or request.content_length > _SMALL_BYTES_MAX:
+        raise PayloadTooLarge(f"Content-Length: is required, of at most {_SMALL_BYTES_MAX}.")
+    pieces = list[bytes]()
+    async with aclosing(body_batches(request)) as batches:
+        async for batch in batches:
+            pieces += map(bytes, batch)
+    try:
+        blobs = decode_small_blobs(b"".join(pieces))
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    if any(len(content) > BLOB_BYTES_MAX for _, content in blobs):
+        raise PayloadTooLarge(f"A small blob has at most {BLOB_BYTES_MAX} bytes.")
+    await asyncio.gather(*(services.small_blobs.put(*blob) for blob in blobs))
+    services.metrics.replica_bytes.labels("received").inc(sum(len(content) for _, content in blobs))
+    return web.Response()
+
+
+async def _copy_sums(request: web.Request) -> web.StreamResponse:
+    """The checksums of this node's copy, of any size. Raises NotFound."""
+    services = request.app[NODE]
+    sums = await services.disk.run(local_sums, services.blobs, _sha256(request))
+    if sums is None:
+        raise NotFound("No copy of this blob that has checksums is here.")
+    return web.Response(body=encode_sidecar(sums))
+
+
+async def _copy_segment(request: web.Request) -> web.StreamResponse:
+    """A segment that matches the checksum `xxh3` of the query. Raises NotFound, InvalidRequest."""
+    services, sha256 = request.app[NODE], _sha256(request)
+    digest, index = request.query.get("xxh3", ""), request.match_info["index"]
+    if not _DIGEST.fullmatch(digest):
+        raise InvalidRequest("xxh3: expected 16 hexadecimal digits.")
+    if not _NUMBER.fullmatch(index):
+        raise NotFound("No such segment.")
+    found = await services.disk.run(local_segment, services.blobs, sha256, int(index), bytes.fromhex(digest))
+    if found is None:
+        raise NotFound("No copy of this blob that has this segment is here.")
+    services.metrics.replica_bytes.labels("sent").inc(len(found))
+    return web.Response(body=found)
 
 
 async def _size_bytes(services: NodeServices, sha256: str) -> int:

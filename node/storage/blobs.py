@@ -146,8 +146,7 @@ class BlobStore(BlobFiles):
     def receive(self, expected_sha256: str, size_bytes: int) -> IncomingBlob:
         """Content that is known by name and size, such as a replica from a peer, is to come."""
         require_sha256(expected_sha256)
-        pack = self._pack if self.packed.takes(size_bytes) else None
-        return IncomingBlob(self, FinishedBlob(expected_sha256, size_bytes), pack=pack)
+        return IncomingBlob(self, FinishedBlob(expected_sha256, size_bytes))
 
     def install(self, blob: FinishedBlob, sums: SegmentSums, *, source: str, parent: int) -> None:
         """Gives the content its name, as `BlobFiles.install` does, or takes it into a pack; `source` is gone.

@@ -4,7 +4,6 @@ All calls block: they belong into worker threads.
 """
 
 import os
-from collections.abc import Callable
 from typing import Self
 
 from ca.errors import ChecksumMismatch
@@ -20,16 +19,12 @@ SYNC_BYTES = 64 << 20  # so that whoever waits for `finish` waits for the rest o
 class IncomingBlob(ContentFile):
     """One of them; `finish` or `abort` ends it. Not for two threads at once."""
 
-    def __init__(
-        self, blobs: BlobFiles, expected: FinishedBlob, *, pack: Callable[[str, Octets], None] | None = None
-    ) -> None:
-        """`pack`: stores a small one, which waits in memory until all of it is here. Raises OSError."""
+    def __init__(self, blobs: BlobFiles, expected: FinishedBlob) -> None:
         with storage_errors():
-            name, data = blobs.create_incoming() if pack is None else ("", -1)
+            name, data = blobs.create_incoming()
         super().__init__(blobs, data, name=name, directory=blobs.uploads_directory)
-        self._expected, self._pack = expected, pack
+        self._expected = expected
         self._hasher = SegmentHasher()
-        self._content = bytearray()  # of a small one
         self._unsynced_bytes = 0
 
     @property
@@ -43,10 +38,7 @@ class IncomingBlob(ContentFile):
             raise ChecksumMismatch(f"The content is longer than its {self._expected.size_bytes} bytes.")
         self._require_usable()
         with self._breaking():
-            if self._pack is None:
-                write_all(self._disk, self._data, buffer, self.offset)
-            else:
-                self._content += buffer
+            write_all(self._disk, self._data, buffer, self.offset)
             self._hasher.update(buffer)
             self._unsynced_bytes += len(buffer)
             if self._unsynced_bytes >= SYNC_BYTES:
@@ -74,11 +66,8 @@ class IncomingBlob(ContentFile):
             self._blobs.leftovers.remove(self._name)
 
     def _place(self, blob: FinishedBlob, sums: SegmentSums) -> None:
-        if self._pack is None:
-            super()._place(blob, sums)
-            self._name = ""  # it has another one
-        else:
-            self._pack(blob.sha256, bytes(self._content))
+        super()._place(blob, sums)
+        self._name = ""  # it has another one
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
 """How copies of a blob are made: the one place that knows.
 
 Members of an upload's chain (`node/uploads/chain.py`) have all bytes when it ends: they put them into place.
-Where that is not enough, and for small content, the finished blob goes to all peers at once; what is small and
-in memory still goes with others (`node/uploads/small_copies.py`), and who counts and is given up is the same.
+Where that is not enough, and for small content, the finished blob goes to all peers at once; what is small
+and in memory still goes together with others (`node/uploads/small_copies.py`), by the same rules.
 
 A copy counts when the peer has answered that it is whole, verified by sha256 and durable; one that a peer had
 before, when the peer has read it and found it sound. Once enough copies count, those that make no progress

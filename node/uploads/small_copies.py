@@ -1,4 +1,4 @@
-"""Copies of small blobs for other nodes: many in one request, as `node/peerapi/small_blobs.py` takes them.
+"""Copies of small blobs for other nodes: many in one request, as `node/peerapi/blobs.py` takes them.
 
 To each node REQUESTS_MAX requests are under way at most. A blob that comes then waits, and goes with the next
 one, together with all that came meanwhile. For the event loop.

@@ -37,7 +37,6 @@ from node.peer.rate_budget import Budget
 from node.peer.request_body import Piece
 from node.peerapi.admission import prepare_admission
 from node.peerapi.blobs import transfer_routes
-from node.peerapi.small_blobs import small_blob_routes
 from node.peerapi.upload_copies import upload_copy_routes
 from node.peerapi.uploads import following_routes, prepare_following
 from node.sending.splice import Flow
@@ -161,7 +160,6 @@ async def running_node(
 def peer_application(services: NodeServices) -> web.Application:
     """What a node answers on its peer port, but for what needs coordinators."""
     routes = [*transfer_routes(), *following_routes(), *room_routes(), *upload_copy_routes()]
-    routes += small_blob_routes()
     app = new_application(routes, component="node")
     provide(app, services)
     prepare_following(app)

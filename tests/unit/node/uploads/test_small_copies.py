@@ -16,9 +16,15 @@ from aiohttp import web
 
 from ca.certificates import Authority
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed
-from node.peerapi.small_blobs import small_blob_routes
+from node.peerapi.blobs import transfer_routes
 from node.uploads import small_copies
-from node.uploads.small_copies import REQUEST_BLOBS_MAX, REQUESTS_MAX, decode_small_blobs, encode_small_blobs
+from node.uploads.small_copies import (
+    PATH,
+    REQUEST_BLOBS_MAX,
+    REQUESTS_MAX,
+    decode_small_blobs,
+    encode_small_blobs,
+)
 from tests.unit import peer_nodes
 from tests.unit.node.peer.test_silence import hung
 from tests.unit.peer_nodes import Node, introduce, running_node
@@ -59,7 +65,9 @@ class Sender:
 async def sender(
     tmp_path: Path, peer_authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Sender]:
-    [route] = small_blob_routes()
+    routes = transfer_routes()
+    [route] = [route for route in routes if route.path == PATH]
+    others = [each for each in routes if each is not route]
     waiting = asyncio.Queue[int]()
     go = asyncio.Event()
 
@@ -68,7 +76,7 @@ async def sender(
         await go.wait()
         return await route.handler(request)
 
-    monkeypatch.setattr(peer_nodes, "small_blob_routes", lambda: [web.post(route.path, take)])
+    monkeypatch.setattr(peer_nodes, "transfer_routes", lambda: [*others, web.post(PATH, take)])
     async with asyncio.timeout(60), AsyncExitStack() as stack:
         started = [
             await stack.enter_async_context(running_node(name, tmp_path / name, peer_authority))
