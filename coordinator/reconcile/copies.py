@@ -32,7 +32,6 @@ TARGETS_TRIED_MAX = 3  # one after the other, for one blob in one run
 ANSWER_S = 30.0  # a node answers after 20 s at the latest, if only that it has not got to the end yet
 ASK_AGAIN_S = 0.5
 STILL_S = 60.0  # no step of a pull takes so long: 16 MiB are read, sent, synced or hashed in each
-UNTOLD_S = 3600.0  # for a node of an older version, which tells no progress; what has come stays there
 
 Plan = Callable[[Facts], list[Copy]]
 
@@ -167,11 +166,10 @@ class Copier:
             )
             if state.is_here:
                 return state
-            still_s_max = UNTOLD_S if state.moved is None else STILL_S
             if state.moved != last:
                 last, moved_at_s = state.moved, time.monotonic()
-            if time.monotonic() - moved_at_s >= still_s_max:
-                raise OrderFailed(copy.target, f"tells nothing new for {still_s_max:.0f} s")
+            if time.monotonic() - moved_at_s >= STILL_S:
+                raise OrderFailed(copy.target, f"tells nothing new for {STILL_S:.0f} s")
             await asyncio.sleep(ASK_AGAIN_S)
 
 

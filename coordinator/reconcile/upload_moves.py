@@ -10,7 +10,7 @@ result of the run. One of which nobody has the bytes any more begins anew.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -37,16 +37,17 @@ NAMED_MAX: Final = 5  # in the result of a run
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Survey:
     """What the nodes of an upload's placement said: `here`, `absent`, `busy`, or "" for no answer."""
 
     upload: PlacedUpload
     said: Mapping[str, str]
-    having: list[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.having = [node_id for node_id in self.upload.placement if self.said.get(node_id) == "here"]
+    @property
+    def having(self) -> list[str]:
+        """Who has its bytes."""
+        return [node_id for node_id in self.upload.placement if self.said.get(node_id) == "here"]
 
     @property
     def is_busy(self) -> bool:
@@ -58,11 +59,6 @@ class Survey:
         members = {node.node_id for node in facts.nodes}
         asked = [node_id for node_id in self.upload.placement if node_id in members]
         return self.upload.offset_bytes > 0 and all(self.said.get(name) == "absent" for name in asked)
-
-
-def staying(node_ids: Sequence[str], facts: Facts) -> list[str]:
-    """Those that are neither down nor to leave."""
-    return facts.good(node_ids)
 
 
 def targets(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[str]:
@@ -81,12 +77,8 @@ def copies_wanted(having: Sequence[str], facts: Facts) -> int:
 
 def obstacle(upload: PlacedUpload, facts: Facts) -> str:
     """Why nobody need be asked, as what they would read is not worth it; "" for no reason."""
-    if not upload.offset_bytes:
-        return ""
-    if not upload.prefix_sha256:
-        return "a node of an older version recorded its bytes: nobody knows their sha256"
-    able = {*staying(upload.placement, facts), *targets(upload, [], facts)}
-    if len(able) < facts.write_quorum:
+    able = {*facts.good(upload.placement), *targets(upload, [], facts)}
+    if upload.offset_bytes and len(able) < facts.write_quorum:
         return f"it can be on {len(able)} of the nodes that stay, {facts.write_quorum} must have it"
     return ""
 
@@ -95,7 +87,7 @@ def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> 
     """Those that have it, the holder first if it is one of them; then others, as many as are wanted."""
     holder = [node_id for node_id in upload.placement[:1] if node_id in having]
     first = holder + [node_id for node_id in having if node_id not in holder]
-    others = [name for name in staying(upload.placement, facts) if name not in first]
+    others = [name for name in facts.good(upload.placement) if name not in first]
     others += [name for name in targets(upload, [*first, *others], facts) if name not in upload.placement]
     return (first + others)[: max(len(first), facts.replicas)]
 
@@ -178,11 +170,11 @@ class _Move:
         facts = self._context.facts()
         if survey.is_lost(facts):
             return await self._place(new_placement(self._upload, [], facts), survey, is_lost=True)
-        having = staying(survey.having, facts)
+        having = facts.good(survey.having)
         if self._upload.offset_bytes:
             await self._copy(survey, having, copies_wanted(survey.having, facts))
             facts = self._context.facts()
-            having = staying(having, facts)
+            having = facts.good(having)
             if len(having) < facts.write_quorum:
                 return f"of the nodes that stay {len(having)} have its bytes, {facts.write_quorum} must"
         return await self._place(new_placement(self._upload, having, facts), survey)

@@ -51,14 +51,14 @@ class OrderFailed(Exception):
 
 
 class PullReport(Struct, frozen=True, kw_only=True):
-    """How a pull stands, as a node tells it; one of an older version says only whether the replica is there.
+    """How a pull stands, as a node tells it.
 
     `moved`: a number that stays the same only while the pull, or what it waits for at the node, stands still.
     `failed_sources`: nodes that did not give what they were asked for.
     """
 
     is_here: bool = False
-    moved: Count | None = None
+    moved: Count = 0
     failed_sources: NodeIds | None = None
 
 

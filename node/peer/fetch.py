@@ -26,13 +26,11 @@ from node.peer.client import PeerClient
 from node.peer.range_fetch import RANGE_SEGMENTS, Fetch, FetchContext, Pace, SourcesFailed, gather
 from node.peer.salvage import Party, Salvager, ask_sums, fill, parties_of
 from node.storage.blobs import BlobStore
-from node.storage.damage import verify_blob
+from node.storage.damage import affirmed_bytes
 from node.storage.partial_blob import Partial
 from node.storage.partial_store import PartialStore
 from node.storage.segments import (
     SEGMENT_BYTES,
-    BlobDamaged,
-    BlobMissing,
     FinishedBlob,
     SegmentHasher,
     SegmentSums,
@@ -102,9 +100,12 @@ class Fetches:
 
     async def _bring(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> None:
         """The blob from the first party that can give it."""
-        if await self._is_here(blob, fetch):
+        context = self._context
+        if blob.size_bytes == await affirmed_bytes(
+            context.disk, self._blobs, context.metrics, blob.sha256, pace=fetch.count
+        ):
             return
-        if blob.size_bytes > await self._context.disk.run(self._blobs.total_bytes):
+        if blob.size_bytes > await context.disk.run(self._blobs.total_bytes):
             raise InsufficientStorage(
                 "This node has no room for the replica."
             )  # nor memory for its checksums
@@ -121,16 +122,6 @@ class Fetches:
                 _log.error("a received blob was discarded", extra=facts)
                 failure = SourcesFailed("What came is not the blob.", party)
         raise failure
-
-    async def _is_here(self, blob: FinishedBlob, fetch: Fetch) -> bool:
-        context = self._context
-        try:
-            found_bytes = await verify_blob(
-                context.disk, self._blobs, context.metrics, blob.sha256, pace=fetch.count
-            )
-            return found_bytes == blob.size_bytes and await context.disk.run(self._blobs.affirm, blob.sha256)
-        except (BlobMissing, BlobDamaged):
-            return False
 
     async def _attempt(
         self,

@@ -27,7 +27,7 @@ from node.peer.range_fetch import SourcesFailed
 from node.peer.salvage import PATH, local_segment, local_sums
 from node.sending.body_writer import BodyWriter
 from node.storage.blob_reader import read_blob
-from node.storage.damage import miss, remove_from_service, verify_blob
+from node.storage.damage import affirmed_bytes, miss, remove_from_service
 from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
@@ -282,12 +282,7 @@ async def _recheck(services: NodeServices, sha256: str, number: str) -> int:
 
 
 async def _affirmed_bytes(services: NodeServices, sha256: str) -> int | None:
-    """The size of a sound blob, which is then kept for a while; None when there is none."""
-    try:
-        size_bytes = await verify_blob(services.disk, services.blobs, services.metrics, sha256)
-    except (BlobMissing, BlobDamaged):
-        return None
-    return size_bytes if await services.disk.run(services.blobs.affirm, sha256) else None
+    return await affirmed_bytes(services.disk, services.blobs, services.metrics, sha256)
 
 
 def _sha256(request: web.Request) -> str:

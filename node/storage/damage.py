@@ -108,6 +108,20 @@ async def verify_blob(
         raise
 
 
+async def affirmed_bytes(
+    disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace = _at_once
+) -> int | None:
+    """The size of a sound blob, which is then kept for a while; None when there is none.
+
+    It is read as by `verify_blob`. Raises FilestoreError.
+    """
+    try:
+        size_bytes = await verify_blob(disk, blobs, metrics, sha256, pace=pace)
+    except (BlobMissing, BlobDamaged):
+        return None
+    return size_bytes if await disk.run(blobs.affirm, sha256) else None
+
+
 def _quarantine(blobs: BlobStore, damage: BlobDamaged) -> bool:
     """Whether the damaged blob was moved out of service.
 
