@@ -41,9 +41,9 @@ from node.content.handlers import write
 from node.content.incoming import COMPLETION, IncomingBytes
 from node.content.receiving import ended, small_body, write_incoming
 from node.content.upload_session import UploadSession
+from node.uploads.completion import SMALL_CONTENT_BYTES, store_small
 from node.uploads.forwarding import HolderAddress, ask_holder, refusal_of
 from node.uploads.services import NODE, NodeServices
-from node.uploads.small_content import SMALL_CONTENT_BYTES, store_small
 from runtime.time_limits import moved
 from web.app import keeps_in_memory
 from web.headers.conditions import require_content

@@ -1,6 +1,6 @@
 """Write what a request brings to the upload that this node holds: one way for PUT, PATCH and creations.
 
-Small content of known length is received in memory, and stored at once (`node/uploads/small_content.py`). All
+Small content of known length is received in memory, and stored at once (`node/uploads/completion.py`). All
 else goes to a file: while the bytes that have come are hashed and written by threads, more are read from the
 socket into a bounded number of buffers (`web/buffer_ring.py`), whatever the size of the body. Other nodes
 receive at the same time (`node/uploads/chain.py`). However the request ends, its bytes are made durable on
@@ -31,12 +31,11 @@ from node.content.replay import is_repeated
 from node.content.upload_session import UploadSession
 from node.diskio.executor import write_overlapped
 from node.diskio.fs import DiskFull, DiskRefused
-from node.uploads.completion import complete_upload
+from node.uploads.completion import SMALL_CONTENT_BYTES, complete_small, complete_upload
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
 from node.uploads.progress import SMALL_BYTES
 from node.uploads.recorded import NO_ROOM, Overtaken
 from node.uploads.services import NodeServices
-from node.uploads.small_content import SMALL_CONTENT_BYTES, complete_small
 from runtime.time_limits import failing, moved
 from web.app import body_batches, keeps_in_memory
 from web.headers.digests import WrongContent, agreed_sha256

@@ -9,7 +9,7 @@ Three kinds of content come. They differ in the order of their bytes, in what pr
 
     an upload (`node/staging/upload_file.py`)       at its end    sha256 of pieces, and of all    an offset
     a replica that is pulled (`partial_blob.py`)    anywhere      sums of segments, sha256        spans
-    a replica that is pushed (`incoming_blob.py`)   at its end    sha256 of all                   none
+    a replica that is pushed (`blobs.py`)           at its end    sha256 of all                   none
 """
 
 import os

@@ -1,12 +1,18 @@
 """The end of an upload: its content put into place here and on other nodes, and recorded as available.
 
+Small content that is all here, in memory, is stored on the nodes of its placement at once. No directory of an
+upload is made, and no chain: what other uploads have these for, to go on after an interruption, costs small
+content more than to be sent again. What is acknowledged is as durable as theirs, on as many nodes.
+
 Content that comes again while the log has it deleted must not wait for the deletion. The log takes a replica
 that it has marked for deletion back by a report of its own node alone (`node/custody/collect.py`), so that
 node is asked for one.
 """
 
 import asyncio
+import hashlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -14,13 +20,15 @@ from typing import Final
 import msgspec
 
 from ca.errors import FilestoreError, Forbidden, Unauthorized, Unavailable
-from metadata.archive.manifest import read_manifest
-from metadata.model.records import PROJECT_FILE, Caller, ContentRecord, Manifest, UploadRecord
+from metadata.archive.manifest import manifest_at_once, read_manifest
+from metadata.model.records import PROJECT_FILE, VM, Caller, ContentRecord, Manifest, UploadRecord
 from metadata.model.replica_records import KnownReplica
 from metadata.protocol.commands import CompleteUpload, StoredContent
 from metadata.protocol.queries import GetUpload, KnownReplicas
+from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import PeerFailed
 from node.storage.damage import verify_blob
+from node.storage.packed_blobs import in_memory
 from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
 from node.uploads.progress import SMALL_BYTES
@@ -28,6 +36,7 @@ from node.uploads.services import NodeServices
 from runtime.time_limits import bounded_s, failing, moved
 from web.headers.digests import WrongContent, agreed_sha256
 
+SMALL_CONTENT_BYTES: Final = BLOB_BYTES_MAX
 RETAIN_TIMEOUT_S: Final = 5.0  # see RETAIN_S of node/custody/collect.py
 LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose completion it has refused
 
@@ -75,12 +84,12 @@ async def _complete(holder: UploadHolder, sha256: str, patch_offset: int) -> Con
     stored = StoredContent(
         sha256=blob.sha256,
         replicas=await services.replication.spread(blob, record.placement, made=made),
-        manifest=await manifest_of(services, record.kind, blob.sha256, lambda: _manifest(services, blob)),
+        manifest=await _manifest_of(services, record.kind, blob.sha256, lambda: _manifest(services, blob)),
         md5=await disk.run(holder.file.md5),
         as_of=record.as_of,
     )
     moved()
-    content = await record_stored(
+    content = await _record_stored(
         services, holder.caller, record, stored, blob.size_bytes, patch_offset=patch_offset
     )
     await holder.discard()
@@ -107,7 +116,62 @@ async def _check_finished(holder: UploadHolder, sha256: str) -> None:
         await holder.drop_lost(error)
 
 
-async def manifest_of(
+async def complete_small(
+    services: NodeServices,
+    caller: Caller,
+    record: UploadRecord,
+    content: bytes,
+    *,
+    sha256: str,
+    patch_offset: int = -1,
+) -> ContentRecord:
+    """Everything between the last byte and `available`, of content that has that SHA-256.
+
+    `patch_offset`: where the bytes of this request began, if it is a PATCH. Raises Unavailable when too few
+    copies could be made, or as the log refuses; FilestoreError for this disk.
+    """
+    stored = await store_small(
+        services, record.kind, record.placement, content, sha256=sha256, as_of=record.as_of
+    )
+    return await _record_stored(services, caller, record, stored, len(content), patch_offset=patch_offset)
+
+
+async def store_small(
+    services: NodeServices,
+    kind: str,
+    placement: Sequence[str],
+    content: bytes,
+    *,
+    sha256: str,
+    as_of: int,
+) -> StoredContent:
+    """Content of a file of this kind, durable on enough nodes. `as_of`: an index that the log has reached.
+
+    Raises Unavailable when too few copies could be made; FilestoreError for this disk.
+    """
+    blob = FinishedBlob(sha256, len(content))
+    here = services.small_blobs.put(sha256, content)
+    replicas = await services.replication.spread_small(blob, content, placement, here)
+    moved()
+    manifest = manifest_at_once(content) if kind == PROJECT_FILE else None
+    return StoredContent(
+        sha256=sha256,
+        replicas=replicas,
+        md5=hashlib.md5(content, usedforsecurity=False).hexdigest() if kind == VM else "",
+        manifest=manifest or await _manifest_of(services, kind, sha256, lambda: _manifest_in_memory(content)),
+        as_of=as_of,
+    )
+
+
+def _manifest_in_memory(content: bytes) -> Manifest:
+    descriptor = in_memory(content)
+    try:
+        return read_manifest(descriptor, len(content))
+    finally:
+        os.close(descriptor)
+
+
+async def _manifest_of(
     services: NodeServices, kind: str, sha256: str, read: Callable[[], Manifest]
 ) -> Manifest | None:
     """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
@@ -125,7 +189,7 @@ def _manifest(services: NodeServices, finished: FinishedBlob) -> Manifest:
         return read_manifest(blob.fd, blob.size_bytes)
 
 
-async def record_stored(
+async def _record_stored(
     services: NodeServices,
     caller: Caller,
     upload: UploadRecord,

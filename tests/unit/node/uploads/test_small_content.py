@@ -12,7 +12,7 @@ from ca.certificates import Authority
 from ca.errors import Conflict, Unavailable
 from metadata.model.records import ContentRecord, UploadRecord
 from metadata.protocol import commands
-from node.uploads.small_content import complete_small
+from node.uploads.completion import complete_small
 from tests.unit.logged_nodes import NAMES, LoggedNodes, logged_nodes
 from tests.unit.state import ADMIN
 
