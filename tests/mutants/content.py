@@ -53,8 +53,8 @@ COMPLETION = (
     Mutant.of(
         "created content counts on a replica that was dropped since",
         "coordinator/machine/uploads",
-        "        as_of=content.as_of,\n",
-        "        as_of=change.log_index,\n",
+        "    _require_stored(change, new, completion)\n",
+        "",
         f"{_MACHINE}/test_stored_content.py::"
         "test_replica_that_was_dropped_since_the_bytes_came_is_no_replica",
     ),

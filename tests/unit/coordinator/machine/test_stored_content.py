@@ -130,6 +130,10 @@ def test_replica_that_was_dropped_since_the_bytes_came_is_no_replica(state: Stat
     doomed = acts.doomed(state, "n1")
     assert doomed == [A]
     assert state.apply(with_content(file_uuid="f2", content=content(as_of=seen))) == "unavailable"
+    for node_id in NODES:
+        acts.dropped(state, node_id, A)
+    assert state.apply(with_content(file_uuid="f2", content=content(as_of=seen))) == "unavailable"
+    state.done(with_content(file_uuid="f2", content=content(as_of=state.log_index)))
 
 
 def test_who_may_create_is_asked_before(state: State) -> None:
