@@ -59,6 +59,14 @@ COMPLETION = (
         "test_replica_that_was_dropped_since_the_bytes_came_is_no_replica",
     ),
     Mutant.of(
+        "created content was looked for when it is recorded",
+        "coordinator/machine/uploads",
+        "        as_of=content.as_of,\n",
+        "        as_of=change.log_index,\n",
+        f"{_MACHINE}/test_stored_content.py::"
+        "test_replica_that_was_dropped_since_the_bytes_came_is_no_replica",
+    ),
+    Mutant.of(
         "content on fewer nodes than the write quorum is available",
         "coordinator/machine/contents",
         "if known != len(node_ids) or known < write_quorum:",
