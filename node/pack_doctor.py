@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +18,14 @@ from typing import Final
 from metadata.rpc.findings import OTHERS, Findings, check_private_directory
 from node.diskio.fs import READ_FLAGS
 from node.packs.index import DAMAGED, SPARE
-from node.packs.pack_file import number_of, pack_name
+from node.packs.pack_file import PackReader, number_of, pack_name
 from node.packs.record import (
     HEAD_BYTES,
     HEADER_BYTES,
     PackHeader,
     PackInvalid,
     PackRecord,
-    PackRecordKind,
     decode_head,
-    decode_header,
     payload_of,
     read_end,
     scan,
@@ -47,7 +45,7 @@ _LEAVE: Final = (
     " out of service, and other nodes bring it anew."
 )
 _GONE: Final = "Is the disk mounted that belongs here? If it is, start the node: other nodes bring the blobs."
-_REWRITTEN: Final = "Start the node and run the job scrub: the pack is read by the index, and rewritten."
+_NO_HEADER: Final = "Its blobs are read without it, and nothing is lost. Look at the disk."
 _ANEW: Final = "Start the node: it makes the index anew from the packs."
 _STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
 
@@ -155,7 +153,10 @@ def _check_pack(
             count.unbegun += 1
             return
         count.packs += 1
-        header = _header(raw, number)
+        reader = PackReader(number, descriptor)
+        header = reader.header()
+        if what := reader.header_fault():
+            findings.problem(path, what, _NO_HEADER)
         records = _of(descriptor, header) if blobs is None else blobs.get(number, ())
         for record in records:
             count.blobs += 1
@@ -163,23 +164,14 @@ def _check_pack(
             if what := _fault(descriptor, header, record, deep=deep):
                 findings.problem(path, f"the blob {record.sha256.hex()} at {record.offset} {what}", _LEAVE)
     except PackInvalid as error:
-        findings.problem(path, str(error), _LEAVE if blobs is None else _REWRITTEN)
+        findings.problem(path, str(error), _LEAVE)
     finally:
         os.close(descriptor)
 
 
-def _header(raw: bytes, number: int) -> PackHeader:
-    """Raises PackInvalid."""
-    header = decode_header(raw)
-    if header.number != number:
-        raise PackInvalid(f"it says that it is {pack_name(header.number)}")
-    return header
-
-
-def _of(descriptor: int, header: PackHeader) -> Iterator[PackRecord]:
+def _of(descriptor: int, header: PackHeader) -> Iterable[PackRecord]:
     """The blobs of a pack, where there is no index."""
-    records = read_end(descriptor, header.marker) or scan(descriptor, header, HEADER_BYTES)
-    yield from (record for record in records if record.kind == PackRecordKind.BLOB)
+    return read_end(descriptor, header.marker) or scan(descriptor, header, HEADER_BYTES)
 
 
 def _fault(descriptor: int, header: PackHeader, record: PackRecord, *, deep: bool) -> str:

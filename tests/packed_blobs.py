@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.packs.pack_file import pack_name
-from node.packs.record import HEAD_BYTES, REMOVED_BYTES
+from node.packs.record import HEAD_BYTES
 
 BUSY_S = 20.0
 
@@ -87,13 +87,12 @@ def packs_of(data: Path) -> list[PackRoom]:
         return []
     asked = (
         "SELECT number, is_sealed, indexed_bytes,"
-        " (SELECT IFNULL(SUM(length + ?), 0) FROM blobs WHERE pack = number)"
-        " + ? * (SELECT COUNT(*) FROM removals WHERE pack = number) FROM packs ORDER BY number"
+        " (SELECT IFNULL(SUM(length + ?), 0) FROM blobs WHERE pack = number) FROM packs ORDER BY number"
     )
     with opened_index(data, writable=False) as db:
         return [
             PackRoom(pack_name(number), bool(is_sealed), record_bytes, live_bytes)
-            for number, is_sealed, record_bytes, live_bytes in db.execute(asked, (HEAD_BYTES, REMOVED_BYTES))
+            for number, is_sealed, record_bytes, live_bytes in db.execute(asked, (HEAD_BYTES,))
         ]
 
 

@@ -1,7 +1,6 @@
 """Giving back the room of deleted small blobs: packs of which much is dead are rewritten.
 
-A pack is due when more than DEAD_SHARE of it is dead, or its header is damaged, so that nobody could read it
-without the index; so are packs that stayed small, once there are
+A pack is due when more than DEAD_SHARE of it is dead; so are packs that stayed small, once there are
 SMALL_PACKS_MAX of them: each process that ends leaves one. A rewriting goes on in steps of a megabyte, within
 the node's budget of bytes, and may be left after any of them: what was copied is in its new place then.
 
@@ -11,7 +10,7 @@ none, so it is deleted however full the disk is. The packs that have to wait for
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from node.custody.context import CustodyContext
@@ -58,7 +57,7 @@ class Packing:
         context, given_back = self._context, 0
         await context.disk.run(self._store.seal_if_mostly_dead)
         packs, blocked = await context.disk.run(self._store.index.packs), list[tuple[int, PackFacts]]()
-        for pack in due_packs(packs, damaged=self._store.without_header):
+        for pack in due_packs(packs):
             room_bytes = await context.disk.run(context.blobs.room_bytes)
             if pack.live_blobs and pack.live_bytes >= room_bytes:
                 blocked.append((pack.live_bytes + 1 - room_bytes, pack))
@@ -92,11 +91,11 @@ class Packing:
         metrics.packed_bytes.labels("dead").set(sum(pack.dead_bytes for pack in packs))
 
 
-def due_packs(packs: Sequence[PackFacts], damaged: Collection[int] = ()) -> list[PackFacts]:
-    """Those to be rewritten, the one that gives back most for what it costs first; `damaged`: by number."""
+def due_packs(packs: Sequence[PackFacts]) -> list[PackFacts]:
+    """Those to be rewritten, the one that gives back most for what it costs first."""
     sealed = [pack for pack in packs if pack.is_sealed]
     small = [pack for pack in sealed if pack.indexed_bytes < SMALL_PACK_BYTES]
-    due = [pack for pack in sealed if pack.number in damaged or is_mostly_dead(pack)]
+    due = list(filter(is_mostly_dead, sealed))
     if len(small) >= SMALL_PACKS_MAX:
         due += [pack for pack in small if pack not in due]
     return sorted(due, key=lambda pack: pack.live_bytes / max(pack.indexed_bytes, 1))

@@ -16,9 +16,7 @@ from node.packs.record import (
     HEADER_BYTES,
     PackInvalid,
     PackRecord,
-    PackRecordKind,
     decode_head,
-    decode_removed,
     payload_of,
     read_around,
     read_end,
@@ -59,15 +57,13 @@ def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
         return 0
     rows = {each.place.offset: each for each in index.in_pack(pack.number)}
     records, is_whole = _records_of(reader)
-    removals = {(each.sha256, each.place.offset) for each in index.removals_in(pack.number)}
-    known = index.gone_from(pack.number) | removals
-    numbers, why = {each.number for each in index.packs()}, ""
+    dead, why = index.dead_in(pack.number), ""
     for record in records:
         row = rows.pop(record.offset, None)
         if row is not None:
             why = why or ("" if record_of(row) == record else "a record is another than it says")
-        elif record.stop <= pack.indexed_bytes and (record.sha256, record.offset) not in known:
-            why = why or ("it lacks a record" if _counts(reader, record, numbers) else "")
+        elif record.stop <= pack.indexed_bytes and (record.sha256, record.offset) not in dead:
+            why = why or ("it lacks a record" if _is_whole(reader, record) else "")
     if not why and any(is_whole or _is_within(row.place.offset, records) for row in rows.values()):
         why = "it has a record that is not there"
     if why and not reader.is_gone:  # else it was rewritten meanwhile
@@ -114,15 +110,11 @@ def _is_within(offset: int, records: list[PackRecord]) -> bool:
     return any(record.offset < offset < record.stop for record in records)
 
 
-def _counts(reader: PackReader, record: PackRecord, numbers: set[int]) -> bool:
-    """Whether the index should know a record: it is whole, and no removal from a pack that is gone."""
+def _is_whole(reader: PackReader, record: PackRecord) -> bool:
+    """Whether the index should know a record."""
     try:
-        payload = payload_of(reader.descriptor, record)
+        return payload_of(reader.descriptor, record) is not None
     except OSError as error:
         if error.errno in MEDIUM_ERRORS:
             return False
         raise
-    if payload is None or record.kind == PackRecordKind.BLOB:
-        return payload is not None
-    target = decode_removed(payload)
-    return target is not None and target.pack in numbers

@@ -1,7 +1,8 @@
 """What an index lacks of packs that nobody appends to is read into it, by whoever opens them.
 
-What the medium does not give is stepped over, so that a bad sector costs the blobs in it, and no more: a
-removal that cannot be read is looked for again by the next who opens the packs. All calls block.
+What the medium does not give is stepped over, so that a bad sector costs the blobs in it, and no more. What
+is found may have been removed before, or never been claimed: the log is asked (`node/custody/orphans.py`).
+All calls block.
 """
 
 import errno
@@ -21,14 +22,11 @@ from node.packs.record import (
     HEADER_BYTES,
     PackInvalid,
     PackRecord,
-    PackRecordKind,
-    Place,
-    decode_removed,
     payload_of,
     read_end,
     scan,
 )
-from node.packs.rows import PackedBlob, Removal
+from node.packs.rows import PackedBlob
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _ROWS_BYTES: Final = 16 << 20  # of records that become rows of the index in one step
@@ -66,10 +64,8 @@ class CatchingUp:
         for number, start in left:
             self._make_durable(number, start)
         for number, start in left:
-            self._index_blobs(number, start)
-        for number, start in left:  # wherever the blobs are that they are of
-            if self._index_removals(number, start, is_known=number in known):
-                self._seal(number)
+            self._index_records(number, start, is_known=number in known)
+            self._seal(number)
 
     def _remove_unbegun(self) -> None:
         """Packs whose header a crash has kept from being written. Nobody may be about to write one now."""
@@ -117,36 +113,13 @@ class CatchingUp:
             _log.error("a pack cannot be made durable", extra={"pack": number, "reason": error.strerror})
         os.posix_fadvise(descriptor, start // PAGE_BYTES * PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
 
-    def _index_blobs(self, number: int, start: int) -> None:
-        records, at_ns = _records_of(self._reader(number), start), time.time_ns()
-        for batch in batches(records, _ROWS_BYTES):
-            blobs = [each for each in batch if each.kind == PackRecordKind.BLOB]
-            self._index.add(number, blobs, stop=start, at_ns=at_ns)  # until its removals are read too
-
-    def _index_removals(self, number: int, start: int, *, is_known: bool) -> bool:
-        """Whether all could be read; else the next who opens the packs reads them again.
-
-        Of a pack that the index knows to its end nothing is written: the disk may be full.
-        """
-        reader, unread = self._reader(number), 0
-        found = [each for each in _records_of(reader, start) if each.kind == PackRecordKind.REMOVED]
-        removals = list[Removal]()
-        for record in found:
-            try:
-                target = decode_removed(payload_of(reader.descriptor, record) or b"")
-            except OSError as error:
-                if error.errno not in MEDIUM_ERRORS:
-                    raise
-                unread += 1
-                continue
-            if target is not None:
-                removals.append(Removal(record.sha256, Place(number, record.offset), target))
-        if unread:
-            _log.error("removals in a pack cannot be read", extra={"pack": number, "removals": unread})
-        stop = start if unread else reader.size_bytes
-        if removals or stop != start or not is_known:
-            self._index.add(number, (), removals, stop=stop)
-        return not unread
+    def _index_records(self, number: int, start: int, *, is_known: bool) -> None:
+        """Of a pack that the index knows to its end nothing is written: the disk may be full."""
+        reader, at_ns = self._reader(number), time.time_ns()
+        for batch in batches(_records_of(reader, start), _ROWS_BYTES):
+            self._index.add(number, batch, stop=batch[-1].stop, at_ns=at_ns)
+        if reader.size_bytes != start or not is_known:
+            self._index.add(number, (), stop=reader.size_bytes, at_ns=at_ns)
 
     def _seal(self, number: int) -> None:
         """On a full disk that is left to the next who opens the packs: blobs are found all the same."""

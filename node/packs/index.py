@@ -1,7 +1,8 @@
 """Where blobs lie in packs: a table on the same disk, which the processes of a node share.
 
-It is a copy of what the packs say, and is made durable by nobody: a power cut may take its newest rows, and
-whoever opens the packs reads again what lies behind `indexed_bytes`.
+Of what lies in packs it is a copy, and is made durable by nobody: a power cut may take its newest rows, and
+whoever opens the packs reads again what lies behind `indexed_bytes`. That a record counts no more stands here
+alone. So a blob that was removed may be back where rows are lost, as one that nobody has claimed.
 
 Its rows are checked when they are read: their types, that they answer the question, and their order. Each
 page of a database may be sound and belong elsewhere, or to an earlier time. An index that answers wrongly
@@ -22,17 +23,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from node.packs.record import HEAD_BYTES, REMOVED_BYTES, PackRecord, Place
+from node.packs.record import HEAD_BYTES, PackRecord
 from node.packs.rows import (
     PackedBlob,
     PackFacts,
-    Removal,
     RowInvalid,
     blob_of,
     facts_of,
     note_of,
     place_of,
-    removal_of,
     require,
     require_ascending,
     size_of,
@@ -47,13 +46,7 @@ _CACHE_KIB: Final = 8 << 10
 _BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs"
 _IS_THERE: Final = "sha256 = ? AND pack = ? AND offset = ?"
 _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offset = ?"
-_DELETE_DEAD: Final = "DELETE FROM dead WHERE sha256 = ? AND pack = ? AND offset = ?"
-# A pack that is gone may have had them alone: it was lost, or made room for copying them on a full disk.
-_KEEP_REMOVALS: Final = (
-    "INSERT OR IGNORE INTO dead SELECT target, target_offset, sha256 FROM removals AS lost"
-    " WHERE pack = ?1 AND target <> ?1 AND NOT EXISTS (SELECT 1 FROM removals AS kept WHERE kept.pack <> ?1"
-    " AND kept.target = lost.target AND kept.target_offset = lost.target_offset)"
-)
+_UNCLAIMED: Final = "INSERT OR REPLACE INTO unclaimed VALUES (?, ?)"
 _ROW_BYTES_MAX: Final = 4096  # none of ours has a tenth of it, whatever a damaged page says
 _WHOLE: Final = "1"  # for SQLite's check: all of the file, until the first fault
 # What SQLite says when it is not the content of the file that is at fault.
@@ -177,25 +170,9 @@ class PackIndex:
         asked = f"{_BLOBS} WHERE pack = ? AND offset >= ? ORDER BY offset LIMIT ?"
         return self._read(checked, asked, number, start, limit)
 
-    def removals_in(self, number: int) -> list[Removal]:
-        """The removals in a pack that are needed, in the order in which they lie there."""
-
-        def checked(rows: list[tuple[Any, ...]]) -> list[Removal]:
-            found = require_ascending(list(map(removal_of, rows)), lambda each: each.place.offset)
-            require(all(each.place.pack == number for each in found), "a removal in another pack")
-            return found
-
-        asked = (
-            "SELECT sha256, pack, offset, target, target_offset FROM removals WHERE pack = ? ORDER BY offset"
-        )
-        return self._read(checked, asked, number)
-
-    def gone_from(self, number: int) -> set[tuple[bytes, int]]:
+    def dead_in(self, number: int) -> set[tuple[bytes, int]]:
         """The records of a pack that count no more, by the SHA-256 of their blob and where they begin."""
-        asked = (
-            "SELECT sha256, target, target_offset FROM removals WHERE target = ?1"
-            " UNION ALL SELECT sha256, pack, offset FROM dead WHERE pack = ?1"
-        )
+        asked = "SELECT sha256, pack, offset FROM dead WHERE pack = ?"
         return self._read(lambda rows: {(name, at.offset) for name, at in map(place_of, rows)}, asked, number)
 
     def packs(self) -> list[PackFacts]:
@@ -240,25 +217,16 @@ class PackIndex:
             for each in blobs:
                 _forget(db, db.execute(f"{_BLOBS} WHERE sha256 = ?", (each.sha256,)).fetchall())
                 _insert(db, number, each, at_ns)
-                db.execute("INSERT OR REPLACE INTO unclaimed VALUES (?, ?)", (each.sha256, at_ns))
+                db.execute(_UNCLAIMED, (each.sha256, at_ns))
             _count_indexed(db, number, stop)
 
-    def add(
-        self,
-        number: int,
-        blobs: Iterable[PackRecord],
-        removals: Sequence[Removal] = (),
-        *,
-        stop: int,
-        at_ns: int = 0,
-    ) -> None:
-        """Records of a pack up to `stop` that were found there. What is known already stays as it is."""
+    def add(self, number: int, blobs: Iterable[PackRecord], *, stop: int, at_ns: int) -> None:
+        """Records of a pack up to `stop` that were found there: some of them may have counted no more."""
         with self._changing() as db:
             _know(db, number)
             for each in blobs:
                 _insert(db, number, each, at_ns)
-            for removal in removals:
-                _remove(db, removal)
+                db.execute(_UNCLAIMED, (each.sha256, at_ns))
             _count_indexed(db, number, stop)
 
     def affirm(self, sha256: bytes, at_ns: int) -> bool:
@@ -267,46 +235,29 @@ class PackIndex:
             asked = "UPDATE blobs SET affirmed_at_ns = ? WHERE sha256 = ?"
             return db.execute(asked, (at_ns, sha256)).rowcount > 0
 
-    def take_out(self, copies: Sequence[PackedBlob]) -> list[tuple[bytes, Place]]:
-        """Have those count no more, in one step, of which nobody was told since they were read.
-
-        Returns the places of these, and of older records of the same blobs that no record of a pack tells to
-        count no more: without the tables they would be back.
-        """
+    def take_out(self, copies: Sequence[PackedBlob]) -> bool:
+        """Have those count no more, in one step, of which nobody was told since they were read; if any."""
+        asked = f"{_BLOBS} WHERE {_IS_THERE} AND affirmed_at_ns = ?"
         with self._changing() as db:
-            asked = f"{_BLOBS} WHERE {_IS_THERE} AND affirmed_at_ns = ?"
-            rows = [
-                row
-                for each in copies
-                for row in db.execute(
-                    asked, (each.sha256, each.place.pack, each.place.offset, each.affirmed_at_ns)
-                ).fetchall()
-            ]
-            names = dict.fromkeys(each.sha256 for each in _forget(db, rows))
-            asked = "SELECT sha256, pack, offset FROM dead WHERE sha256 = ? ORDER BY pack, offset"
-            return [place_of(row) for name in names for row in db.execute(asked, (name,)).fetchall()]
+            places = [(each.sha256, *_place(each), each.affirmed_at_ns) for each in copies]
+            rows = [row for place in places for row in db.execute(asked, place).fetchall()]
+            return bool(_forget(db, rows))
 
-    def move(
-        self, number: int, moves: Sequence[tuple[PackedBlob, PackRecord]], *, stop: int
-    ) -> list[PackRecord]:
+    def move(self, number: int, moves: Sequence[tuple[PackedBlob, PackRecord]], *, stop: int) -> None:
         """New records of a pack up to `stop`, each in place of an older one of the same blob, in one step.
 
-        Answers those whose older record counts no more: neither do they, and no record of a pack says so yet.
-        Of the older ones none says so either: their pack is about to go.
+        Where the older record counts no more, neither does the new one.
         """
-        left = list[PackRecord]()
         with self._changing() as db:
             _know(db, number)
             for old, new in moves:
-                place = (old.sha256, old.place.pack, old.place.offset)
+                place = (old.sha256, *_place(old))
                 gone = _forget(db, db.execute(f"{_BLOBS} WHERE {_IS_THERE}", place).fetchall())
                 if gone:
                     _insert(db, number, new, gone[0].affirmed_at_ns)
                 else:
-                    _bury(db, new.sha256, Place(number, new.offset))
-                    left.append(new)
+                    _bury(db, new.sha256, number, new.offset)
             _count_indexed(db, number, stop)
-        return left
 
     def seal(self, number: int) -> None:
         """A pack takes no more."""
@@ -314,12 +265,8 @@ class PackIndex:
             db.execute("UPDATE packs SET is_sealed = 1 WHERE number = ?", (number,))
 
     def drop(self, number: int) -> None:
-        """Forget a pack, and the removals of blobs in it; those that no other pack has stay known here."""
+        """Forget a pack."""
         with self._changing() as db:
-            db.execute(_KEEP_REMOVALS, (number,))
-            for (holder,) in db.execute("SELECT pack FROM removals WHERE target = ?", (number,)).fetchall():
-                _count_live(db, holder, -REMOVED_BYTES)
-            db.execute("DELETE FROM removals WHERE target = ? OR pack = ?", (number, number))
             for table, column in (("blobs", "pack"), ("dead", "pack"), ("packs", "number")):
                 db.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))  # noqa: S608 - names of ours
 
@@ -393,42 +340,25 @@ def _know(db: sqlite3.Connection, number: int) -> None:
 
 
 def _forget(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[PackedBlob]:
-    """These blobs count no more, and no record of a pack says so yet."""
+    """The records of these rows count no more."""
     gone = list(map(blob_of, rows))
     for each in gone:
-        place = (each.sha256, each.place.pack, each.place.offset)
-        require(db.execute(_DELETE_BLOB, place).rowcount == 1, "a row that is not there")
-        _bury(db, each.sha256, each.place)
+        is_there = db.execute(_DELETE_BLOB, (each.sha256, *_place(each))).rowcount == 1
+        require(is_there, "a row that is not there")
+        _bury(db, each.sha256, *_place(each))
         _count_live(db, each.place.pack, -(each.length + HEAD_BYTES), -1)
     return gone
 
 
-def _bury(db: sqlite3.Connection, sha256: bytes, place: Place) -> None:
-    """The record at `place` counts no more, and no record of a pack says so yet."""
-    db.execute("INSERT OR IGNORE INTO dead VALUES (?, ?, ?)", (place.pack, place.offset, sha256))
+def _place(blob: PackedBlob) -> tuple[int, int]:
+    return blob.place.pack, blob.place.offset
 
 
-def _remove(db: sqlite3.Connection, removal: Removal) -> None:
-    """Have a blob count no more, and remember why as long as its pack is there."""
-    target = removal.target
-    place = (removal.sha256, target.pack, target.offset)
-    _forget(db, db.execute(f"{_BLOBS} WHERE {_IS_THERE}", place).fetchall())
-    db.execute(_DELETE_DEAD, place)
-    if db.execute("SELECT 1 FROM packs WHERE number = ?", (target.pack,)).fetchone() is None:
-        return  # that pack is gone
-    row = (removal.place.pack, removal.place.offset, target.pack, target.offset, removal.sha256)
-    if db.execute("INSERT OR IGNORE INTO removals VALUES (?, ?, ?, ?, ?)", row).rowcount:
-        _count_live(db, removal.place.pack, REMOVED_BYTES)
+def _bury(db: sqlite3.Connection, sha256: bytes, number: int, offset: int) -> None:
+    db.execute("INSERT OR IGNORE INTO dead VALUES (?, ?, ?)", (number, offset, sha256))
 
 
 def _insert(db: sqlite3.Connection, number: int, record: PackRecord, at_ns: int) -> None:
-    """It counts, unless a record that was read before says that it does not."""
-    asked = (
-        "SELECT 1 FROM removals WHERE target = ?1 AND target_offset = ?2"
-        " UNION ALL SELECT 1 FROM dead WHERE pack = ?1 AND offset = ?2"
-    )
-    if db.execute(asked, (number, record.offset)).fetchone() is not None:
-        return
     row = (record.sha256, number, record.offset, record.length, record.digest, at_ns)
     if db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?, ?)", row).rowcount:
         _count_live(db, number, record.length + HEAD_BYTES, 1)
@@ -439,7 +369,7 @@ def _count_indexed(db: sqlite3.Connection, number: int, stop: int) -> None:
     db.execute("UPDATE packs SET indexed_bytes = MAX(indexed_bytes, ?) WHERE number = ?", row)
 
 
-def _count_live(db: sqlite3.Connection, number: int, more_bytes: int, more_blobs: int = 0) -> None:
+def _count_live(db: sqlite3.Connection, number: int, more_bytes: int, more_blobs: int) -> None:
     counted = "UPDATE packs SET live_bytes = live_bytes + ?, live_blobs = live_blobs + ? WHERE number = ?"
     is_known = db.execute(counted, (more_bytes, more_blobs, number)).rowcount == 1
     require(is_known, "a record of a pack that it does not know")

@@ -1,7 +1,7 @@
 -- What packs hold, for finding it: made anew from the packs wherever it is missing or damaged.
 
--- live_bytes: of records that count, heads included, live_blobs of them blobs; indexed_bytes: how far the pack
--- was read into here.
+-- live_bytes: of the live_blobs records that count, heads included; indexed_bytes: how far the pack was read into
+-- here.
 CREATE TABLE IF NOT EXISTS packs (
     number INTEGER PRIMARY KEY,
     is_sealed INTEGER NOT NULL,
@@ -23,27 +23,13 @@ CREATE TABLE IF NOT EXISTS blobs (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs (pack, offset);
 
--- Records that say of a blob in the pack `target` that it counts no more: needed as long as that pack is there.
-CREATE TABLE IF NOT EXISTS removals (
-    pack INTEGER NOT NULL,
-    offset INTEGER NOT NULL,
-    target INTEGER NOT NULL,
-    target_offset INTEGER NOT NULL,
-    sha256 BLOB NOT NULL,
-    PRIMARY KEY (pack, offset)
-) WITHOUT ROWID;
-DROP INDEX IF EXISTS removals_by_target;  -- of earlier releases, by the pack alone
-CREATE INDEX IF NOT EXISTS removals_by_place ON removals (target, target_offset);
-
--- Other records that count no more, of which no record of a pack says so: a newer record has taken their place, or
--- the disk was full when their blob was removed.
+-- Records that count no more: their blob was removed, or a newer record has taken their place.
 CREATE TABLE IF NOT EXISTS dead (
     pack INTEGER NOT NULL,
     offset INTEGER NOT NULL,
     sha256 BLOB NOT NULL,
     PRIMARY KEY (pack, offset)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS dead_by_name ON dead (sha256);
 
 -- Blobs that came and that the log has not been seen to know since (node/storage/unclaimed.py).
 CREATE TABLE IF NOT EXISTS unclaimed (

@@ -1,9 +1,8 @@
 """The format of a pack: a header, records, and once it takes no more, an index of them at its end.
 
-A record is a head and a payload. The head has the pack's marker, kind, length of the payload, SHA-256, XXH3
-of the payload, and the CRC-32 of all this and of the record's offset. Of kind BLOB the payload is the
-content; of kind REMOVED it names the record, by pack and offset, that counts no more. All numbers are
-little-endian, but for XXH3, which is in its canonical form.
+A record is a head and the content of a blob. The head has the pack's marker, the length of the content, its
+SHA-256 and XXH3, and the CRC-32 of all this and of the record's offset. All numbers are little-endian, but
+for XXH3, which is in its canonical form. That a record counts no more stands in the index alone.
 
 The head has a CRC of its own, so that a payload of which a sector was lost is stepped over, and costs that
 blob alone. The CRC covers the offset, so that a page in the place of another one has no records. Behind a
@@ -22,7 +21,6 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 import xxhash
@@ -30,7 +28,7 @@ import xxhash
 from node.diskio.durable import CRC_BYTES, Octets, with_crc, without_crc
 from node.diskio.fs import MEDIUM_ERRORS
 
-VERSION: Final = 2  # 1 was in no release
+VERSION: Final = 3  # those before were in no release
 MARKER_BYTES: Final = 8
 SHA256_BYTES: Final = 32
 DIGEST_BYTES: Final = 8  # of an XXH3
@@ -40,28 +38,12 @@ SCAN_BYTES: Final = 1 << 20  # read at once where records are looked for
 _MAGIC: Final = b"FSTPACK\0"
 _END_MAGIC: Final = b"FSTPKEND"
 _HEADER: Final = struct.Struct(f"<8sIQ{MARKER_BYTES}s")  # magic, version, number, marker
-_HEAD: Final = struct.Struct(
-    f"<{MARKER_BYTES}sBI{SHA256_BYTES}s{DIGEST_BYTES}s"
-)  # marker, kind, payload length, sha256, XXH3
-_TARGET: Final = struct.Struct("<QQ")  # pack, offset
-_ENTRY: Final = struct.Struct(
-    f"<BQI{SHA256_BYTES}s{DIGEST_BYTES}s"
-)  # kind, offset, payload length, sha256, XXH3
+_HEAD: Final = struct.Struct(f"<{MARKER_BYTES}sI{SHA256_BYTES}s{DIGEST_BYTES}s")  # marker, size, sha256, XXH3
+_ENTRY: Final = struct.Struct(f"<QI{SHA256_BYTES}s{DIGEST_BYTES}s")  # offset, size, sha256, XXH3
 _END: Final = struct.Struct(f"<8s{MARKER_BYTES}sQI8s")  # magic, marker, where the index begins, records, XXH3
 HEADER_BYTES: Final = _HEADER.size + CRC_BYTES
 HEAD_BYTES: Final = _HEAD.size + CRC_BYTES
 END_BYTES: Final = _END.size + CRC_BYTES
-REMOVED_BYTES: Final = HEAD_BYTES + _TARGET.size  # of a record of that kind
-
-
-class PackRecordKind(IntEnum):
-    """What a record says. The numbers are the disk format and never change."""
-
-    BLOB = 1
-    REMOVED = 2
-
-
-_KINDS: Final = frozenset(map(int, PackRecordKind))
 
 
 class PackInvalid(Exception):
@@ -92,7 +74,6 @@ class Place:
 class PackRecord:
     """One record of a pack. `digest`: XXH3 of its payload of `length` bytes, 8 bytes."""
 
-    kind: PackRecordKind
     offset: int
     length: int
     sha256: bytes
@@ -135,23 +116,11 @@ def decode_header(raw: bytes) -> PackHeader:
     return PackHeader(number, marker)
 
 
-def encode(
-    marker: bytes, kind: PackRecordKind, sha256: bytes, payload: Octets, offset: int
-) -> tuple[PackRecord, bytes]:
+def encode(marker: bytes, sha256: bytes, payload: Octets, offset: int) -> tuple[PackRecord, bytes]:
     """A record that begins at `offset`, and its head; the payload is written behind that."""
     assert len(payload) <= PAYLOAD_BYTES_MAX
-    record = PackRecord(kind, offset, len(payload), sha256, digest_of(payload))
-    return record, with_crc(_HEAD.pack(marker, kind, record.length, sha256, record.digest), of=str(offset))
-
-
-def encode_removed(place: Place) -> bytes:
-    """The payload of a record after which the blob at `place` counts no more."""
-    return _TARGET.pack(place.pack, place.offset)
-
-
-def decode_removed(payload: bytes) -> Place | None:
-    """The place of the blob that counts no more; None if this is no payload of such a record."""
-    return Place(*_TARGET.unpack(payload)) if len(payload) == _TARGET.size else None
+    record = PackRecord(offset, len(payload), sha256, digest_of(payload))
+    return record, with_crc(_HEAD.pack(marker, record.length, sha256, record.digest), of=str(offset))
 
 
 def decode_head(raw: Octets, offset: int, marker: bytes) -> PackRecord | None:
@@ -159,17 +128,13 @@ def decode_head(raw: Octets, offset: int, marker: bytes) -> PackRecord | None:
     body = without_crc(bytes(raw), of=str(offset)) if len(raw) == HEAD_BYTES else None
     if body is None or body[:MARKER_BYTES] != marker:
         return None
-    _, kind, length, sha256, digest = _HEAD.unpack(body)
-    if kind not in _KINDS or length > PAYLOAD_BYTES_MAX:
-        return None
-    return PackRecord(PackRecordKind(kind), offset, length, sha256, digest)
+    _, length, sha256, digest = _HEAD.unpack(body)
+    return PackRecord(offset, length, sha256, digest) if length <= PAYLOAD_BYTES_MAX else None
 
 
 def encode_end(marker: bytes, records: Sequence[PackRecord], start: int) -> bytes:
     """What is written at `start` behind the last record of a pack that takes no more."""
-    index = b"".join(
-        _ENTRY.pack(each.kind, each.offset, each.length, each.sha256, each.digest) for each in records
-    )
+    index = b"".join(_ENTRY.pack(each.offset, each.length, each.sha256, each.digest) for each in records)
     return index + with_crc(_END.pack(_END_MAGIC, marker, start, len(records), digest_of(index)))
 
 
@@ -188,10 +153,7 @@ def read_end(descriptor: int, marker: bytes) -> list[PackRecord] | None:
     index = read_around(descriptor, count * _ENTRY.size, start)
     if len(index) != count * _ENTRY.size or digest_of(index) != digest:
         return None
-    return [
-        PackRecord(PackRecordKind(kind), offset, length, sha256, found)
-        for kind, offset, length, sha256, found in _ENTRY.iter_unpack(index)
-    ]
+    return [PackRecord(*entry) for entry in _ENTRY.iter_unpack(index)]
 
 
 def read_around(descriptor: int, size_bytes: int, start: int) -> bytes:

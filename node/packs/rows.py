@@ -14,7 +14,6 @@ from node.packs.record import (
     PAYLOAD_BYTES_MAX,
     SHA256_BYTES,
     PackRecord,
-    PackRecordKind,
     Place,
 )
 
@@ -39,15 +38,6 @@ class PackedBlob:
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
-    """A record that says that the blob at `target` counts no more."""
-
-    sha256: bytes
-    place: Place
-    target: Place
-
-
-@dataclass(frozen=True, slots=True)
 class PackFacts:
     """What is known of a pack: see index.sql."""
 
@@ -65,7 +55,7 @@ class PackFacts:
 
 def record_of(row: PackedBlob) -> PackRecord:
     """The record that a row says there is."""
-    return PackRecord(PackRecordKind.BLOB, row.place.offset, row.length, row.sha256, row.digest)
+    return PackRecord(row.place.offset, row.length, row.sha256, row.digest)
 
 
 def require(is_right: bool, otherwise: str) -> None:
@@ -89,13 +79,6 @@ def blob_of(row: tuple[Any, ...]) -> PackedBlob:
     is_right = _is_bytes(digest, DIGEST_BYTES) and _is_number(affirmed_at_ns)
     require(is_right and _is_number(length, 0, PAYLOAD_BYTES_MAX), "a blob that is none")
     return PackedBlob(name, place, length, digest, affirmed_at_ns)
-
-
-def removal_of(row: tuple[Any, ...]) -> Removal:
-    """sha256, pack, offset, target, target_offset."""
-    sha256, pack, offset, target, target_offset = row
-    name, place = place_of((sha256, pack, offset))
-    return Removal(name, place, place_of((sha256, target, target_offset))[1])
 
 
 def place_of(row: tuple[Any, ...]) -> tuple[bytes, Place]:

@@ -5,8 +5,8 @@
     DIR/packs/*.lock          which processes use the index (`node/packs/users.py`)
 
 A blob that `put` has returned for is durable, and is found by every process of the node. One that `remove`
-has taken is not found any more; where the index or its newest rows are lost, or a process died that was
-rewriting its pack, it may be back, as a blob that nobody asked for.
+has taken is not found any more; where the index or its newest rows are lost, it may be back, as a blob that
+nobody has claimed (`node/custody/orphans.py`).
 
 Content is compared with its SHA-256 when it is read, whatever the index says. If the index contradicts a
 pack, the index is wrong: every process stops asking it and closes it (`heal`), and the last one to do so
@@ -39,13 +39,11 @@ from node.packs.record import (
     HEADER_BYTES,
     PackInvalid,
     PackRecord,
-    PackRecordKind,
     Place,
     encode,
-    encode_removed,
     payload_of,
 )
-from node.packs.rows import PackedBlob, PackFacts, Removal, record_of
+from node.packs.rows import PackedBlob, PackFacts, record_of
 from node.packs.users import IndexUsers
 
 BLOB_BYTES_MAX: Final = 128 << 10  # measured: see docs/decisions.md
@@ -87,7 +85,6 @@ class PackStore:
         self._reading = threading.Lock()
         self._writer: PackWriter | None = None
         self._readers: dict[int, PackReader] = {}
-        self.without_header: set[int] = set()  # packs that are to be rewritten while there is an index
         try:
             self._users = IndexUsers(self._directory)
             try:
@@ -211,28 +208,15 @@ class PackStore:
     def remove(self, sha256: bytes, *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Have a blob count no more; False if there was none, or `unless` says that it stays.
 
-        One that came, or that somebody was told of, since `unless` was asked stays, too. On a full disk the
-        index alone knows of it. Raises OSError.
+        One that came, or that somebody was told of, since `unless` was asked stays, too. Raises OSError.
         """
         was_there = False
         while (copies := self.index.copies(sha256)) and not unless():
-            if self.remove_copies(copies):
+            if self.index.take_out(copies):
                 was_there = True
             elif self.index.copies(sha256) == copies:
                 raise self.index.damaged("it does not find what it gave")
         return was_there
-
-    def remove_copies(self, copies: Sequence[PackedBlob]) -> bool:
-        """The same for records as they were found: whether there was one of them still. Raises OSError."""
-        with self._appending:
-            removed = self.index.take_out(copies)
-            try:
-                self._append_removals(removed)
-            except OSError as error:
-                if not _is_full(error):
-                    raise
-                _log.warning("a removal is not recorded: the disk is full", extra={"blobs": len(removed)})
-        return bool(removed)
 
     def after(self, sha256: bytes, limit: int) -> list[tuple[bytes, int]]:
         """The next blobs in the order of their SHA-256, with their lengths."""
@@ -253,7 +237,7 @@ class PackStore:
         return batch[-1].place.offset + 1, self._copy(contents) if contents else 0
 
     def drop_if_empty(self, number: int) -> int:
-        """Remove a sealed pack of which nothing counts: its bytes, less what was written; 0 if it stays.
+        """Remove a sealed pack of which nothing counts: its bytes; 0 if it stays.
 
         The pack itself is asked whether each of its records is known to count no more. Raises OSError.
         """
@@ -266,20 +250,11 @@ class PackStore:
                 return 0
             with suppress(FileNotFoundError):
                 size_bytes = os.stat(pack_name(number), dir_fd=self._directory).st_size
-            try:
-                written_bytes = self._copy_removals(number)
-            except OSError as error:
-                if not _is_full(error):
-                    raise
-                # The pack itself makes the room. Until the removals are copied, the index alone has them.
-                unlink(pack_name(number), parent=self._directory)
-                self._forget_reader(number)
-                written_bytes = self._copy_removals(number)
             unlink(pack_name(number), parent=self._directory)
             self._disk.fsync(self._directory)
             self.index.drop(number)
         self._forget_reader(number)
-        return max(size_bytes - written_bytes, 0)
+        return size_bytes
 
     def check_pack(self, pack: PackFacts) -> int:
         """Compare a pack with the index, in both directions: how many bytes were read.
@@ -313,34 +288,10 @@ class PackStore:
             writer, began, records = self._append([(found.sha256, content) for found, content in contents])
             moves = list(zip([found for found, _ in contents], records, strict=True))
             with self._indexing(writer):
-                left = self.index.move(writer.number, moves, stop=writer.durable_offset)
-            written_bytes = writer.durable_offset - began
-            return written_bytes + self._append_removals(
-                [(each.sha256, Place(writer.number, each.offset)) for each in left]
-            )
+                self.index.move(writer.number, moves, stop=writer.durable_offset)
+            return writer.durable_offset - began
 
-    def _copy_removals(self, number: int) -> int:
-        """Append the removals in a pack that are still needed: bytes written. The caller holds the lock."""
-        needed = [each for each in self.index.removals_in(number) if each.target.pack != number]
-        return self._append_removals([(each.sha256, each.target) for each in needed])
-
-    def _append_removals(self, targets: Sequence[tuple[bytes, Place]]) -> int:
-        """Have these records count no more: bytes written. The caller holds the lock."""
-        if not targets:
-            return 0
-        payloads = [(sha256, encode_removed(target)) for sha256, target in targets]
-        writer, began, records = self._append(payloads, PackRecordKind.REMOVED)
-        removals = [
-            Removal(sha256, Place(writer.number, record.offset), target)
-            for (sha256, target), record in zip(targets, records, strict=True)
-        ]
-        with self._indexing(writer):
-            self.index.add(writer.number, (), removals, stop=writer.durable_offset)
-        return writer.durable_offset - began
-
-    def _append(
-        self, payloads: Sequence[tuple[bytes, Octets]], kind: PackRecordKind = PackRecordKind.BLOB
-    ) -> tuple[PackWriter, int, list[PackRecord]]:
+    def _append(self, payloads: Sequence[tuple[bytes, Octets]]) -> tuple[PackWriter, int, list[PackRecord]]:
         """Write records, each with a SHA-256, under one sync: into which pack, from where on, as what.
 
         The index does not know of them yet. The caller holds the lock.
@@ -349,7 +300,7 @@ class PackStore:
         records, pieces = list[PackRecord](), list[Octets]()
         began = at = writer.durable_offset
         for sha256, payload in payloads:
-            record, head = encode(writer.header.marker, kind, sha256, payload, at)
+            record, head = encode(writer.header.marker, sha256, payload, at)
             records.append(record)
             pieces += head, payload
             at = record.stop
@@ -418,23 +369,15 @@ class PackStore:
     def reader(self, number: int) -> PackReader:
         """A pack, open for reading. Raises PackInvalid, FileNotFoundError, OSError."""
         with self._reading:
-            reader = self._readers.pop(number, None) or self._opened(number)
+            reader = self._readers.pop(number, None) or open_pack(number, self._directory)
             self._readers[number] = reader  # behind those that were wanted less lately
             while len(self._readers) > READERS_MAX:
                 del self._readers[next(iter(self._readers))]
             return reader
 
-    def _opened(self, number: int) -> PackReader:
-        reader = open_pack(number, self._directory)
-        if (fault := reader.header_fault()) and number not in self.without_header:
-            _log.error("the header of a pack is damaged", extra={"pack": number, "reason": fault})
-            self.without_header.add(number)
-        return reader
-
     def _forget_reader(self, number: int) -> None:
         with self._reading:
             self._readers.pop(number, None)
-            self.without_header.discard(number)
 
     def _opened_index(self) -> PackIndex:
         """With what the packs say; rebuilt if it is damaged and no other process uses it. Raises OSError."""
@@ -469,10 +412,6 @@ class PackStore:
 def is_mostly_dead(pack: PackFacts) -> bool:
     """Whether more than DEAD_SHARE of the records in a pack are dead."""
     return pack.dead_bytes > DEAD_SHARE * (pack.dead_bytes + pack.live_bytes)
-
-
-def _is_full(error: OSError) -> bool:
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _places(copies: Sequence[PackedBlob]) -> list[Place]:

@@ -162,7 +162,7 @@ class PackedBlobs:
 
         Raises OSError.
         """
-        return self.store.remove_copies([found])
+        return self.store.index.take_out([found])
 
     def read_damaged(self, found: PackedBlob) -> bytes:
         """What lies in its place, as `PackStore.read_damaged` has it. Raises OSError."""

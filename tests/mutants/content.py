@@ -143,13 +143,6 @@ ROOM = (
         f"{_PACKING}pack_that_has_to_wait_for_room_says_how_much_and_is_rewritten_then",
     ),
     _of(
-        "removals of a dead pack lost on a full disk",
-        "node/packs/store.py",
-        "self._forget_reader(number)\n                written_bytes = self._copy_removals(number)\n",
-        "written_bytes = 0\n",
-        f"{_PACKING}removals_outlive_their_dead_pack_on_a_disk_without_any_room",
-    ),
-    _of(
         "pack of another worker is never sealed",
         "node/packs/store.py",
         "if pack.number == writer.number):\n            self.seal()",

@@ -7,15 +7,11 @@ from tests.mutants.mutant import Mutant
 
 _PACKS = "tests/unit/node/packs"
 _STORE = f"{_PACKS}/test_pack_store.py::test_"
-CUT = f"{_PACKS}/test_pack_power_loss.py::test_what_was_stored_is_there_and_what_was_removed_is_not"
-COMES_BACK = f"{_PACKS}/test_pack_power_loss.py::test_pack_that_comes_back_brings_nothing_back_with_it"
+CUT = f"{_PACKS}/test_pack_power_loss.py::test_what_was_stored_is_there"
+COMES_BACK = f"{_PACKS}/test_pack_power_loss.py::test_pack_that_was_rewritten_does_not_come_back"
 CUT_LEFT, CUT_LOST = f"{CUT}[1-index left]", f"{CUT}[1-index lost]"
-REMOVED = f"{_STORE}removed_blob_is_not_found_whoever_opens_the_packs[False]"
 DAMAGED = f"{_STORE}damage_costs_one_blob"
 FORGED = f"{_STORE}content_that_ends_like_a_pack_hides_no_other"
-OUTLIVES = f"{_STORE}removal_outlives_the_pack_that_it_was_written_to"
-UNREAD = f"{_STORE}removal_that_could_not_be_read_is_read_by_the_next_who_opens"
-UNDONE = f"{_STORE}removal_that_is_known_is_not_undone_by_reading_a_pack_once_more"
 LEFT = f"{_PACKS}/test_pack_power_loss.py::test_what_a_process_finds_that_another_has_left_is_durable[4]"
 _HEADERS = f"{_PACKS}/test_pack_headers.py::test_"
 BEHIND = f"{_PACKS}/test_index_behind.py"
@@ -71,25 +67,32 @@ PACKS = (
         FAILED,
     ),
     _of(
-        "removal not recorded",
-        _STORE_FILE,
-        "                self._append_removals(removed)\n",
-        "                pass\n",
-        REMOVED,
+        "what is found in a pack claimed by somebody",
+        _INDEX_FILE,
+        """                _insert(db, number, each, at_ns)
+                db.execute(_UNCLAIMED, (each.sha256, at_ns))
+            _count_indexed(db, number, stop)
+
+    def affirm""",
+        """                _insert(db, number, each, at_ns)
+            _count_indexed(db, number, stop)
+
+    def affirm""",
+        f"{_STORE}what_is_back_without_the_index_is_claimed_by_nobody",
     ),
     _of(
-        "removal of another place",
-        _STORE_FILE,
-        "encode_removed(target)) for sha256, target in targets]",
-        "encode_removed(Place(target.pack, target.offset + 1))) for sha256, target in targets]",
-        REMOVED,
+        "record that was removed not known to count no more",
+        _INDEX_FILE,
+        "        _bury(db, each.sha256, *_place(each))\n",
+        "",
+        f"{_STORE}what_is_back_without_the_index_is_claimed_by_nobody",
     ),
     _of(
-        "removals of a rewritten pack forgotten",
-        _STORE_FILE,
-        "            written_bytes = self._copy_removals(number)\n            unlink",
-        "            written_bytes = 0\n            unlink",
-        OUTLIVES,
+        "copy of a blob that was removed during a rewriting counts",
+        _INDEX_FILE,
+        "                    _bury(db, new.sha256, number, new.offset)\n",
+        "                    _insert(db, number, new, 0)\n",
+        f"{_WRONG}blob_that_is_removed_while_its_pack_is_rewritten_stays_removed",
     ),
     _of(
         "pack unlinked before its copies are synced",
@@ -166,13 +169,6 @@ PACKS = (
         BEHIND,
     ),
     _of(
-        "blobs of a pack indexed without its removals",
-        _CATCHING_UP,
-        "stop=start, at_ns=at_ns)  # until",
-        "stop=batch[-1].stop, at_ns=at_ns)  # until",
-        UNREAD,
-    ),
-    _of(
         "what another process has left counted before it is synced",
         _CATCHING_UP,
         "            self._disk.fdatasync(descriptor)\n",
@@ -180,25 +176,11 @@ PACKS = (
         LEFT,
     ),
     _of(
-        "blob that was removed back with the next reading of its pack",
-        _INDEX_FILE,
-        "    if db.execute(asked, (number, record.offset)).fetchone() is not None:\n        return\n",
-        "",
-        UNDONE,
-    ),
-    _of(
         "blob of a pack that cannot be opened given up",
         _STORE_FILE,
         "            raise OSError(errno.EIO, str(error)) from error\n",
         '            return b""\n',
         f"{_HEADERS}blob_of_a_pack_that_cannot_be_opened_is_kept_for_when_it_can",
-    ),
-    _of(
-        "pack with a damaged header not rewritten",
-        _STORE_FILE,
-        "            self.without_header.add(number)\n",
-        "",
-        f"{_HEADERS}pack_with_a_damaged_header_is_read_by_the_index_and_rewritten[0]",
     ),
     _of(
         "pack sealed without its index",
@@ -257,13 +239,6 @@ PACKS = (
         f"{_WRONG}pack_with_a_record_that_the_index_lacks_is_not_removed",
     ),
     _of(
-        "pack removed though the index lacks its removals",
-        _AGREEMENT,
-        "    return target is not None and target.pack in numbers\n",
-        "    return False\n",
-        f"{_WRONG}pack_with_a_removal_that_the_index_lacks_is_not_removed",
-    ),
-    _of(
         "pack removed that lies under the name of another",
         _AGREEMENT,
         "        if opened(pack.number).is_another():\n            return False\n",
@@ -276,23 +251,6 @@ PACKS = (
         "is_whole or _is_within(row.place.offset, records) for row",
         "False for row",
         f"{_WRONG}record_that_the_index_has_and_a_pack_does_not_is_found",
-    ),
-    _of(
-        "removal of one record of several",
-        _INDEX_FILE,
-        "FROM dead WHERE sha256 = ? ORDER BY pack, offset",
-        "FROM dead WHERE sha256 = ? ORDER BY pack, offset LIMIT 1",
-        f"{_WRONG}older_record_of_a_removed_blob_is_not_back_without_the_index",
-    ),
-    _of(
-        "removal during a rewriting not recorded",
-        _STORE_FILE,
-        """            return written_bytes + self._append_removals(
-                [(each.sha256, Place(writer.number, each.offset)) for each in left]
-            )
-""",
-        "            return written_bytes\n",
-        f"{_WRONG}blob_that_is_removed_while_its_pack_is_rewritten_is_not_back_without_the_index",
     ),
     _of(
         "blob that was rewritten while it is read not looked up again",

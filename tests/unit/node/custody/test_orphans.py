@@ -2,6 +2,8 @@
 
 import os
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,22 @@ async def test_blob_that_nobody_claims_is_deleted_when_its_time_is_over(keeper: 
     assert (keeper.on_disk(), keeper.quarantined(), notes(keeper)) == ([], [], [])
     assert list((keeper.directory / "blobs").rglob(f"{name}*")) == []
     assert keeper.audited("blob.orphan") == [name]
+
+
+async def test_what_was_removed_and_is_back_with_a_new_index_of_the_packs_goes_again(tmp_path: Path) -> None:
+    with closing(Keeper(tmp_path, packed=True)) as keeper:
+        kept, gone = keeper.store(), keeper.put(keeper.content())  # the log has forgotten it
+        keeper.blobs.delete(gone)
+        keeper.blobs.unclaimed.forget_all(gone)
+        keeper.end()
+        for file in (keeper.directory / "packs").glob("index.sqlite*"):
+            file.unlink()
+        keeper.start()
+        assert keeper.on_disk() == sorted([kept, gone])
+        assert await keeper.custody.orphans.look() == 0
+        keeper.later_s = PIN_OVER_S
+        assert await keeper.custody.orphans.look() == 1
+        assert (keeper.on_disk(), keeper.quarantined(), notes(keeper)) == ([kept], [], [])
 
 
 async def test_blob_that_the_log_names_the_node_for_needs_no_note(keeper: Keeper) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from node.custody.packing import SMALL_PACKS_MAX, BlockedPacks, due_packs
 from node.packs import store
-from node.packs.record import HEAD_BYTES, HEADER_BYTES, REMOVED_BYTES
+from node.packs.record import HEAD_BYTES, HEADER_BYTES
 from node.packs.rows import PackFacts
-from node.packs.store import INDEX, PackStore
+from node.packs.store import PackStore
 from tests.cluster.small_disks import small_disk
 from tests.unit.custody_node import DAY_S, Keeper
 
@@ -51,13 +51,6 @@ def fill(keeper: Keeper, left_bytes: int) -> Path:
     return ballast
 
 
-def lose_index(keeper: Keeper) -> None:
-    keeper.end()
-    for path in (keeper.directory / "packs").glob(f"{INDEX}*"):
-        path.unlink()
-    keeper.start()
-
-
 def facts(number: int, used: int, live: int, *, is_sealed: bool = True) -> PackFacts:
     return PackFacts(number, is_sealed, HEADER_BYTES + used, live, 0)
 
@@ -80,7 +73,7 @@ async def test_pack_of_which_much_is_deleted_is_rewritten(keeper: Keeper) -> Non
             assert blob.read_cached(0, SMALL_BYTES) == contents[name]
     value = keeper.registry.get_sample_value
     assert value("filestore_packed_blobs") == 8
-    assert (value("filestore_packed_bytes", {"state": "dead"}) or 0) < 2000  # records of removals
+    assert value("filestore_packed_bytes", {"state": "dead"}) == 0
     assert value("filestore_pack_bytes_given_back_total") == given_back
     assert await keeper.custody.packing.rewrite_due() == 0
 
@@ -125,22 +118,6 @@ async def test_pack_without_live_blobs_goes_however_full_the_disk_is(keeper: Kee
     assert pack_bytes(keeper) < SMALL_BYTES
     assert keeper.custody.packing.blocked == BlockedPacks()
     ballast.unlink()
-
-
-@pytest.mark.usefixtures("on_small_disk")
-async def test_removals_outlive_their_dead_pack_on_a_disk_without_any_room(keeper: Keeper) -> None:
-    gone, *kept = (keeper.put(keeper.content()) for _ in range(20))
-    keeper.packed = True
-    keeper.restart()
-    others = [keeper.put(keeper.content()) for _ in range(20)]
-    keeper.blobs.delete(gone)  # the record that says so lies in the pack of the others
-    for name in others:
-        keeper.blobs.delete(name)
-    ballast = fill(keeper, 0)
-    assert await keeper.custody.packing.rewrite_due() > 20 * SMALL_BYTES
-    ballast.unlink()
-    lose_index(keeper)
-    assert keeper.on_disk() == sorted(kept)
 
 
 @pytest.mark.usefixtures("on_small_disk")
@@ -208,20 +185,19 @@ async def test_metrics_tell_what_lies_in_packs(keeper: Keeper) -> None:
     for name in names[:3]:
         keeper.blobs.delete(name)
     await keeper.custody.packing.rewrite_due()
-    assert shown() == (1, 7, 7 * record_bytes + 3 * REMOVED_BYTES, 3 * record_bytes)
-    assert pack_bytes(keeper) == HEADER_BYTES + 10 * record_bytes + 3 * REMOVED_BYTES
+    assert shown() == (1, 7, 7 * record_bytes, 3 * record_bytes)
+    assert pack_bytes(keeper) == HEADER_BYTES + 10 * record_bytes
     keeper.packed = True
     keeper.restart()
     assert shown() == (0, 0, 0, 0)  # as of its last look
     keeper.put(keeper.content())
     await keeper.custody.packing.rewrite_due()
-    assert shown() == (2, 8, 8 * record_bytes + 3 * REMOVED_BYTES, 3 * record_bytes)
+    assert shown() == (2, 8, 8 * record_bytes, 3 * record_bytes)
     for name in names[3:]:
         keeper.blobs.delete(name)
     assert await keeper.custody.packing.rewrite_due() > 0
-    dead_bytes = pack_bytes(keeper) - HEADER_BYTES - record_bytes
-    assert shown() == (1, 1, record_bytes, dead_bytes)
-    assert dead_bytes <= 10 * REMOVED_BYTES  # of removals from a pack that is gone
+    assert shown() == (1, 1, record_bytes, 0)
+    assert pack_bytes(keeper) == HEADER_BYTES + record_bytes
 
 
 def test_due_are_packs_that_are_mostly_dead_and_small_ones_when_there_are_many() -> None:

@@ -28,12 +28,11 @@ class History:
     now: Path
     before: Sequence[Path]
     present: frozenset[int]
-    removed: frozenset[int]
 
 
 def make_history(directory: Path) -> History:
     """Blobs that came, came again, went, and were rewritten, in several lives of a process."""
-    rand, packs, present, removed = random.Random(60), directory / "packs", set[int](), set[int]()
+    rand, packs, present = random.Random(60), directory / "packs", set[int]()
     before = list[Path]()
     for life in range(LIVES):
         with closing(PackStore(packs, pack_bytes_max=SMALL_PACK_BYTES)) as store:
@@ -46,7 +45,6 @@ def make_history(directory: Path) -> History:
             for number in gone:
                 assert store.remove(blob(number)[0])
             present = (present | set(came)) - set(gone)
-            removed = (removed | set(gone)) - present
             store.seal()
             for pack in store.index.packs()[:2]:
                 rewrite(store, pack)
@@ -55,7 +53,7 @@ def make_history(directory: Path) -> History:
             before[-1].mkdir()
             for file in packs.glob("index.sqlite*"):
                 shutil.copyfile(file, before[-1] / file.name)
-    return History(packs, before, frozenset(present), frozenset(removed))
+    return History(packs, before, frozenset(present))
 
 
 Damage = Callable[[History, Path, random.Random], None]

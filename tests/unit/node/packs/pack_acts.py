@@ -27,7 +27,7 @@ def blob(number: int) -> tuple[bytes, bytes]:
 def use_packs(root: Path, note: Callable[[str], None]) -> None:
     """Put blobs, several at once, remove some, rewrite packs, and open them anew."""
     rand, number, removed = random.Random(7), 0, set[int]()
-    for life in range(3):
+    for _ in range(3):
         with closing(PackStore(root / "packs", pack_bytes_max=PACK_BYTES)) as store:
             for _ in range(PUTS):
                 numbers = range(number, number + rand.randint(1, 4))
@@ -44,7 +44,7 @@ def use_packs(root: Path, note: Callable[[str], None]) -> None:
             for pack in store.index.packs():
                 if pack.is_sealed and rand.random() < 0.7:
                     rewrite(store, pack)
-                    note(f"rewritten {life}")
+                    note(f"rewritten {pack.number}")
 
 
 def find_packs(root: Path, note: Callable[[str], None]) -> None:

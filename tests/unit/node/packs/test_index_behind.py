@@ -28,7 +28,7 @@ def left(path: Path, target: Path, names: str) -> None:
 
 
 @pytest.mark.parametrize("known", [0, 1, 3])
-def test_what_was_stored_and_removed_behind_the_index_is_known_after_a_kill(
+def test_what_was_stored_behind_the_index_is_known_after_a_kill_and_claimed_by_nobody(
     store: PackStore, path: Path, tmp_path: Path, known: int
 ) -> None:
     found = tmp_path / "found"
@@ -36,10 +36,12 @@ def test_what_was_stored_and_removed_behind_the_index_is_known_after_a_kill(
     left(path, found, "index.sqlite*")
     put(store, 10)
     put(store, 11, 12)
-    store.remove(blob(11)[0])
     left(path, found, "*.pack")
     with closing(PackStore(found, pack_bytes_max=PACK_BYTES)) as again:
-        assert present(again) == {*range(known), 10, 12}
+        assert present(again) == {*range(known), 10, 11, 12}
+        assert {sha256 for sha256, _ in again.index.unclaimed(100)} == {
+            blob(number)[0] for number in (*range(known), 10, 11, 12)
+        }
 
 
 def test_record_that_the_index_did_not_take_is_no_damage_of_it(

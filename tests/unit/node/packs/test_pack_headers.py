@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ca.errors import FilestoreError
-from node.custody.packing import due_packs
 from node.packs.pack_file import pack_name
 from node.packs.record import HEADER_BYTES
 from node.packs.store import PackStore
@@ -28,23 +27,20 @@ def sealed(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("offset", range(0, HEADER_BYTES, 5))
-def test_pack_with_a_damaged_header_is_read_by_the_index_and_rewritten(path: Path, offset: int) -> None:
+def test_pack_with_a_damaged_header_is_read_with_the_index_and_without(path: Path, offset: int) -> None:
     pack = sealed(path)
     content = bytearray(pack.read_bytes())
     content[offset] ^= 1
     pack.write_bytes(content)
     with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
         assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
-        [facts] = due_packs(store.index.packs(), damaged=store.without_header)
-        assert pack.name == pack_name(facts.number)
-        rewrite(store, facts)
-        assert not pack.exists()
-        assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
     for file in path.glob("index.sqlite*"):
         file.unlink()
     with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
         assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
-        assert not due_packs(store.index.packs(), damaged=store.without_header)
+        [facts] = store.index.packs()
+        assert rewrite(store, facts) > 0
+        assert [store.read(blob(number)[0]) for number in NUMBERS] == [blob(each)[1] for each in NUMBERS]
 
 
 def test_records_of_a_pack_are_found_without_its_header_and_without_the_index(path: Path) -> None:
