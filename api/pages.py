@@ -34,7 +34,9 @@ PAGE_PARAMETERS: Final = (
 STATUSES: Final = ("pending", "uploading", "available", "tombstoned", "deleted")
 FILE_PARAMETERS: Final = (
     Parameter(name="status", description="Only files in this state.", type=FileStatus),
-    Parameter(name="filename", description="Only files whose name begins so; case counts.", type=MaybeLabel),
+    Parameter(
+        name="filename", description="Only files whose name begins with this; case counts.", type=MaybeLabel
+    ),
     *PAGE_PARAMETERS,
 )
 

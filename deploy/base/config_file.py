@@ -25,7 +25,7 @@ def process_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(LEVELS),
         default="info",
         show_default=True,
-        help="What is logged: this, and what is graver. SIGHUP reads it again from the file of --config.",
+        help="Minimum log level. SIGHUP reads it again from the file of --config.",
     )
     config = click.option(
         "--config",
@@ -33,7 +33,7 @@ def process_options(command: Callable[..., None]) -> Callable[..., None]:
         is_eager=True,
         expose_value=False,
         callback=_take,
-        help="A TOML file with options of this command. Those of the command line win.",
+        help="A TOML file with options of this command. Options on the command line override it.",
     )
     return decorate(config(command))
 

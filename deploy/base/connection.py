@@ -123,7 +123,7 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         envvar="FILESTORE_URL",
         metavar="URL",
-        help="A node; several may be given, the next is asked when one fails.  [FILESTORE_URL]",
+        help="Address of a node. Give several to have the next one tried when one fails.  [FILESTORE_URL]",
     )
     @click.option(
         "--ca",
@@ -149,7 +149,7 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         default=DEADLINE_S,
         show_default=True,
         metavar="SECONDS",
-        help="Give up when nothing went forward for so long.",
+        help="Give up after this long without progress.",
     )
     @functools.wraps(command)
     def wrapped(

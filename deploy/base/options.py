@@ -94,7 +94,7 @@ _WEB: Final = (
         callback=absolute,
         metavar="FILE",
         envvar="FILESTORE_WEB_CERTIFICATE",
-        help="A certificate that browsers trust, with its chain (PEM), for those of its names.",
+        help="A certificate that browsers trust, with its chain (PEM). It is used for the names in it.",
     ),
     click.option(
         "--web-key",
@@ -103,21 +103,21 @@ _WEB: Final = (
         callback=absolute,
         metavar="FILE",
         envvar="FILESTORE_WEB_KEY",
-        help="Its key, a PEM file without a password that only this user can read.",
+        help="The key of --web-certificate: a PEM file without a password that only this user can read.",
     ),
     click.option(
         "--public-url",
         default="",
         metavar="URL",
         envvar="FILESTORE_PUBLIC_URL",
-        help="By which people reach the cluster, such as https://files.example.org: what links name.",
+        help="Public base URL of the cluster, used in links, such as https://files.example.org.",
     ),
     click.option(
         "--trusted-proxies",
         default="",
         metavar="CIDR[,CIDR]",
         envvar="FILESTORE_TRUSTED_PROXIES",
-        help="Addresses of proxies that are believed whom a request is from (X-Forwarded-For, Forwarded).",
+        help="Proxies whose X-Forwarded-For and Forwarded headers are trusted.",
     ),
     click.option(
         "--cors-origin",

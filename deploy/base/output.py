@@ -23,7 +23,7 @@ T = TypeVar("T")
 _NOT_OF_THE_API = ("etag",)
 
 json_option: Callable[[F], F] = click.option(
-    "--json", "as_json", is_flag=True, help="JSON, one object a line, as the API has it."
+    "--json", "as_json", is_flag=True, help="Print JSON, one object a line, with the fields of the API."
 )
 
 

@@ -45,7 +45,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
     "--ca", type=click.Path(path_type=Path), help="The root certificate of the cluster, if you have it."
 )
 @click.option(
-    "--fingerprint", metavar="SHA256", help="That of the root certificate, as the operator has told it."
+    "--fingerprint", metavar="SHA256", help="SHA-256 of the root certificate, as the operator gave it to you."
 )
 @click.option(
     "--join-token-file",

@@ -34,13 +34,13 @@ _COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {
 @click.option("--user", "principal", default="", help="Only what this user did.")
 @click.option("--file", help="Only what was done to this file, by its name or its file_uuid.")
 @click.option("--action", default="", help="Only this action, such as delete_file.")
-@click.option("--since", type=Duration(least_s=1), help="Only what is not older, such as 7d.")
+@click.option("--since", type=Duration(least_s=1), help="Only what happened within this time, such as 7d.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 100_000),
     default=SHOWN_MAX,
     show_default=True,
-    help="Show so many at most.",
+    help="Show at most this many.",
 )
 @json_option
 @connection_options

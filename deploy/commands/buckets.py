@@ -292,7 +292,7 @@ def share() -> None:
 def create_share(connection: Connection, named: str, expires: dict[str, Any] | None, as_json: bool) -> None:
     """Make a link to a file, and print it.
 
-    Whoever has it may read the file until it ends. It is shown this once.
+    Anyone with the link can read the file until it expires. The link is shown only once.
     """
 
     async def work(client: AsyncClient) -> Share:
@@ -304,7 +304,7 @@ def create_share(connection: Connection, named: str, expires: dict[str, Any] | N
         print_json(made)
         return
     click.echo(made.url)
-    click.echo(f"Whoever has it may read the file until {moment(made.expires_at)}.", err=True)
+    click.echo(f"Anyone with the link can read the file until {moment(made.expires_at)}.", err=True)
 
 
 @share.command("ls")

@@ -99,7 +99,7 @@ def setup(
     """Make a coordinator and a node of this machine.
 
     The first machine begins a cluster, and prints a line for each other one: with it, that becomes a
-    coordinator and a node of the same cluster. Said again after an interruption, it goes on.
+    coordinator and a node of the same cluster. Run it again to resume after an interruption.
     """
     from deploy.setup.machine import found_in, set_up
     from deploy.setup.plan import MachinePlan, own_name
@@ -218,7 +218,7 @@ def _tell(done: "SetupResult") -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(".filestore"),
     show_default=True,
-    help="Where everything lies; the next start goes on with it.",
+    help="The directory of the cluster's data; the next start uses it again.",
 )
 @click.option(
     "--ports",

@@ -59,7 +59,7 @@ def remove(connection: Connection, coordinator_id: str) -> None:
 
 @click.command("transfer-leader")
 @click.option(
-    "--to", "target", default="", metavar="ID", help="Who takes over.  [default: the most advanced]"
+    "--to", "target", default="", metavar="ID", help="The next leader.  [default: the most advanced]"
 )
 @connection_options
 def transfer_leader(connection: Connection, target: str) -> None:

@@ -97,9 +97,9 @@ def cat(connection: Connection, named: str) -> None:
 @kind_option
 @click.option("--bucket", help="Only files of this bucket, by its name or its id.")
 @click.option("--project-id", default="", help="Only files of this project.")
-@click.option("--name", "filename", default="", help="Only files whose name begins so.")
+@click.option("--name", "filename", default="", help="Only files whose name begins with this.")
 @click.option(
-    "--status", default="", help="Only files in this state: available, pending, uploading and so on."
+    "--status", default="", help="Only files in this state, such as available, pending or uploading."
 )
 @click.option(
     "--long", "-l", "is_long", is_flag=True, help="Show status, owner, expiry, type and checksum too."

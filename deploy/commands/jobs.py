@@ -37,7 +37,9 @@ def job() -> None:
     help="For gc: how long it keeps what no file refers to, in place of a day.",
 )
 @click.option(
-    "--yes-really", is_flag=True, help="Go on where the job would stop to ask, as a tenth or more would go."
+    "--yes-really",
+    is_flag=True,
+    help="Override the safety limit: a job stops if it would delete a tenth or more.",
 )
 @json_option
 @connection_options

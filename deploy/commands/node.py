@@ -150,7 +150,7 @@ def reconnect(data: Path, coordinator_url: str) -> None:
     default=1,
     show_default=True,
     envvar="FILESTORE_WORKERS",
-    help="How many processes serve clients; one for each core is a good number.",
+    help="The number of processes that serve clients; one for each core is a good number.",
 )
 @web_options
 @process_options

@@ -52,7 +52,7 @@ def show_node(connection: Connection, node_id: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("node_id")
-@click.option("--force", is_flag=True, help="Also where it keeps damaged copies that others need.")
+@click.option("--force", is_flag=True, help="Drain it even if it keeps damaged copies that others need.")
 @connection_options
 def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     """Place nothing new on a node, and empty it. Admins only.
@@ -80,9 +80,11 @@ def undrain(connection: Connection, node_id: str) -> None:
 
 @click.command()
 @click.argument("node_id")
-@click.option("--force", is_flag=True, help="It is down and does not come back: give up what it holds.")
+@click.option("--force", is_flag=True, help="Remove a node that is down for good, and give up what it holds.")
 @click.option("--is-gone", is_flag=True, help="With --force: at once, before it counts as down.")
-@click.option("--give-up", is_flag=True, help="Also what no other node has that is not down.")
+@click.option(
+    "--give-up", is_flag=True, help="Remove it even if content is lost that no other live node has."
+)
 @connection_options
 def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, give_up: bool) -> None:
     """Take a node out of the cluster for good. Admins only.

@@ -31,7 +31,7 @@ def move(data: Path, target: Path) -> None:
     """Move a stopped node to another directory or disk.
 
     It keeps its name and address. What lies in the old directory is copied and stays there; no node starts
-    from it any more. Said again after an interruption, it goes on.
+    from it any more. Run it again to resume after an interruption.
     """
     from node.membership.move import move as move_node
 
@@ -84,7 +84,7 @@ def rejoin(
     """Let a stopped node go on at another address.
 
     It joins under a new name, with the content that it has. Ports, zone and weight stay. Within one disk
-    nothing is copied. Said again after an interruption, it goes on.
+    nothing is copied. Run it again to resume after an interruption.
     """
     from ca.errors import Conflict
     from node.base.config import NodeFiles

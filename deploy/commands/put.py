@@ -66,7 +66,7 @@ class Wanted:
     "retention_period",
     type=click.IntRange(1, 876000),
     metavar="HOURS",
-    help="Delete the file after so many hours, at most 876000.  [default: never]",
+    help="Delete the file after this number of hours, at most 876000.  [default: never]",
 )
 @click.option("--project-id", help="Project: its id.  [default: the name of the file without its ending]")
 @click.option("--project-name", help="Project: its name.")
@@ -91,14 +91,14 @@ class Wanted:
     type=click.IntRange(1, CONNECTIONS_MAX),
     default=CONNECTIONS,
     show_default=True,
-    help="How many files are sent at once; one file takes one connection.",
+    help="The number of files that are sent at once; one file takes one connection.",
 )
 @click.option(
     "--parallel",
     type=click.IntRange(1, PARTS_MAX),
     default=1,
     show_default=True,
-    help="In how many parts a large file is sent, each over a connection of its own.",
+    help="The number of parts that a large file is sent in, each over its own connection.",
 )
 @json_option
 @connection_options

@@ -157,7 +157,7 @@ def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
     "--role",
     "roles",
     multiple=True,
-    help="Set the user's roles, once for each (admin is one, service another).",
+    help="Set the user's roles, once for each (admin, service).",
 )
 @click.option("--group", "groups", multiple=True, help="Set the user's groups, once for each.")
 @click.option(
@@ -207,7 +207,7 @@ def user(
     type=Duration(),
     default="0s",
     show_default=True,
-    help="How long tokens of the present key are still taken, for instance 12h: s, m, h or d.",
+    help="How long tokens of the present key remain valid, for instance 12h: s, m, h or d.",
 )
 @json_option
 @connection_options

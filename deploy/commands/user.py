@@ -87,7 +87,7 @@ def set_user(
 @json_option
 @connection_options
 def disable(connection: Connection, user_id: str, *, create: bool, as_json: bool) -> None:
-    """Refuse the tokens of a user, until it is enabled. Admins only.
+    """Reject the tokens of a user until it is enabled. Admins only.
 
     What the user owns, and its permissions, stay. Exit code 4 if there is no such user, unless --create,
     which keeps anybody from minting tokens for this name.
@@ -101,7 +101,7 @@ def disable(connection: Connection, user_id: str, *, create: bool, as_json: bool
 @json_option
 @connection_options
 def enable(connection: Connection, user_id: str, *, as_json: bool) -> None:
-    """Take the tokens of a user again. Admins only."""
+    """Accept the tokens of a user again. Admins only."""
     found = connection.run(lambda client: client.users.put(user_id, disabled=False, existing=True))
     print_json(found) if as_json else click.echo(f"Tokens of {user_id} are taken again.")
 

@@ -33,7 +33,7 @@ def test_link_is_made_works_without_a_token_and_leads_nowhere_once_removed(
     assert done.returncode == 0, done.stderr
     url = done.stdout.decode().strip()
     cluster.remember(url.rpartition("/")[2])
-    assert done.stderr.startswith(b"Whoever has it may read the file until 2")
+    assert done.stderr.startswith(b"Anyone with the link can read the file until 2")
     assert read_by_link(cluster, url) == b"hello, lab"
     (listed,) = objects(cluster, "share", "ls", name)
     assert (listed["file_uuid"], listed["status"], listed["created_by"]) == (file_uuid, "active", "admin")

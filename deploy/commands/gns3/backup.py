@@ -43,7 +43,7 @@ metrics_option = click.option(
     "--metrics",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIRECTORY",
-    help="Write what was done there, for the text file collector of node_exporter.",
+    help="Write metrics to this file, for the text file collector of node_exporter.",
 )
 images_option = click.option(
     "--with-images", is_flag=True, help="Store the images that projects name too, each once by its MD5."
@@ -61,14 +61,16 @@ images_option = click.option(
     type=Duration(),
     default=0,
     metavar="DURATION",
-    help="Wait so long for projects that run, and back up each when it has stopped.",
+    help="Wait this long for running projects, and back up each when it has stopped.",
 )
 @click.option(
     "--accept-loss",
     is_flag=True,
     help="Also back up projects that seem to have lost content: see docs/gns3.md.",
 )
-@click.option("--leave-running", is_flag=True, help="Projects that run are told, and change no exit code.")
+@click.option(
+    "--leave-running", is_flag=True, help="Report running projects, but do not change the exit code for them."
+)
 @server_option
 @bucket_option
 @metrics_option
@@ -129,7 +131,7 @@ def backup(
     default="24h",
     show_default=True,
     metavar="DURATION",
-    help="Back up all projects so often, beginning now.",
+    help="Back up all projects at this interval, starting now.",
 )
 @images_option
 @server_option

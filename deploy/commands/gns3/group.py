@@ -32,7 +32,10 @@ def gns3() -> None:
 @click.argument("url")
 @click.option("--name", help="What the server is called here.  [default: the host of URL]")
 @click.option(
-    "--user", default="admin", show_default=True, help="Who asks; for backups the role Auditor is enough."
+    "--user",
+    default="admin",
+    show_default=True,
+    help="GNS3 user to sign in as; for backups the role Auditor is enough.",
 )
 @click.option(
     "--password-file", help="A file that holds the password; - reads standard input.  [default: asked for]"
@@ -41,7 +44,7 @@ def gns3() -> None:
     "--compute-user",
     default="",
     metavar="NAME",
-    help="Who may read its images: compute_username in [Server] of the server's configuration.",
+    help="User that may read its images: compute_username in [Server] of the server's configuration.",
 )
 @click.option("--compute-password-file", help="A file that holds its compute_password.  [default: asked for]")
 @click.option(

@@ -35,10 +35,15 @@ from filestore_client import AsyncClient
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="The same of weeks, from Monday.",
+    help="The newest of each of N weeks that have backups; weeks start on Monday.",
 )
 @click.option(
-    "--keep-monthly", "monthly", type=click.IntRange(0), default=0, metavar="N", help="The same of months."
+    "--keep-monthly",
+    "monthly",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="The newest of each of N months that have backups.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would go and what would stay, and delete nothing.")
 @from_option

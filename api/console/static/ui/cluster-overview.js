@@ -85,11 +85,11 @@ function GoingOn({ cluster }) {
   const uploads = useUploading();
   const rows = uploads.data?.rows || [];
   const isIdle = cluster.runs.length === 0 && rows.length === 0;
-  return html`<${Card} title="Going on" actions=${html`<a href="#/jobs">Jobs</a>`}>
+  return html`<${Card} title="In progress" actions=${html`<a href="#/jobs">Jobs</a>`}>
     ${isIdle && !uploads.isLoading && html`<${Empty} title="Nothing is running.">Jobs and uploads appear here while they last.</${Empty}>`}
     <ul class="plain-list">${cluster.runs.map((run) => html`<li key=${run.run_id}><div class="spread"><a href=${address`/jobs/runs/${run.run_id}`}>${run.job_name}</a>
       <span class="quiet">for ${took(run)}${progressOf(run).wait && `, ${progressOf(run).wait} left`}</span></div><${RunBar} run=${run} />
-      <span class="quiet">${inWords(run) || "It begins."}</span></li>`)}
+      <span class="quiet">${inWords(run) || "Starting."}</span></li>`)}
     ${rows.map((file) => html`<li key=${file.file_uuid} class="spread"><span class="one-line"><a href=${fileAddress(file)}><${Name}>${file.filename}</${Name}></a></span>
       <span class="right"><${Badge} state="uploading" /><${Size} bytes=${file.size_bytes} /><${Time} at=${file.created_at} /></span></li>`)}</ul></${Card}>`;
 }
