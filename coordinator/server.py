@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from ca.errors import FilestoreError, InvalidRequest
+from ca.errors import InvalidRequest
 from ca.identity import Identity
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
@@ -60,6 +60,7 @@ from metadata.rpc.roster import read_known
 from metadata.rpc.tls_contexts import MemberContexts
 from metadata.rpc.view import View
 from runtime import logs
+from runtime.background import Work, Works
 from runtime.kept_time import read_saved
 from runtime.lifetime import (
     KNOWN_S,
@@ -186,29 +187,26 @@ async def _run(
     )
     MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
     _register_metrics(metrics, files, ledger, member)
+    works = Works(metrics.registry)
     shell = Shell(config, files, metadata, view, metrics, member.readiness, access)
     peer_port = member.peer_port(member.service(identity), ServedCalls(metrics.registry), known)
-    async with orders, asyncio.TaskGroup() as group:
-        owned = [
-            group.create_task(member.driver.run(), name="driver"),
-            group.create_task(transport.run(), name="transport"),
-            group.create_task(metadata.run(), name="metadata client"),
-            group.create_task(view.run(), name="view"),
-            group.create_task(member.fetcher.run(), name="snapshot fetcher"),
-            group.create_task(member.operations.run(), name="promotion of learners"),
-            group.create_task(member.digests.run(), name="digests"),
-            group.create_task(check_state(ledger.store), name="checks of the state"),
-            group.create_task(member.upgrades.run(), name="rules of the state"),
-            group.create_task(member.keeper.run(), name="states of nodes"),
-            group.create_task(member.quotas.run(), name="quotas"),
-            group.create_task(member.job_runs.run(), name="background jobs"),
-            group.create_task(_renew(files, config, member, contexts), name="renewal"),
-            group.create_task(member.clocks.keep_saved(files.time, config.id), name="kept time"),
-            group.create_task(member.keep_manager_informed(), name="word to the service manager"),
-        ]
+    async with orders, works:
+        works.start("driver", member.driver.run())
+        works.start("transport", transport.run())
+        works.start("metadata client", metadata.run())
+        works.start("view", view.run())
+        works.start("snapshot fetcher", member.fetcher.run())
+        works.start("promotion of learners", member.operations.run())
+        works.start("digests", member.digests.run())
+        works.start("checks of the state", check_state(ledger.store))
+        works.start("rules of the state", member.upgrades.run())
+        works.start("states of nodes", member.keeper.run())
+        works.start("quotas", member.quotas.run())
+        works.start("background jobs", member.job_runs.run())
+        works.start("renewal", _renew(files, config, member, contexts))
+        works.start("kept time", member.clocks.keep_saved(files.time, config.id))
+        works.start("word to the service manager", member.keep_manager_informed())
         await _serve(shell, application, peer_port, contexts, member, http, read_level, transport.open)
-        for task in owned:
-            task.cancel()
 
 
 def _register_metrics(metrics: Metrics, files: CoordinatorFiles, ledger: Ledger, member: "_Member") -> None:
@@ -474,15 +472,14 @@ async def _renew(
     valid yet for the others.
     """
     renewal, authority = contexts.credential.renewal(), member.authority
-    while True:
+
+    async def look() -> None:
+        nonlocal renewal
         if renewal.is_due(member.clocks.shown_ms()) or authority.is_newer_than(contexts.credential):
-            try:
-                new_leaf(files, config, authority.sign_leaf)
-                renewal = contexts.credential.renewal()
-                contexts.reload()
-                _log.info("renewed the certificate")
-            except (FilestoreError, OSError) as error:
-                _log.error(
-                    "the certificate could not be renewed; the next try follows", extra={"reason": str(error)}
-                )
-        await asyncio.sleep(RENEWAL_CHECK_S)
+            new_leaf(files, config, authority.sign_leaf)
+            renewal = contexts.credential.renewal()
+            contexts.reload()
+            _log.info("renewed the certificate")
+
+    trouble, every_s = "the certificate could not be renewed; the next try follows", RENEWAL_CHECK_S
+    await Work("renewal", look, every_s=every_s, retry_s=every_s, trouble=trouble, level=logging.ERROR).run()

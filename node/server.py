@@ -9,7 +9,7 @@ group: if one of them fails, the process ends and says why.
 import asyncio
 import ctypes
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -58,6 +58,7 @@ from node.workers.stats import WorkerNumbers
 from node.workers.supervisor import END_TIMEOUT_S, WorkerProcesses
 from runtime import logs
 from runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
+from runtime.background import Works
 from runtime.lifetime import (
     KNOWN_S,
     first_in,
@@ -78,8 +79,6 @@ DISK_RETRY_S = 5.0  # between two looks at a disk that takes no bytes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _BUFFER_BYTES_MAX = 32 << 20  # the largest mmap threshold that glibc takes; a larger value changes nothing
 
-Work = tuple[str, Coroutine[None, None, None]]  # by name
-
 _log = logging.getLogger(__name__)
 
 
@@ -93,13 +92,15 @@ class OpenNode:
     reach: Reach
     announcement: Announcement
 
-    def works(self) -> Iterator[Work]:
-        """What every process of a node does, until it is cancelled."""
-        yield "metadata client", self.services.api.metadata.run()
-        yield "view", self.services.api.view.run()
-        yield "disk watch", self.watch.run()
-        yield "record cache", self.services.records.run()
-        yield "sweep", keep_swept(self.services)
+    works: Works
+
+    def start_work(self) -> None:
+        """Begin what every process of a node does by itself. `works` was entered."""
+        self.works.start("metadata client", self.services.api.metadata.run())
+        self.works.start("view", self.services.api.view.run())
+        self.works.start("disk watch", self.watch.run())
+        self.works.start("record cache", self.services.records.run())
+        self.works.start("sweep", keep_swept(self.services))
 
 
 async def run_node(
@@ -185,10 +186,10 @@ async def _run(
         plain = await ports.bind_clients(plain)
         options = _worker_options(files, plain, web, start)
         processes = WorkerProcesses(siblings.workers, options, lock=lock, registry=metrics.registry)
-        async with asyncio.TaskGroup() as group:
-            works = [*node.works(), *_works_of_the_first(config, contexts, node, processes)]
-            works.append(("word to the service manager", _keep_informed(manager, node.services)))
-            owned = [group.create_task(work, name=name) for name, work in works]
+        async with node.works:
+            node.start_work()
+            _start_works_of_the_first(config, contexts, node, processes)
+            node.works.start("word to the service manager", _keep_informed(manager, node.services))
 
             def reload() -> None:
                 contexts.use_what_lies_on_disk()
@@ -199,7 +200,7 @@ async def _run(
                 await wait_for_first(node.announcement.wait_until_done(), stop.wait(), timeout_s=KNOWN_S)
                 if not stop.is_set():
                     await ports.open_clients()
-                    owned.append(group.create_task(processes.run(), name="worker processes"))
+                    node.works.start("worker processes", processes.run())
                     facts = {"node": config.id, "api_port": config.api_port, "peer_port": peer_port}
                     _log.info("node ready", extra=facts)
                     manager.ready()
@@ -210,8 +211,6 @@ async def _run(
                 await ports.drain_local()
                 await node.services.concatenations.close()  # while the log can be told how far they came
                 await node.services.records.leave()
-            for task in owned:
-                task.cancel()
 
 
 def _worker_options(
@@ -223,23 +222,21 @@ def _worker_options(
     return [*options, "--instance", start.instance]
 
 
-def _works_of_the_first(
+def _start_works_of_the_first(
     config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses
-) -> Iterator[Work]:
+) -> None:
     """What one process of a node does for all."""
-    metadata = node.services.api.metadata
-    yield "announcement", node.announcement.run()
-    yield "ways to other nodes", node.reach.run()
+    metadata, start = node.services.api.metadata, node.works.start
+    start("announcement", node.announcement.run())
+    start("ways to other nodes", node.reach.run())
     if (custody := node.services.custody) is not None:
-        yield "custody", custody.run()
-        yield "scrub", custody.scrubber.run()
-        yield "orphans", custody.orphans.run()
-    yield (
-        "renewal",
-        keep_renewed(metadata, contexts, config.identity, config.address, on_renewed=processes.reload),
-    )
+        start("custody", custody.run())
+        start("scrub", custody.scrubber.run())
+        start("orphans", custody.orphans.run())
+    on_renewed = processes.reload
+    start("renewal", keep_renewed(metadata, contexts, config.identity, config.address, on_renewed=on_renewed))
     if node.services.siblings.workers > 1:
-        yield "numbers of the workers", node.numbers.run(processes.replace)
+        start("numbers of the workers", node.numbers.run(processes.replace))
 
 
 async def _keep_informed(manager: ServiceManager, services: NodeServices) -> None:
@@ -301,6 +298,7 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
+    works = Works(metrics.registry)
     means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub) if is_first else None
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
@@ -328,7 +326,7 @@ async def open_node(
     await siblings.start()
     await peers.start()
     try:
-        yield OpenNode(services, watch, numbers, reach, announcement)
+        yield OpenNode(services, watch, numbers, reach, announcement, works)
     finally:
         await _close(services, means)
 

@@ -86,14 +86,11 @@ async def run_worker(
     async with (
         open_node(files, config, contexts, metrics, siblings, start=start, access=access) as node,
         Ports(config, contexts, node.services, metrics) as ports,
-        asyncio.TaskGroup() as group,
+        node.works as works,
     ):
-        works = [
-            *node.works(),
-            ("orders", orders.receive()),
-            ("losses", keep_reporting(node.services)),
-        ]
-        owned = [group.create_task(work, name=name) for name, work in works]
+        node.start_work()
+        works.start("orders", orders.receive())
+        works.start("losses", keep_reporting(node.services))
         # Requests that come before the cluster is known would be refused here; others serve or wait.
         await wait_for_first(node.services.api.view.wait_until_fresh(), orders.drain.wait())
         if not orders.drain.is_set():
@@ -107,8 +104,6 @@ async def run_worker(
         await _say_drained(orders)
         await ports.drain_local()
         await node.services.concatenations.close()
-        for task in owned:
-            task.cancel()
 
 
 async def _say_drained(orders: SupervisorOrders) -> None:

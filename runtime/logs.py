@@ -260,6 +260,7 @@ class _Trouble:
     loop: asyncio.AbstractEventLoop
     met_at_s: float
     count: int
+    level: int  # of the line at its end
 
 
 class LastingTroubles:
@@ -273,16 +274,16 @@ class LastingTroubles:
         self._quiet_s = quiet_s
         self._met: dict[tuple[str, str], _Trouble] = {}
 
-    def met(self, what: str, reason: str, **facts: object) -> None:
-        """Somebody has met it: logged with the facts of the first."""
+    def met(self, what: str, reason: str, *, level: int = logging.ERROR, **facts: object) -> None:
+        """Somebody has met it: logged with the facts of the first, at `level`."""
         loop, key = asyncio.get_running_loop(), (what, reason)
         known = self._met.get(key)
         if known is not None and known.loop is loop:
             known.met_at_s, known.count = loop.time(), known.count + 1
             return
-        self._log.error("%s", what, extra={"reason": reason, **facts})
+        self._log.log(level, "%s", what, extra={"reason": reason, **facts})
         if len(self._met) < TROUBLES_MAX or known is not None:
-            self._met[key] = _Trouble(loop, loop.time(), 1)
+            self._met[key] = _Trouble(loop, loop.time(), 1, min(level, logging.WARNING))
             loop.call_later(self._quiet_s, self._look, key)
 
     def _look(self, key: tuple[str, str]) -> None:
@@ -294,4 +295,4 @@ class LastingTroubles:
         del self._met[key]
         what, reason = key
         facts = {"what": what, "reason": reason, "count": trouble.count}
-        self._log.warning("this has not happened again for %.0f s", self._quiet_s, extra=facts)
+        self._log.log(trouble.level, "this has not happened again for %.0f s", self._quiet_s, extra=facts)

@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.background import Work
+
 BEAT_S: Final = 5.0  # between two sentences; more often where the watchdog is impatient
 BEATS_PER_WATCHDOG: Final = 4  # one that is late, and one that is lost, do no harm
 STATUS_CHARS_MAX: Final = 200
@@ -110,18 +112,21 @@ async def keep_informed(
     nothing. `status` raises nothing.
     """
     asked: asyncio.Task[object] | None = None
+
+    async def beat() -> None:
+        nonlocal asked
+        manager.show(await status())
+        asked = asked or asyncio.create_task(take_job(), name="job for the watchdog")
+        await asyncio.wait({asked}, timeout=manager.beat_s / 2)
+        if asked.done():
+            asked.result()
+            asked = None
+            manager.alive()
+        elif waits_for_device(thread_name):
+            manager.alive()
+
     try:
-        while True:
-            manager.show(await status())
-            asked = asked or asyncio.create_task(take_job(), name="job for the watchdog")
-            await asyncio.wait({asked}, timeout=manager.beat_s / 2)
-            if asked.done():
-                asked.result()
-                asked = None
-                manager.alive()
-            elif waits_for_device(thread_name):
-                manager.alive()
-            await asyncio.sleep(manager.beat_s / 2)
+        await Work("word to the service manager", beat, every_s=manager.beat_s / 2, fails=()).run()
     finally:
         if asked is not None:
             asked.cancel()

@@ -100,12 +100,11 @@ def error_of(request: web.Request, problem: Exception) -> FilestoreError:
         _log.error("request failed", exc_info=problem, extra={"request_id": request_id(request)})
         error = errors.Internal("unexpected")
     if request.get(PREPARED) or error.status >= 500:
-        facts = {"request_id": request_id(request)}
         if error.lasts:
-            _TROUBLES.met("requests are not served", error.details, **facts)
+            _TROUBLES.met("requests are not served", error.details, request_id=request_id(request))
         else:
-            described = {"code": error.code, "details": error.details}
-            _log.warning("request not served", extra=facts | described)
+            facts = {"request_id": request_id(request), "code": error.code, "details": error.details}
+            _log.warning("request not served", extra=facts)
     return error
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from ca.identity import Identity, Role
 from ca.secretfiles import write_durable
 from metadata.model.safety_limits import are_split, correction_ms
+from runtime.background import Work
 from runtime.clock import boot_time_s, now_ms
 from runtime.json_files import sealed
 from runtime.kept_time import KeptTime, SavedTime
@@ -149,14 +150,10 @@ class MemberClocks:
 
     async def keep_saved(self, path: Path, own_id: str) -> None:
         """Save the kept time each minute, for ever. A disk that does not take it is reported once."""
-        has_failed = False
-        while True:
+
+        async def save() -> None:
             content = sealed(self._kept.saved(self.shown_ms(), self._steady_s()), of=own_id)
-            try:
-                await asyncio.to_thread(write_durable, path, content)
-                has_failed = False
-            except OSError as error:
-                if not has_failed:
-                    _log.warning("%s cannot be written", path.name, extra={"reason": error.strerror})
-                has_failed = True
-            await asyncio.sleep(SAVE_S)
+            await asyncio.to_thread(write_durable, path, content)
+
+        trouble = f"{path.name} cannot be written"
+        await Work("kept time", save, every_s=SAVE_S, retry_s=SAVE_S, fails=(OSError,), trouble=trouble).run()

@@ -20,6 +20,7 @@ from coordinator.storage.config import COORDINATORS_MAX
 from coordinator.storage.state_store import members_of
 from metadata.model.records import LEARNER, VOTER, ClusterView, CoordinatorRecord
 from metadata.protocol.commands import RecordCoordinators
+from runtime.background import Work
 
 CAUGHT_UP_ENTRIES = 1000  # behind the commit index: a fraction of a second of writes
 CAUGHT_UP_LOOKS = 2  # one look may fall between two bursts of writes
@@ -116,13 +117,16 @@ class Operations:
 
     async def run(self) -> None:
         """Promote learners that have caught up, for ever; only the leader sees any."""
-        while True:
-            await asyncio.sleep(PROMOTION_CHECK_S)
-            for learner in self._ready_learners():
-                try:
-                    await self._promote(learner)
-                except (FilestoreError, NotLeader) as error:
-                    _log.info("the coordinator %s is not promoted yet: %s", learner, error)
+        every_s = PROMOTION_CHECK_S
+        work = Work("promotion of learners", self._promote_ready, every_s=every_s, first_s=every_s, fails=())
+        await work.run()
+
+    async def _promote_ready(self) -> None:
+        for learner in self._ready_learners():
+            try:
+                await self._promote(learner)
+            except (FilestoreError, NotLeader) as error:
+                _log.info("the coordinator %s is not promoted yet: %s", learner, error)
 
     async def _promote(self, learner: str) -> None:
         async with self._changing:

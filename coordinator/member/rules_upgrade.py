@@ -4,7 +4,6 @@ That is when the last of them has been upgraded. A node that is down is not wait
 it comes back with an older version.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -17,6 +16,7 @@ from metadata.model.records import ClusterView, NodeRecord
 from metadata.protocol.commands import RaiseRules
 from metadata.protocol.rules import RULES
 from metadata.rpc.client import MetadataClient
+from runtime.background import Work
 
 LOOK_S: Final = 5.0
 
@@ -50,13 +50,20 @@ class Upgrades:
 
     async def run(self) -> None:
         """Until cancelled. Costs nothing while the newest rules are in force."""
-        while True:
-            await asyncio.sleep(self._look_s)
-            if self._driver.is_leader and self._store.rules() < RULES:
-                try:
-                    await self._raise()
-                except (FilestoreError, NotLeader) as error:
-                    _log.debug("the rules are not raised now: %s", error)
+        await Work(
+            "rules",
+            self._look,
+            every_s=self._look_s,
+            first_s=self._look_s,
+            retry_s=self._look_s,
+            fails=(FilestoreError, NotLeader),
+            level=logging.DEBUG,
+            trouble="the rules are not raised now",
+        ).run()
+
+    async def _look(self) -> None:
+        if self._driver.is_leader and self._store.rules() < RULES:
+            await self._raise()
 
     async def _raise(self) -> None:
         answered = await self._metadata.rules() | {self._own_id: RULES}

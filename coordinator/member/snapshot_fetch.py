@@ -8,16 +8,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 
-from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
+from ca.errors import Conflict, NotFound, Unavailable
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
 from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
 from metadata.protocol.calls import SnapshotCall, SnapshotChunkCall
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.websocket import end
+from runtime.background import Work
 from runtime.stopping import in_thread
 
 PAUSE_S_MIN = 0.05
@@ -59,19 +59,19 @@ class Fetcher:
 
     async def run(self) -> None:
         """Fetch what is offered, for ever."""
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            offer = self._offer
-            assert offer is not None, "an offer has arrived"
-            try:
-                if await self._fetch(offer):
-                    _log.info("fetched the snapshot at %d from %s", offer.meta.index, offer.source)
-                    self._done = (offer.meta, time.monotonic())
-                    if self._offer is offer:  # else the newer one is about to take its place on the disk
-                        self._fetched(offer.meta)
-            except (FilestoreError, OSError) as error:
-                _log.warning("the snapshot at %d was not fetched: %s", offer.meta.index, _reason(error))
+        trouble, arrived = "a snapshot was not fetched", self._arrived
+        await Work("snapshots", self._step, first_s=None, event=arrived, retry_s=0.0, trouble=trouble).run()
+
+    async def _step(self) -> None:
+        if (offer := self._offer) is None:
+            return
+        try:
+            if await self._fetch(offer):
+                _log.info("fetched the snapshot at %d from %s", offer.meta.index, offer.source)
+                self._done = (offer.meta, time.monotonic())
+                if self._offer is offer:  # else the newer one is about to take its place on the disk
+                    self._fetched(offer.meta)
+        finally:
             if self._offer is offer:
                 self._offer = None  # when the leader offers it again, there was a reason
 
@@ -125,21 +125,20 @@ async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta
     longer keep the log that follows the snapshot, and make another one.
     """
 
-    async def be_heard(last: int) -> None:
-        while True:
-            await asyncio.sleep(HEARD_S)
-            with suppress(FilestoreError):  # what is here is verified all the same
-                await chunk_of(metadata, source, meta.index, meta.term, last)
+    last = incoming.offset - 1
 
-    heard = asyncio.create_task(be_heard(incoming.offset - 1), name="verifying is heard of")
+    async def be_heard() -> None:
+        await chunk_of(metadata, source, meta.index, meta.term, last)
+
+    # Should it fail, what is here is verified all the same.
+    hearing = Work(
+        "word of a snapshot", be_heard, every_s=HEARD_S, first_s=HEARD_S, retry_s=HEARD_S, level=logging.DEBUG
+    )
+    heard = asyncio.create_task(hearing.run(), name="verifying is heard of")
     try:
         await in_thread(incoming.finish)
     finally:
         await end(heard)
-
-
-def _reason(error: FilestoreError | OSError) -> str:
-    return error.details if isinstance(error, FilestoreError) else str(error)
 
 
 async def snapshot_of(metadata: MetadataClient, source: str, index_min: int) -> SnapshotMeta | None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from coordinator.storage.state_store import Store
+from runtime.background import Pause, Work, run_all
 from runtime.stopping import in_thread
 
 SLICE_PAUSE_S: Final = 0.03  # between slices of 1 MiB: 1.3 GiB, a million files, take 45 s
@@ -19,19 +20,17 @@ INDEXES_S: Final = 86_400.0  # likewise, of all tables with their indexes: four 
 
 async def check_state(store: Store) -> None:
     """Until cancelled. Raises StateDamaged."""
-    async with asyncio.TaskGroup() as group:
-        group.create_task(_compare_pages(store), name="pages of the state")
-        group.create_task(_compare_indexes(store), name="indexes of the state")
+    await run_all(
+        Work("pages of the state", partial(_compare_pages, store), fails=()),
+        Work("indexes of the state", partial(_compare_indexes, store), every_s=INDEXES_S, fails=()),
+    )
 
 
-async def _compare_pages(store: Store) -> None:
-    while True:
-        is_round = await asyncio.to_thread(store.compare_pages)
-        await asyncio.sleep(ROUND_S if is_round else SLICE_PAUSE_S)
+async def _compare_pages(store: Store) -> Pause:
+    is_round = await asyncio.to_thread(store.compare_pages)
+    return Pause(ROUND_S if is_round else SLICE_PAUSE_S)
 
 
 async def _compare_indexes(store: Store) -> None:
-    while True:
-        for table in store.tables():
-            await in_thread(partial(store.compare_indexes, table))
-        await asyncio.sleep(INDEXES_S)
+    for table in store.tables():
+        await in_thread(partial(store.compare_indexes, table))

@@ -37,6 +37,7 @@ from metadata.model.records import ClusterView, HashReport, StateHash
 from metadata.protocol.commands import AnyCommand, HashState, HashWhole, ReportHash, decode_envelope
 from metadata.protocol.rules import WHOLE_DIGESTS
 from metadata.rpc.client import MetadataClient
+from runtime.background import Work, run_all
 from runtime.json_files import sealed, unsealed
 from runtime.stopping import in_thread
 
@@ -98,7 +99,7 @@ class Digests:
         self._view = view
         self._store = store
         self._snapshots = snapshots
-        self._interval_s = interval_s
+        self._interval_s = self._slice_pause_s = interval_s
         self._files = files
         self._watch = DivergenceWatch(own_id)
         self._to_report: asyncio.Queue[tuple[int, ReportedDigest]] = asyncio.Queue(REPORTS_WAITING_MAX)
@@ -160,18 +161,22 @@ class Digests:
         """Until cancelled. Raises StateDiverged when this member is odd, and the others are enough."""
         if self.is_odd:
             self._driver.suspect()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._propose_for_ever(), name="state digests")
-            group.create_task(self._report_for_ever(), name="reports of state digests")
-            group.create_task(self._hash_for_ever(), name="digests of all of the state")
-            group.create_task(self._save_for_ever(), name="what is known of differences")
-            group.create_task(self._examine_for_ever(), name="examination of the state")
-            await self._diverged.wait()
-            diverged = await asyncio.to_thread(mark_diverged, self._files.diverged, self._own_id)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_REPORT_S):
-                    await self._report_once()
-            raise diverged
+        await run_all(
+            Work("digests of the state", self._propose, every_s=0.0, fails=()),
+            Work("reports of digests", self._report_next, every_s=0.0, fails=()),
+            Work("digests of the whole state", self._hash_next, every_s=0.0, fails=()),
+            Work("notes of differences", self._save, first_s=None, event=self._changed, fails=()),
+            Work("examination of the state", self._examine, first_s=None, event=self._to_examine, fails=()),
+            Work("end of an odd state", self._end, first_s=None, event=self._diverged, fails=()),
+        )
+
+    async def _end(self) -> None:
+        """Raises StateDiverged."""
+        diverged = await asyncio.to_thread(mark_diverged, self._files.diverged, self._own_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_REPORT_S):
+                await self._report_once()
+        raise diverged
 
     # What making asks
 
@@ -348,20 +353,18 @@ class Digests:
 
     # What runs beside
 
-    async def _propose_for_ever(self) -> None:
-        pause_s = self._interval_s
-        while True:
-            await self._next_slice_due(pause_s)
-            pause_s = self._interval_s
-            if self._driver.is_leader and self._driver.has_room:
-                command = HashState()
-                try:
-                    reply = value_of(await self._driver.propose(command))
-                    found = msgspec.msgpack.decode(reply, type=StateHash)
-                    pause_s = pause_after(found.rows, command.rows_max, interval_s=self._interval_s)
-                    await self._ask_for_whole()
-                except (FilestoreError, NotLeader, TimeoutError) as error:
-                    _log.debug("the state is not hashed now: %s", error)
+    async def _propose(self) -> None:
+        await self._next_slice_due(self._slice_pause_s)
+        self._slice_pause_s = self._interval_s
+        if self._driver.is_leader and self._driver.has_room:
+            command = HashState()
+            try:
+                reply = value_of(await self._driver.propose(command))
+                found = msgspec.msgpack.decode(reply, type=StateHash)
+                self._slice_pause_s = pause_after(found.rows, command.rows_max, interval_s=self._interval_s)
+                await self._ask_for_whole()
+            except (FilestoreError, NotLeader, TimeoutError) as error:
+                _log.debug("the state is not hashed now: %s", error)
 
     async def _next_slice_due(self, pause_s: float) -> None:
         """After that time; at once, again and again, while it is looked for where members differ."""
@@ -379,49 +382,41 @@ class Digests:
             self._whole_asked_at_s = time.monotonic()
             await self.call()
 
-    async def _hash_for_ever(self) -> None:
-        while True:
-            pinned = await self._to_hash.get()
-            try:
-                digest = await in_thread(pinned.digest_and_close)
-            except DATABASE_ERRORS as error:
-                _log.warning("the whole state cannot be hashed: %s", error)
-                if (damage := damage_in(error)) is not None:
-                    self._store.condemn(damage)
-            else:
-                self._own_whole(pinned.index, digest)
+    async def _hash_next(self) -> None:
+        pinned = await self._to_hash.get()
+        try:
+            digest = await in_thread(pinned.digest_and_close)
+        except DATABASE_ERRORS as error:
+            _log.warning("the whole state cannot be hashed: %s", error)
+            if (damage := damage_in(error)) is not None:
+                self._store.condemn(damage)
+        else:
+            self._own_whole(pinned.index, digest)
 
-    async def _examine_for_ever(self) -> None:
+    async def _examine(self) -> None:
         """Whenever members are found to differ: whether this one's database is damaged in its structure."""
-        while True:
-            await self._to_examine.wait()
-            self._to_examine.clear()
-            if self.differ_at:
-                await self._driver.reread()
-            if flaw := await asyncio.to_thread(self._snapshots.flaw):
-                self._store.condemn(StateDamaged(f"state.sqlite is damaged: {flaw}"))
-            await asyncio.sleep(TAKE_AGAIN_S)
+        if self.differ_at:
+            await self._driver.reread()
+        if flaw := await asyncio.to_thread(self._snapshots.flaw):
+            self._store.condemn(StateDamaged(f"state.sqlite is damaged: {flaw}"))
+        await asyncio.sleep(TAKE_AGAIN_S)
 
-    async def _save_for_ever(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            places = {log_index: self._watch.digests_at(log_index) for log_index in self.differ_at}
-            saved = _SavedDifferences(odd=sorted(self._watch.odd), open=places, rebuilt=dict(self._rebuilt))
-            if saved != self._saved:
-                self._saved = saved
-                await asyncio.to_thread(write_durable, self._files.differences, sealed(saved))
+    async def _save(self) -> None:
+        places = {log_index: self._watch.digests_at(log_index) for log_index in self.differ_at}
+        saved = _SavedDifferences(odd=sorted(self._watch.odd), open=places, rebuilt=dict(self._rebuilt))
+        if saved != self._saved:
+            self._saved = saved
+            await asyncio.to_thread(write_durable, self._files.differences, sealed(saved))
 
-    async def _report_for_ever(self) -> None:
-        while True:
-            log_index, reported = await self._to_report.get()
-            # Digests of slices come again, but a lost one may be what shows who is odd: a pass later what was
-            # agreed is forgotten. The others are waited for.
-            is_awaited, since_s = not reported.digest or log_index in self._wholes, time.monotonic()
-            while not await self._report(log_index, reported):
-                if not is_awaited and time.monotonic() - since_s > REPORT_S:
-                    break
-                await asyncio.sleep(REPORT_AGAIN_S)
+    async def _report_next(self) -> None:
+        log_index, reported = await self._to_report.get()
+        # Digests of slices come again, but a lost one may be what shows who is odd: a pass later what was
+        # agreed is forgotten. The others are waited for.
+        is_awaited, since_s = not reported.digest or log_index in self._wholes, time.monotonic()
+        while not await self._report(log_index, reported):
+            if not is_awaited and time.monotonic() - since_s > REPORT_S:
+                break
+            await asyncio.sleep(REPORT_AGAIN_S)
 
     async def _report_once(self) -> None:
         """Until the digest that differs got through, so that the others know who is odd."""

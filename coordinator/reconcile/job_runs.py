@@ -27,6 +27,7 @@ from metadata.model.jobs import JobKind, JobParameters, decode_parameters
 from metadata.model.records import SCHEDULE, JobRunRecord
 from metadata.protocol.calls import CALL_TIMEOUT_S
 from metadata.protocol.commands import AnyCommand, RecordRun, StartRun
+from runtime.background import Work
 from runtime.clock import now_ms
 
 LOOK_S = 0.25  # between two looks for runs: a few microseconds each
@@ -127,7 +128,7 @@ class StepProgress:
         self._counted_at_s = at_s
 
 
-Work = Callable[[StepProgress], Coroutine[Any, Any, None]]
+JobWork = Callable[[StepProgress], Coroutine[Any, Any, None]]
 
 
 def _always() -> bool:
@@ -142,7 +143,7 @@ class Job:
     """
 
     kind: JobKind
-    work: Work
+    work: JobWork
     is_due: Callable[[], bool] = _always
     is_sent: bool = False
 
@@ -178,18 +179,25 @@ class JobRuns:
     async def run(self) -> None:
         """Until cancelled, which stops all work and leaves its runs running."""
         async with asyncio.TaskGroup() as group:
-            while True:
-                await asyncio.sleep(LOOK_S)
-                if not self._driver.is_leader:
-                    self._stop()
-                    continue
-                self._stop_ended()
-                try:
-                    await self._start_scheduled()
-                    for run in await self._waiting():
-                        self._working[run.run_id] = group.create_task(self._work(run), name=run.job_name)
-                except Interrupted as reason:
-                    _log.debug("no job is started now: %s", reason)
+            await Work(
+                "jobs",
+                partial(self._look, group),
+                every_s=LOOK_S,
+                first_s=LOOK_S,
+                retry_s=LOOK_S,
+                fails=(Interrupted,),
+                level=logging.DEBUG,
+                trouble="no job is started now",
+            ).run()
+
+    async def _look(self, group: asyncio.TaskGroup) -> None:
+        if not self._driver.is_leader:
+            self._stop()
+            return
+        self._stop_ended()
+        await self._start_scheduled()
+        for run in await self._waiting():
+            self._working[run.run_id] = group.create_task(self._work(run), name=run.job_name)
 
     def _stop(self) -> None:
         for task in self._working.values():

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 
 import uuid_utils
 
@@ -23,6 +24,7 @@ from coordinator.rpc.node_client import NodeOrders, OrderFailed
 from coordinator.rpc.server import Refused
 from metadata.model.records import HEALTHY, RETURNING, NodeRecord
 from metadata.protocol.commands import MarkNode
+from runtime.background import Work
 
 LOOK_S = 0.5
 RECOUNT_STEPS_MAX = 20  # in one look: a million replicas take minutes, and other nodes must be listened to
@@ -44,20 +46,27 @@ class NodeKeeper:
     async def run(self) -> None:
         """Until cancelled. Followers listen too: one that begins to lead knows who was silent."""
         async with asyncio.TaskGroup() as group:
-            while True:
-                await asyncio.sleep(LOOK_S)
-                nodes = self._context.view().nodes
-                self._attention.look(nodes, self._context.health, at_s=time.monotonic())
-                if not self._context.driver.is_leader:
-                    self._keep([])
-                    continue
-                try:
-                    await self._mark(nodes)
-                    await self._take_back(nodes, group)
-                    if self._context.store.is_recount_due():
-                        await recount(self._context.driver, steps_max=RECOUNT_STEPS_MAX)
-                except (Interrupted, Refused, FilestoreError) as reason:
-                    _log.info("the states of nodes are not recorded now: %s", reason)
+            await Work(
+                "states of nodes",
+                partial(self._look, group),
+                every_s=LOOK_S,
+                first_s=LOOK_S,
+                retry_s=LOOK_S,
+                fails=(Interrupted, Refused, FilestoreError),
+                level=logging.INFO,
+                trouble="the states of nodes are not recorded now",
+            ).run()
+
+    async def _look(self, group: asyncio.TaskGroup) -> None:
+        nodes = self._context.view().nodes
+        self._attention.look(nodes, self._context.health, at_s=time.monotonic())
+        if not self._context.driver.is_leader:
+            self._keep([])
+            return
+        await self._mark(nodes)
+        await self._take_back(nodes, group)
+        if self._context.store.is_recount_due():
+            await recount(self._context.driver, steps_max=RECOUNT_STEPS_MAX)
 
     async def _mark(self, nodes: list[NodeRecord]) -> None:
         for node_id, state in self._attention.marks(nodes, down_after_s=self._down_after_s):

@@ -19,6 +19,7 @@ from coordinator.rpc.server import Refused
 from metadata.model.replica_records import Collected, ReplicaCounts
 from metadata.protocol.commands import CollectOverQuota
 from metadata.protocol.queries import GetReplicaCounts
+from runtime.background import Work
 
 LOOK_S: Final = 10.0
 EARLY_GRACE_MS: Final = (
@@ -39,14 +40,20 @@ class QuotaKeeper:
 
     async def run(self) -> None:
         """Until cancelled. Costs a look at an index while no bucket is over its quota."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            if not self._context.driver.is_leader or not self._is_due():
-                continue
-            try:
-                await self._collect()
-            except (Interrupted, Refused, FilestoreError) as reason:
-                _log.info("content that buckets released beyond their quota is not deleted now: %s", reason)
+        await Work(
+            "quotas",
+            self._look,
+            every_s=LOOK_S,
+            first_s=LOOK_S,
+            retry_s=LOOK_S,
+            fails=(Interrupted, Refused, FilestoreError),
+            level=logging.INFO,
+            trouble="content that buckets released beyond their quota is not deleted now",
+        ).run()
+
+    async def _look(self) -> None:
+        if self._context.driver.is_leader and self._is_due():
+            await self._collect()
 
     def _is_due(self) -> bool:
         at_ms = self._context.clocks.ending_ms()

@@ -24,14 +24,14 @@ from metadata.rpc.roster import Roster
 from metadata.rpc.websocket import (
     DIAL_TIMEOUT_S,
     PING_S,
-    REDIAL_S_MAX,
-    REDIAL_S_MIN,
     Outbox,
     OutboxFull,
+    connection_work,
     dialling,
     end,
     peer_url,
 )
+from runtime.background import Work
 
 STRANGER_S = 5.0  # one that was just added is known sooner
 
@@ -108,23 +108,28 @@ class Transport:
             await self._roster.run(lambda record: self._keep_up(session, record), "raft to")
 
     async def _keep_up(self, session: aiohttp.ClientSession, member: CoordinatorRecord) -> None:
-        redial_s = REDIAL_S_MIN
-        while True:
-            try:
-                async with await self._dial(session, member) as socket:
-                    redial_s = REDIAL_S_MIN
-                    self._contradicted_by.discard(member.coordinator_id)
-                    self._removed_by.discard(member.coordinator_id)
-                    await self._pump(socket, member.coordinator_id)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                _log.debug("coordinator %s is not reachable: %s", member.coordinator_id, error)
-                if isinstance(error, aiohttp.WSServerHandshakeError):
-                    if error.status == HTTPStatus.GONE:
-                        self._removed(member.coordinator_id)
-                    elif error.status == HTTPStatus.CONFLICT:
-                        self._contradicted(member.coordinator_id)
-            await asyncio.sleep(redial_s)
-            redial_s = min(redial_s * 2, REDIAL_S_MAX)
+        async def connect() -> None:
+            await self._connection(session, member, work)
+
+        work = connection_work("raft connection", connect, member.coordinator_id)
+        await work.run()
+
+    async def _connection(
+        self, session: aiohttp.ClientSession, member: CoordinatorRecord, work: Work
+    ) -> None:
+        """One, until it ends."""
+        try:
+            async with await self._dial(session, member) as socket:
+                work.succeeded()
+                self._contradicted_by.discard(member.coordinator_id)
+                self._removed_by.discard(member.coordinator_id)
+                await self._pump(socket, member.coordinator_id)
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status == HTTPStatus.GONE:
+                self._removed(member.coordinator_id)
+            elif error.status == HTTPStatus.CONFLICT:
+                self._contradicted(member.coordinator_id)
+            raise
 
     def _contradicted(self, by: str) -> None:
         """One of the others knows this one by another directory or start. Raises Displaced when most do."""

@@ -22,10 +22,9 @@ from metadata.rpc.deadlines import Deadlines
 from metadata.rpc.websocket import (
     DIAL_TIMEOUT_S,
     PING_S,
-    REDIAL_S_MAX,
-    REDIAL_S_MIN,
     Outbox,
     OutboxFull,
+    connection_work,
     end,
     peer_url,
 )
@@ -131,17 +130,19 @@ class PeerLink:
 
     async def run(self, http: aiohttp.ClientSession) -> None:
         """Keep the connection up."""
-        redial_s = REDIAL_S_MIN
-        while True:
+
+        async def connect() -> None:
             try:
                 async with await self._dial(http) as socket:
-                    redial_s = REDIAL_S_MIN
+                    work.succeeded()
                     await self._serve(socket)
                     self._trouble = _Trouble()
-            except (aiohttp.ClientError, OSError, TimeoutError, InvalidRequest) as error:
+            except (aiohttp.ClientError, OSError, InvalidRequest) as error:
                 self._log_trouble(error)
-            await asyncio.sleep(redial_s)
-            redial_s = min(redial_s * 2, REDIAL_S_MAX)
+                raise
+
+        work = connection_work("connection", connect, self.coordinator.coordinator_id)
+        await work.run()
 
     def _log_trouble(self, error: Exception) -> None:
         """That there is no connection: once, if this member is not wanted or it stays so."""

@@ -25,6 +25,7 @@ from metadata.protocol.calls import HeartbeatCall, HeartbeatReply
 from metadata.protocol.queries import GetView
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.roster import Roster, write_known
+from runtime.background import Pause, Work
 from runtime.clock import now_ms
 from web.cors import ConsoleMembers, origins_of
 
@@ -191,10 +192,12 @@ class View:
         await self._roster.run(self._beat_for_ever, "heartbeat to")
 
     async def _beat_for_ever(self, coordinator: CoordinatorRecord) -> None:
-        while True:
+        async def beat() -> Pause:
             started_at = time.monotonic()
             await self._beat(coordinator.coordinator_id, started_at)
-            await asyncio.sleep(max(0.0, started_at + self._pause_s() - time.monotonic()))
+            return Pause(max(0.0, started_at + self._pause_s() - time.monotonic()))
+
+        await Work("heartbeats", beat, target=coordinator.coordinator_id, fails=()).run()
 
     def _pause_s(self) -> float:
         return HEARTBEAT_S if self._current is not None else HEARTBEAT_S / 5

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from ca.errors import FilestoreError
+from ca.errors import FilestoreError, InvalidRequest
 from ca.hostnames import authority_of
 from metadata.rpc import wire
 from metadata.rpc.connector import Connector
+from runtime.background import Step, Work
 
 OUTBOX_FRAMES_MAX = 8192
 OUTBOX_BYTES_MAX = 64 << 20
@@ -142,6 +143,20 @@ async def dialling() -> AsyncIterator[aiohttp.ClientSession]:
     finally:
         # aiohttp leaves closing TLS connections to the loop ("Graceful Shutdown" in its manual).
         await asyncio.sleep(GOODBYE_S)
+
+
+def connection_work(name: str, connect: Step, target: str) -> Work:
+    """Keep a connection to `target` up: `connect` dials, and returns, or raises, when it has ended."""
+    return Work(
+        name,
+        connect,
+        target=target,
+        every_s=REDIAL_S_MIN,
+        retry_s=REDIAL_S_MIN,
+        retry_s_max=REDIAL_S_MAX,
+        fails=(aiohttp.ClientError, OSError, InvalidRequest),
+        level=logging.DEBUG,
+    )
 
 
 async def end(task: "asyncio.Task[Any]") -> None:

@@ -6,7 +6,6 @@ they are enough). Without an answer for a lease every read asks the coordinators
 here.
 """
 
-import asyncio
 import contextlib
 import logging
 import secrets
@@ -18,6 +17,7 @@ from metadata.protocol.queries import GetContent
 from metadata.rpc.client import MetadataClient
 from node.base.metrics import NodeMetrics
 from node.base.record_store import CachedRecords
+from runtime.background import DONE, Pause, Work
 from runtime.clock import boot_time_s
 
 FOLLOW_TIMEOUT_S = (
@@ -90,14 +90,22 @@ class RecordCache:
 
     async def run(self) -> None:
         """Follow the leader until cancelled, or until this process has left."""
-        while not self._has_left:
-            call = FollowCall(self._subscriber, self._records.term, self._records.version)
-            sent_at_s = boot_time_s()
-            try:
-                reply = await self._metadata.follow(call, timeout_s=FOLLOW_TIMEOUT_S)
-            except FilestoreError as error:
-                _log.debug("the leader's invalidations cannot be received now: %s", error.details)
-                await asyncio.sleep(FOLLOW_AGAIN_S)
-                continue
-            if not self._has_left:
-                self._records.follow(reply, sent_at_s=sent_at_s, now_s=boot_time_s())
+        await Work(
+            "record cache",
+            self._follow,
+            every_s=0.0,
+            retry_s=FOLLOW_AGAIN_S,
+            level=logging.DEBUG,
+            trouble="the leader's invalidations cannot be received now",
+        ).run()
+
+    async def _follow(self) -> Pause | None:
+        if self._has_left:
+            return DONE
+        call = FollowCall(self._subscriber, self._records.term, self._records.version)
+        sent_at_s = boot_time_s()
+        reply = await self._metadata.follow(call, timeout_s=FOLLOW_TIMEOUT_S)
+        if self._has_left:
+            return DONE
+        self._records.follow(reply, sent_at_s=sent_at_s, now_s=boot_time_s())
+        return None

@@ -19,12 +19,13 @@ from node.custody.compare import Comparison
 from node.custody.context import CustodyContext, Pass
 from node.custody.damaged_copies import DamagedCopies
 from node.custody.loss_repair import LossRepair
-from node.custody.orders import PassEvent
 from node.custody.orphans import Orphans
+from node.custody.packing import LOOK_S as PACKS_S
 from node.custody.packing import Packing
-from node.custody.periodic import PeriodicWork, keep_on
+from node.custody.periodic import PeriodicWork, custody_work
 from node.custody.reporter import Reporter
 from node.custody.scrub import Scrubber
+from runtime.background import run_all
 
 COLLECT_S: Final = 60.0
 COMPARE_S: Final = 6 * 3600.0
@@ -55,13 +56,14 @@ class Custody:
         """Keep them for ever."""
         context = self._context
         await context.view.wait_until_fresh()
-        looks = {"custody": self.settle_losses, "copies": self._copies.look, "packs": self.packing.look}
+        stops = context.metrics.custody_stops
+        beside = (
+            custody_work("custody", self.settle_losses, stops),
+            custody_work("copies", self._copies.look, stops),
+            custody_work("packs", self.packing.look, stops, every_s=PACKS_S),
+        )
         try:
-            async with asyncio.TaskGroup() as group:
-                for kind, look in looks.items():
-                    group.create_task(keep_on(kind, look, PassEvent(), context.metrics.custody_stops))
-                for work in self.works:
-                    group.create_task(work.run())
+            await run_all(*beside, *(work.background for work in self.works))
         finally:
             await self.close()
 

@@ -4,7 +4,6 @@ No I/O here: `node/peerapi/custody.py` hears them, `node/custody/custody.py` and
 them out.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,23 +73,3 @@ class Orders:
     def waiting(self) -> list[Order]:
         """All that nobody has begun with."""
         return [order for order in self._orders.values() if not order.has_begun]
-
-
-class PassEvent:
-    """Wakes one who waits."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def set(self) -> None:
-        """Now, or at the next wait."""
-        self._event.set()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Until it is set, or so long."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._event.wait()
-        except TimeoutError:
-            return
-        self._event.clear()

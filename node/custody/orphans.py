@@ -6,7 +6,6 @@ an orphan: the log is told, which refuses from then on whoever was told of it be
 unless somebody was told of it since. In this order no completion can count on what goes.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -18,6 +17,7 @@ from node.custody.context import PAGE_BLOBS, CustodyContext
 from node.storage.blob_files import DROPS
 from node.storage.pins import PIN_S, finished_blobs
 from node.storage.unclaimed import DIRECTORY, Note
+from runtime.background import Work
 
 LOOK_S: Final = 30.0
 NOTES_MAX: Final = 100_000  # kept in memory; the next look finds the rest
@@ -35,13 +35,11 @@ class Orphans:
 
     async def run(self) -> None:
         """For ever. What the disk or the log refuses is tried again."""
-        await self._context.view.wait_until_fresh()
-        while True:
-            try:
-                await self.look()
-            except (FilestoreError, OSError) as error:
-                _log.warning("orphaned blobs are not looked for now", extra={"reason": str(error)})
-            await asyncio.sleep(LOOK_S)
+        trouble, ready = "orphaned blobs are not looked for now", self._context.view.wait_until_fresh
+        await Work("orphans", self._look, every_s=LOOK_S, ready=ready, retry_s=LOOK_S, trouble=trouble).run()
+
+    async def _look(self) -> None:
+        await self.look()
 
     async def look(self) -> int:
         """Once; how many orphans were deleted. Raises FilestoreError, OSError."""

@@ -7,35 +7,40 @@ other; one that nobody has ordered gives way to an order.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from ca.errors import FilestoreError, Unavailable
 from node.base.metrics import CustodyStops
 from node.custody.context import Pass, Stopped, Superseded
-from node.custody.orders import Order, Orders, PassEvent
-from runtime.logs import LastingTroubles
+from node.custody.orders import Order, Orders
+from runtime.background import Pause, Step, Work
 
 LOOK_S: Final = 1.0
 TROUBLE_S: Final = 5.0  # before it goes on when the log or the disk refuses
 
 _log = logging.getLogger(__name__)
-_TROUBLES = LastingTroubles(_log)
 
 
-async def keep_on(
-    kind: str, look: Callable[[], Awaitable[None]], event: PassEvent, stops: CustodyStops
-) -> None:
-    """Look each LOOK_S, and when the event is set, until cancelled. Failures are counted and logged."""
-    while True:
-        try:
-            await look()
-        except (FilestoreError, OSError) as error:
-            _TROUBLES.met("custody was interrupted", str(error), kind=kind)
-            stops.note_trouble(kind, error)
-            await asyncio.sleep(TROUBLE_S)
-        else:
-            stops.note_trouble(kind, None)
-        await event.wait(LOOK_S)
+def custody_work(
+    kind: str,
+    look: Step,
+    stops: CustodyStops,
+    *,
+    event: asyncio.Event | None = None,
+    every_s: float = LOOK_S,
+) -> Work:
+    """A look at this interval, and when the event is set. Failures are counted, logged and shown."""
+    return Work(
+        kind,
+        look,
+        every_s=every_s,
+        event=event,
+        retry_s=TROUBLE_S,
+        trouble="custody was interrupted",
+        level=logging.ERROR,
+        outcome=partial(stops.note_trouble, kind),
+    )
 
 
 class PeriodicWork:
@@ -48,22 +53,20 @@ class PeriodicWork:
         self._work = work
         self._period_s = period_s
         self._stops = stops
-        self._event = PassEvent()
-        self.orders = Orders(self._event.set)
+        event = asyncio.Event()
+        self.orders = Orders(event.set)
+        self.background = custody_work(kind, self.look, stops, event=event)
         self._due_at_s = float("-inf")
 
-    async def run(self) -> None:
-        """For ever."""
-        await keep_on(self.kind, self.look, self._event, self._stops)
-
-    async def look(self) -> None:
-        """All that is to be done now. Raises FilestoreError, OSError: then it is tried again."""
+    async def look(self) -> Pause:
+        """Whatever is to be done now; when the next is due. Raises FilestoreError, OSError."""
         now_s = asyncio.get_running_loop().time()
         while (order := self.orders.next()) is not None:
             await self._carry_out(order)
         if now_s >= self._due_at_s:
             await self._by_itself()
             self._due_at_s = now_s + self._period_s
+        return Pause(max(0.0, self._due_at_s - asyncio.get_running_loop().time()))
 
     async def _carry_out(self, order: Order) -> None:
         order.run.counts.clear()

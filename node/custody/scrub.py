@@ -25,14 +25,14 @@ from ca.errors import FilestoreError, Unavailable
 from ca.secretfiles import write_durable
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass, Stopped, Superseded
 from node.custody.loss_repair import LossRepair
-from node.custody.orders import Order, Orders, PassEvent
+from node.custody.orders import Order, Orders
 from node.peer.rate_budget import Budget
 from node.storage.blob_files import BLOBS, PACKS, READS
 from node.storage.damage import read_whole, remove_from_service
 from node.storage.inventory import Names
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
+from runtime.background import Work
 from runtime.json_files import sealed, unsealed
-from runtime.logs import LastingTroubles
 
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
@@ -42,7 +42,6 @@ REST_S: Final = 60.0
 TROUBLE_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
-_TROUBLES = LastingTroubles(_log)
 
 
 class Cycle(Struct, kw_only=True):
@@ -76,7 +75,7 @@ class Scrubber:
         self._context = context
         self._losses = losses
         self._state = state
-        self._event = PassEvent()
+        self._event = asyncio.Event()
         self.orders = Orders(self._event.set)
         self._own = Pass()  # of the cycle that nobody has ordered
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
@@ -96,18 +95,29 @@ class Scrubber:
         cycle = await self._context.disk.run(self._load)
         self._noted(cycle)
         self._context.metrics.custody_stops.note("scrub", is_stopped=cycle.was_stopped)
-        while True:
-            try:
-                cycle = await self.look(cycle)
-            except (FilestoreError, OSError) as error:
-                _TROUBLES.met("scrubbing was interrupted", str(error))
-                self._context.metrics.custody_stops.note_trouble("scrub", error)
-                cycle = self._newest or cycle
-                await asyncio.sleep(TROUBLE_S)
-                continue
-            await self._event.wait(REST_S)
-            if self._context.blobs.poison.names(STATE):
-                await self._save(cycle, at_once=True)
+        self._newest = cycle
+        await Work(
+            "scrub",
+            self._look_again,
+            every_s=REST_S,
+            event=self._event,
+            retry_s=TROUBLE_S,
+            retry_s_max=TROUBLE_S,
+            trouble="scrubbing was interrupted",
+            level=logging.ERROR,
+            outcome=self._note_outcome,
+        ).run()
+
+    async def _look_again(self) -> None:
+        assert self._newest is not None, "the state was loaded"
+        if self._context.blobs.poison.names(STATE):
+            await self._save(self._newest, at_once=True)
+        await self.look(self._newest)
+
+    def _note_outcome(self, error: Exception | None) -> None:
+        """A trouble shows until the cycle has gone on, which `_save` notes."""
+        if error is not None:
+            self._context.metrics.custody_stops.note_trouble("scrub", error)
 
     async def look(self, cycle: Cycle) -> Cycle:
         """Whatever is due now; the cycle as it is then. Raises FilestoreError, OSError."""

@@ -4,21 +4,19 @@
 """
 
 import asyncio
-import logging
 
-from ca.errors import FilestoreError, Unavailable
+from ca.errors import Unavailable
 from metadata.model.records import NodeRecord
 from metadata.protocol.commands import AnnounceNode
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.view import View
 from node.base.config import NodeConfig
 from node.base.instance import Start
+from runtime.background import Pause, Work
 
 RETRY_S = 1.0
 SHOWN_S = 3.0  # until the view shows it
 UNKEPT_S = 30.0
-
-_log = logging.getLogger(__name__)
 
 
 class Announcement:
@@ -47,25 +45,19 @@ class Announcement:
 
     async def run(self) -> None:
         """Tell it whenever the cluster knows otherwise."""
-        logged = ""
-        while True:
-            await self._view.wait_until_fresh()
-            known = self._view.node(self._config.id)
-            pause_s = RETRY_S
-            if known is not None and self._tells_place(known) and self._tells_speaker(known):
-                self._done.set()
-            else:
-                try:
-                    record = await self._metadata.propose(self._command(known), NodeRecord)
-                except FilestoreError as error:
-                    if (why := error.details) != logged:
-                        logged = why
-                        _log.warning("the cluster does not take this node's address", extra={"reason": why})
-                else:
-                    self._done.set()
-                    # By older rules nobody keeps who speaks: they may be raised later.
-                    pause_s = SHOWN_S if record.speaker == self._start.instance else UNKEPT_S
-            await asyncio.sleep(pause_s)
+        trouble = "the cluster does not take this node's address"
+        await Work("announcement", self._tell, every_s=RETRY_S, retry_s=RETRY_S, trouble=trouble).run()
+
+    async def _tell(self) -> Pause | None:
+        await self._view.wait_until_fresh()
+        known = self._view.node(self._config.id)
+        if known is not None and self._tells_place(known) and self._tells_speaker(known):
+            self._done.set()
+            return None
+        record = await self._metadata.propose(self._command(known), NodeRecord)
+        self._done.set()
+        # By older rules nobody keeps who speaks: they may be raised later.
+        return Pause(SHOWN_S if record.speaker == self._start.instance else UNKEPT_S)
 
     def _command(self, known: NodeRecord | None) -> AnnounceNode:
         return AnnounceNode(

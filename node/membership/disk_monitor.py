@@ -17,6 +17,7 @@ from node.diskio.executor import DiskWorkers
 from node.packs.index import IndexDamaged
 from node.storage.blobs import BlobStore
 from node.uploads.write_locks import UploadLocks
+from runtime.background import Pause, Work, run_all
 from runtime.lifetime import out_of_descriptors
 from runtime.logs import LastingTroubles
 from runtime.version import VERSION
@@ -27,6 +28,8 @@ POISON_SHOWN = 8  # in a heartbeat
 STALE_S = 30.0  # a disk that took no bytes for so long is told to take none
 HEALED_S = 30.0  # after a rebuilding of the index of the packs, or a try: a disk that fails has no rest else
 HANG_S = 15.0  # a look that takes longer says that the disk hangs: a busy one takes a second or two
+
+_NOT_REBUILT = "the index of the packs is not rebuilt yet"
 
 _log = logging.getLogger(__name__)
 _TROUBLES = LastingTroubles(_log)
@@ -64,6 +67,9 @@ class DiskWatch:
         self._looking_since_s: float | None = None
         disk.hangs = self.hangs
         self._is_full = False  # so that no bytes are taken, while nothing fails
+        self._has_index = True  # at the last look
+        self._to_heal = asyncio.Event()  # the index of the packs
+        self._was_hanging = False  # when waits for the disk were looked at
 
     def heartbeat(self) -> HeartbeatCall:
         """For the coordinators; a disk that takes nothing has no room, for those of older versions."""
@@ -126,15 +132,13 @@ class DiskWatch:
             await self._look()
         finally:
             self._looking_since_s = None
+        if not self._has_index:
+            self._to_heal.set()
 
     async def _look(self) -> None:
         now_s = time.monotonic()
         try:
-            await self._disk.run(self._blobs.drop_changed)
-            for name in await self._disk.run(self._blobs.areas.remake, self._blobs.disk):
-                _log.error("a directory of this node was removed, and is made again", extra={"area": name})
-            self._free_bytes = await self._disk.run(self._blobs.free_bytes)
-            self._total_bytes = await self._disk.run(self._blobs.total_bytes)
+            await self._disk.run(self._measure)
             was_full, self._is_full = self._is_full, self._free_bytes == 0
             if is_due := now_s - self._writable_at_s >= PROBE_S:
                 await self._disk.run(self._blobs.probe)
@@ -148,6 +152,15 @@ class DiskWatch:
             self._log_change(_reason(error))
         self._has_looked = True
 
+    def _measure(self) -> None:
+        """In a thread, all of it at once: each job wakes one."""
+        blobs = self._blobs
+        self._has_index = blobs.packed.store.index.is_usable
+        blobs.drop_changed()
+        for name in blobs.areas.remake(blobs.disk):
+            _log.error("a directory of this node was removed, and is made again", extra={"area": name})
+        self._free_bytes, self._total_bytes = blobs.free_bytes(), blobs.total_bytes()
+
     def _log_change(self, trouble: str) -> None:
         """Log what has changed."""
         if trouble and trouble != self._trouble:
@@ -158,38 +171,39 @@ class DiskWatch:
 
     async def run(self) -> None:
         """Look for ever; while the disk hangs, break off whoever came to wait for it."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_looking(), name="looks at the disk")
-            group.create_task(self._keep_healing(), name="rebuilding of the index of the packs")
-            group.create_task(self._keep_breaking_off(), name="end of waits for a disk that hangs")
+        await run_all(
+            Work("disk", self.look, every_s=LOOK_S),
+            Work(
+                "pack index",
+                self._heal,
+                first_s=None,
+                event=self._to_heal,
+                retry_s=HEALED_S,
+                level=logging.ERROR,
+                trouble=_NOT_REBUILT,
+            ),
+            Work("waits for the disk", self._break_off, every_s=LOOK_S, first_s=LOOK_S),
+        )
 
-    async def _keep_looking(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+    async def _heal(self) -> Pause | None:
+        """Rebuild the index of the packs, which was found damaged: beside the looks, as it takes long."""
+        try:
+            await self._disk.run(self._blobs.packed.heal)
+        except IndexDamaged as error:  # other processes have yet to close it
+            _TROUBLES.met(_NOT_REBUILT, _reason(error))
+            return Pause(LOOK_S)
+        await asyncio.sleep(HEALED_S)
+        return None
 
-    async def _keep_healing(self) -> None:
-        """Rebuild the index of the packs whenever it is found damaged: beside the looks, as it takes long."""
-        while True:
-            try:
-                has_worked = await self._disk.run(self._blobs.packed.heal)
-            except (FilestoreError, OSError) as error:
-                _TROUBLES.met("the index of the packs is not rebuilt yet", _reason(error))
-                has_worked = not isinstance(error, IndexDamaged)  # else other processes have yet to close it
-            await asyncio.sleep(HEALED_S if has_worked else LOOK_S)
-
-    async def _keep_breaking_off(self) -> None:
+    async def _break_off(self) -> None:
         """Twice in a row: a process that stood still itself finds a look that began long ago."""
-        was_hanging = False
-        while True:
-            await asyncio.sleep(LOOK_S)
-            does_hang = self.hangs()
-            if does_hang and not was_hanging:
-                self._log_change("the disk hangs")
-            elif does_hang:
-                self._disk.break_off()
-                self._locks.break_off()
-            was_hanging = does_hang
+        does_hang = self.hangs()
+        if does_hang and not self._was_hanging:
+            self._log_change("the disk hangs")
+        elif does_hang:
+            self._disk.break_off()
+            self._locks.break_off()
+        self._was_hanging = does_hang
 
 
 def _is_long_ago(since_s: float | None) -> bool:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 
 from ca.certificates import check_leaf_matches
 from ca.csr import new_csr
-from ca.errors import FilestoreError
 from ca.identity import Identity
 from ca.keys import new_key
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.tls_contexts import MemberContexts
+from runtime.background import Pause, Work
 from runtime.clock import now_ms
-from runtime.timestamps import rfc3339
 
 LOOK_S = 600.0  # how often the due time is compared: a machine that slept notices soon
 RETRY_S = 60.0  # after a failure; two days of them are left before the certificate ends, as a rule
@@ -34,21 +33,18 @@ async def keep_renewed(
     on_renewed: Callable[[], None],
 ) -> None:
     """Renew for ever; failures are logged and tried again. `on_renewed`: a new one lies on disk."""
-    renewal = contexts.credential.renewal()
-    while True:
-        pause_s = min(LOOK_S, max(0.0, (renewal.due_at_ms - now_ms()) / 1000))
+
+    async def look() -> Pause:
+        renewal = contexts.credential.renewal()
         if renewal.is_due(now_ms()):
-            pause_s = LOOK_S
-            try:
-                await renew(metadata, contexts, identity, address)
-                on_renewed()
-                renewal = contexts.credential.renewal()
-                _log.info("the certificate was renewed")
-            except (FilestoreError, OSError) as error:
-                reason = {"reason": str(error), "certificate_ends_at": rfc3339(renewal.not_after_ms)}
-                _log.warning("the certificate could not be renewed", extra=reason)
-                pause_s = RETRY_S
-        await asyncio.sleep(pause_s)
+            await renew(metadata, contexts, identity, address)
+            on_renewed()
+            _log.info("the certificate was renewed")
+            return Pause(LOOK_S)
+        return Pause(min(LOOK_S, max(0.0, (renewal.due_at_ms - now_ms()) / 1000)))
+
+    trouble = "the certificate could not be renewed"
+    await Work("renewal", look, retry_s=RETRY_S, trouble=trouble).run()
 
 
 async def renew(metadata: MetadataClient, contexts: MemberContexts, identity: Identity, address: str) -> None:

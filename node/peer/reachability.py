@@ -13,6 +13,7 @@ from aiohttp import web
 from ca.errors import FilestoreError
 from metadata.rpc.view import View
 from node.peer.client import PeerClient, PeerFailed
+from runtime.background import Pause, Work
 
 LOOK_S = 3.0
 RETRY_S = 1.0  # while one does not answer, so that it is soon known to be back
@@ -37,9 +38,11 @@ class Reach:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await asyncio.sleep(RETRY_S if self.unreachable() else LOOK_S)
-            await self.look()
+        await Work("ways to other nodes", self._look, first_s=LOOK_S).run()
+
+    async def _look(self) -> Pause:
+        await self.look()
+        return Pause(RETRY_S if self.unreachable() else LOOK_S)
 
     async def look(self) -> None:
         """Ask those that were not asked for longest."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from node.storage.blobs import BlobStore
 from node.storage.out_of_service import Loss
 from node.storage.segments import BlobDamaged
 from node.uploads.services import NODE, NodeServices
+from runtime.background import Work
 from web.app import read_json
 
 REPORT_INTERVAL_S: Final = 1.0
@@ -45,10 +47,13 @@ def loss_routes() -> list[web.RouteDef]:
 
 async def keep_reporting(services: NodeServices) -> None:
     """Report to the first worker for ever. For the others."""
-    while True:
-        with suppress(PeerFailed, TimeoutError):  # it is being started anew, say
-            await report(services)
-        await asyncio.sleep(REPORT_INTERVAL_S)
+    await Work(
+        "losses for the first worker",
+        partial(report, services),
+        every_s=REPORT_INTERVAL_S,
+        fails=(PeerFailed, TimeoutError),  # it is being started anew, say
+        level=logging.DEBUG,
+    ).run()
 
 
 async def report(services: NodeServices) -> None:

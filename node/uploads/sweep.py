@@ -7,10 +7,9 @@ custody then rewrites. What the disk does not let go is passed over (`node/diski
 tried again each time.
 """
 
-import asyncio
 import logging
 
-from ca.errors import FilestoreError, Unavailable, UploadLocked
+from ca.errors import Unavailable, UploadLocked
 from metadata.protocol.queries import LiveUploads
 from node.diskio.unusable_paths import WORK
 from node.storage.blob_files import INCOMING
@@ -18,6 +17,7 @@ from node.storage.damage import retry_quarantine
 from node.storage.leftovers import AREA
 from node.storage.quarantine import Quarantine
 from node.uploads.services import NodeServices
+from runtime.background import Work
 from runtime.clock import boot_time_s
 
 SWEEP_S = 60.0
@@ -29,22 +29,20 @@ _log = logging.getLogger(__name__)
 
 async def keep_swept(services: NodeServices) -> None:
     """Sweep at start and each minute, for ever."""
-    while True:
-        try:
-            services.blobs.poison.clear(WORK, "pull")  # nobody may ask for one again: one that fails says so
-            await services.disk.run(services.blobs.leftovers.retry)
-            await services.disk.run(
-                services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=boot_time_s()
-            )
-            await services.disk.run(services.blobs.look_again)
-            await services.disk.run(Quarantine(services.blobs).look_again)
-            await retry_quarantine(services.disk, services.blobs, services.metrics)
-            await services.fetches.clean()
-            await sweep(services)
-            await services.disk.run(services.blobs.packed.store.seal_if_mostly_dead)
-        except (FilestoreError, OSError) as error:  # the log cannot be asked, or no file be opened
-            _log.warning("the sweep of uploads was broken off", extra={"reason": str(error)})
-        await asyncio.sleep(SWEEP_S)
+
+    async def look() -> None:
+        services.blobs.poison.clear(WORK, "pull")  # nobody may ask for one again: one that fails says so
+        await services.disk.run(services.blobs.leftovers.retry)
+        await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=boot_time_s())
+        await services.disk.run(services.blobs.look_again)
+        await services.disk.run(Quarantine(services.blobs).look_again)
+        await retry_quarantine(services.disk, services.blobs, services.metrics)
+        await services.fetches.clean()
+        await sweep(services)
+        await services.disk.run(services.blobs.packed.store.seal_if_mostly_dead)
+
+    trouble = "the sweep of uploads was broken off"  # the log cannot be asked, or no file be opened
+    await Work("sweep of uploads", look, every_s=SWEEP_S, retry_s=SWEEP_S, trouble=trouble).run()
 
 
 async def sweep(services: NodeServices) -> int:

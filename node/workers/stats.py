@@ -21,6 +21,7 @@ from node.base.metrics import CLIENT_BYTES, POISON
 from node.peer.client import PeerFailed, pieces
 from node.workers.metrics_sum import Numbers, Tally, collected
 from node.workers.siblings import Siblings
+from runtime.background import Work
 
 LOOK_S: Final = 1.0
 HUNG_S: Final = 30.0  # without an answer; a loop that is only busy answers sooner
@@ -84,16 +85,20 @@ class WorkerNumbers:
         `on_hung` is called for a worker that has answered before and does so no more.
         """
         silent_s = dict.fromkeys(self._siblings.others, 0.0)
-        while True:
-            began_at_s = time.monotonic()
-            await self._ask_all()
-            await asyncio.sleep(LOOK_S)
-            tick_s = min(time.monotonic() - began_at_s, TICK_S_MAX)
+        asked_at_s = float("inf")
+
+        async def look() -> None:
+            nonlocal asked_at_s
+            tick_s = min(max(0.0, time.monotonic() - asked_at_s), TICK_S_MAX)
             for worker in self._tally.workers:
                 silent_s[worker] = 0.0 if worker in self._answering else silent_s[worker] + tick_s
                 if silent_s[worker] > HUNG_S:
                     silent_s[worker] = 0.0  # the one that takes its place has as long
                     on_hung(worker)
+            asked_at_s = time.monotonic()
+            await self._ask_all()
+
+        await Work("numbers of the workers", look, every_s=LOOK_S).run()
 
     async def _ask_all(self) -> None:
         async with self._asking:  # an older answer must not come after a newer one

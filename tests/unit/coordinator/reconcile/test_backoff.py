@@ -2,17 +2,10 @@
 
 from dataclasses import replace
 
-from coordinator.reconcile.backoff import (
-    FORGOTTEN_S,
-    KEYS_MAX,
-    REST_S_MAX,
-    REST_S_MIN,
-    SHOWN_S_MIN,
-    Backoff,
-    CopyFailures,
-)
+from coordinator.reconcile.backoff import CopyFailures
 from coordinator.reconcile.facts import Copy, Facts
 from metadata.model.placement import Candidate
+from runtime.failures import FORGOTTEN_S, KEYS_MAX, REST_S_MAX, REST_S_MIN, SHOWN_S_MIN, Backoff
 
 WHY = "answered 500 internal"
 

@@ -16,7 +16,7 @@ import pytest
 from coordinator.member.driver import Driver
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState
-from coordinator.reconcile.job_runs import Interrupted, Job, JobRuns, StepProgress, Work
+from coordinator.reconcile.job_runs import Interrupted, Job, JobRuns, JobWork, StepProgress
 from coordinator.reconcile.job_steps import BACKUPS_RETAINED, expire, take_backup
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
@@ -64,7 +64,7 @@ async def member(
 async def working(
     driver: Driver,
     store: Store,
-    works: Mapping[str, Work],
+    works: Mapping[str, JobWork],
     name: str = "c1",
     clock_doubt: str = "",
     schedules: Mapping[str, float] | None = None,
@@ -151,7 +151,7 @@ async def test_work_stops_with_the_lead_and_the_next_leader_takes_it_over(tmp_pa
     stopped = {name: asyncio.Event() for name in group.seats}
     may_end = asyncio.Event()
 
-    def work_of(name: str) -> Work:
+    def work_of(name: str) -> JobWork:
         async def work(progress: StepProgress) -> None:
             begun[name].set()
             try:
@@ -250,7 +250,7 @@ async def test_work_of_several_tasks_is_taken_up_again_or_says_what_failed(tmp_p
 
 
 async def test_schedule_starts_a_run_only_when_something_is_due(tmp_path: Path) -> None:
-    works: dict[str, Work] = {"expire": expire, "snapshot": one_step}
+    works: dict[str, JobWork] = {"expire": expire, "snapshot": one_step}
     async with member(tmp_path) as (driver, store):
         async with working(driver, store, works):
             await apply(driver, trigger("snapshot"))
@@ -318,7 +318,7 @@ async def test_clock_that_was_ahead_keeps_no_job_from_its_schedule(
 
 
 async def test_nothing_ends_by_a_clock_that_is_in_doubt(tmp_path: Path) -> None:
-    works: dict[str, Work] = {"expire": expire, "snapshot": one_step}
+    works: dict[str, JobWork] = {"expire": expire, "snapshot": one_step}
     async with member(tmp_path) as (driver, store):
         for node_id in ("n1", "n2"):
             await apply(driver, join_token(node_id), join(node_id, node_id))
