@@ -10,6 +10,7 @@ from metadata.model.records import Caller, UploadRecord
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.view import View
 from runtime.audit import AuditLog
+from runtime.background import WorkState
 from web.rate_limits import RateLimits
 from web.web_access import WebAccess, came_through_proxy
 
@@ -34,7 +35,8 @@ class ApiServices:
 
     `node_url`: `https://HOST:PORT` of a node's client port, by node id. `readiness` is the status that
     /readyz answers; it raises Unavailable, whose details say what is missing, while this process cannot
-    serve. `exposition`: the text of /metrics and its content type, for what a scrape accepts, where it
+    serve. `work`: the background work of this member, by worker process; None of one that does not answer.
+    `exposition`: the text of /metrics and its content type, for what a scrape accepts, where it
     contains more than this process's own registry. `bundles`: of a coordinator, what it hands to a machine
     that becomes another. `authority`: `HOST:PORT` of this process's own client port; `access` is how people
     reach it.
@@ -45,6 +47,7 @@ class ApiServices:
     audit: AuditLog
     node_url: Callable[[str], str]
     readiness: Callable[[], Awaitable[str]]
+    work: Callable[[], Awaitable[dict[int, list[WorkState] | None]]]
     exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
     bundles: BundleSource | None = None
     rates: RateLimits = field(default_factory=RateLimits)

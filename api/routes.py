@@ -27,6 +27,7 @@ from api import (
     tickets,
     users,
     vms,
+    work,
 )
 from api.access import watched
 from api.console.routes import console_routes
@@ -55,6 +56,7 @@ METADATA: Final[tuple[Operation, ...]] = (
     *coordinators.OPERATIONS,
     *damaged.OPERATIONS,
     *health.OPERATIONS,
+    *work.OPERATIONS,
 )
 _QUALITY: Final = re.compile(r"q=(0|0\.[0-9]{0,3}|1|1\.0{0,3})", re.IGNORECASE)
 _MATCHING: Final = {"application/json": 3, "application/*": 2, "*/*": 1}  # and how specific each is

@@ -60,7 +60,7 @@ from metadata.rpc.roster import read_known
 from metadata.rpc.tls_contexts import MemberContexts
 from metadata.rpc.view import View
 from runtime import logs
-from runtime.background import Work, Works
+from runtime.background import Work, Works, WorkState
 from runtime.kept_time import read_saved
 from runtime.lifetime import (
     KNOWN_S,
@@ -96,6 +96,11 @@ class Shell:
     metrics: Metrics
     readiness: Callable[[], Awaitable[str]]
     access: WebAccess
+    works: Works
+
+    async def work(self) -> dict[int, list[WorkState] | None]:
+        """The background work of this process, which is its own only worker."""
+        return {0: self.works.states()}
 
 
 ApplicationFactory = Callable[[Shell], web.Application]
@@ -188,7 +193,7 @@ async def _run(
     MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
     _register_metrics(metrics, files, ledger, member)
     works = Works(metrics.registry)
-    shell = Shell(config, files, metadata, view, metrics, member.readiness, access)
+    shell = Shell(config, files, metadata, view, metrics, member.readiness, access, works)
     peer_port = member.peer_port(member.service(identity), ServedCalls(metrics.registry), known)
     async with orders, works:
         works.start("driver", member.driver.run())

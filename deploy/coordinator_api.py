@@ -23,6 +23,7 @@ def application(shell: Shell) -> web.Application:
         audit=AuditLog.of_people(shell.files.audit),
         node_url=lambda node_id: node_url(shell.view, node_id),
         readiness=shell.readiness,
+        work=shell.work,
         access=access,
         authority=authority_of(shell.config.own.address, shell.config.own.api_port),
         bundles=Bundles(shell.files, shell.config),

@@ -58,7 +58,7 @@ from node.workers.stats import WorkerNumbers
 from node.workers.supervisor import END_TIMEOUT_S, WorkerProcesses
 from runtime import logs
 from runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
-from runtime.background import Works
+from runtime.background import Works, WorkState
 from runtime.lifetime import (
     KNOWN_S,
     first_in,
@@ -283,7 +283,8 @@ async def open_node(
     coordinators = await disk.run(read_known, files.known, config.coordinators)
     metadata = MetadataClient(config.identity, coordinators, contexts.client, instance=start.instance)
     blobs = await _opened_blobs(files, disk, siblings, metadata)
-    uploads, numbers = UploadStore(blobs), WorkerNumbers(metrics.registry, siblings)
+    uploads, works = UploadStore(blobs), Works(metrics.registry)
+    numbers = WorkerNumbers(metrics.registry, siblings, works)
     watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
@@ -298,14 +299,13 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
-    works = Works(metrics.registry)
     means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub) if is_first else None
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None
     ready = partial(_readiness, view, announcement, watch, numbers)
     access = access.with_members(view.console_members)
-    api = _api_services(config, metadata, view, audit, exposition, ready, access)
+    api = _api_services(config, metadata, view, audit, exposition, ready, access, numbers.work)
     services = NodeServices(
         config.id,
         api,
@@ -323,8 +323,7 @@ async def open_node(
         copies=UploadCopies(config.id, uploads, locks, peers, disk, counts, pace=budget.take),
         custody=custody,
     )
-    await siblings.start()
-    await peers.start()
+    await asyncio.gather(siblings.start(), peers.start())
     try:
         yield OpenNode(services, watch, numbers, reach, announcement, works)
     finally:
@@ -343,6 +342,7 @@ def _api_services(
     exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None,
     readiness: Callable[[], Awaitable[str]],
     access: WebAccess,
+    work: Callable[[], Awaitable[dict[int, list[WorkState] | None]]],
 ) -> ApiServices:
     return ApiServices(
         metadata=metadata,
@@ -352,6 +352,7 @@ def _api_services(
         readiness=readiness,
         exposition=exposition,
         access=access,
+        work=work,
         authority=authority_of(config.address, config.api_port),
     )
 

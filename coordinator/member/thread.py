@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 _T = TypeVar("_T")
 
 
-class Work(Generic[_T]):
+class ThreadCall(Generic[_T]):
     """A piece of work that is queued. Awaited, it is what the work returns or raises; once, by one task.
 
     Work whose caller is cancelled is left out if it has not begun, and goes on if it has.
@@ -75,18 +75,18 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[Work[Any] | None] = SimpleQueue()
+        self._queue: SimpleQueue[ThreadCall[Any] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def begin(self, call: Callable[..., _T], *arguments: Any) -> Work[_T]:
+    def begin(self, call: Callable[..., _T], *arguments: Any) -> ThreadCall[_T]:
         """Queue `call(*arguments)`, which the thread does in the order of these calls."""
         assert not self._is_closed, f"the thread {self._name} has ended"
         if self._thread is None:
             # A process that dies without `close` must not wait for it.
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
-        self._queue.put(work := Work(call, arguments))
+        self._queue.put(work := ThreadCall(call, arguments))
         return work
 
     async def run(self, call: Callable[..., _T], *arguments: Any) -> _T:

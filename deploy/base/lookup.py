@@ -1,11 +1,13 @@
-"""Finds the file or bucket that a person names. Shared by all commands that take a name or an id."""
+"""Finds the file, bucket or member that a person names. Shared by all commands that take a name or an id."""
 
 import re
 import sys
 from typing import Final
 
 import click
+import msgspec
 
+from ca.hostnames import authority_of
 from deploy.base.output import moment, size
 from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
@@ -15,6 +17,18 @@ from metadata.model.records import DEFAULT_BUCKET_ID
 
 CANDIDATES_SHOWN_MAX: Final = 10
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+
+
+async def member_urls(client: AsyncClient) -> dict[str, str]:
+    """Return the URLs of nodes and coordinators, by id."""
+    status = await client.cluster.status()
+    members = {str(node["id"]): str(node["url"]) for node in status["nodes"]}
+    authority = await client.call("GET", "/api/v1/cluster/ca", dict[str, object])
+    coordinators = msgspec.convert(authority["coordinators"], list[dict[str, object]])
+    for each in coordinators:
+        place = authority_of(str(each["address"]), int(str(each["api_port"])))
+        members[str(each["coordinator_id"])] = f"https://{place}"
+    return members
 
 
 def is_uuid(text: str) -> bool:

@@ -7,10 +7,9 @@ from typing import Final
 import click
 import msgspec
 
-from ca.hostnames import authority_of
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, line_of
-from deploy.base.lookup import find_file_uuid
+from deploy.base.lookup import find_file_uuid, member_urls
 from deploy.base.options import Duration
 from deploy.base.output import json_option, moment, print_records
 from filestore_client import AsyncClient
@@ -65,7 +64,7 @@ def audit(
             filters["since_seconds"] = str(since)
         if file is not None:
             filters["target"] = await find_file_uuid(client, file)
-        members = await _members(client)
+        members = await member_urls(client)
         answers = await asyncio.gather(
             *(_entries(client, member, url, limit, filters) for member, url in members.items()),
             return_exceptions=True,
@@ -88,18 +87,6 @@ def audit(
     for member, error in silent.items():
         click.echo(f"filestore: {member} is not heard: {line_of(error)}", err=True)
     return NEEDS_ATTENTION if silent else 0
-
-
-async def _members(client: AsyncClient) -> dict[str, str]:
-    """The addresses of nodes and coordinators, by id."""
-    status = await client.cluster.status()
-    members = {str(node["id"]): str(node["url"]) for node in status["nodes"]}
-    authority = await client.call("GET", "/api/v1/cluster/ca", dict[str, object])
-    coordinators = msgspec.convert(authority["coordinators"], list[dict[str, object]])
-    for each in coordinators:
-        place = authority_of(str(each["address"]), int(str(each["api_port"])))
-        members[str(each["coordinator_id"])] = f"https://{place}"
-    return members
 
 
 async def _entries(

@@ -20,6 +20,7 @@ from deploy.commands.coordinator_data import (
     snapshot,
 )
 from deploy.commands.coordinator_group import add, list_coordinators, remove, status, transfer_leader
+from deploy.commands.work import coordinator_work
 from web.web_options import WebOptions
 
 
@@ -165,6 +166,7 @@ for _command in (
     remove,
     transfer_leader,
     status,
+    coordinator_work,
     bundle,
     renew_certificate,
     renew_intermediate,

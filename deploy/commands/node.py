@@ -22,6 +22,7 @@ from deploy.commands.node_group import (
     undrain,
 )
 from deploy.commands.node_moves import move, rejoin, set_address
+from deploy.commands.work import node_work
 from web.web_options import WebOptions
 
 API_PORT = 7443
@@ -173,6 +174,7 @@ def run(
 for _command in (
     list_nodes,
     show_node,
+    node_work,
     drain,
     undrain,
     revoke,

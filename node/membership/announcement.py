@@ -1,4 +1,4 @@
-"""A node tells the cluster where peers reach it, and which process speaks for it.
+"""A node tells the cluster where it is, and which process speaks for it. Apart: a task of its own.
 
 `coordinator/admission.py` says what the latter is for.
 """

@@ -1,4 +1,4 @@
-"""What the workers of a node tell each other of themselves: their metrics, for one answer at `/metrics`.
+"""What the workers of a node tell each other: their metrics, for one answer at `/metrics`, and their work.
 
 Worker 0 asks the others every LOOK_S and at each scrape, and keeps what they told; the others hand a scrape
 on to it. So it does not matter which worker a scrape reaches: no number goes back.
@@ -21,7 +21,7 @@ from node.base.metrics import CLIENT_BYTES, POISON
 from node.peer.client import PeerFailed, pieces
 from node.workers.metrics_sum import Numbers, Tally, collected
 from node.workers.siblings import Siblings
-from runtime.background import Work
+from runtime.background import Work, Works, WorkState
 
 LOOK_S: Final = 1.0
 HUNG_S: Final = 30.0  # without an answer; a loop that is only busy answers sooner
@@ -29,6 +29,7 @@ ANSWER_TIMEOUT_S: Final = 3.0  # for some hundred samples on a busy machine; a s
 TICK_S_MAX: Final = ANSWER_TIMEOUT_S + 2 * LOOK_S  # of silence: a node that was stopped heard nobody
 NUMBERS_BYTES_MAX: Final = 8 << 20
 _PATH: Final = "/worker/numbers"
+_WORK_PATH: Final = "/worker/work"
 _UPLOADS: Final = "filestore_uploads_in_progress"
 
 _log = logging.getLogger(__name__)
@@ -37,8 +38,9 @@ _log = logging.getLogger(__name__)
 class WorkerNumbers:
     """The numbers of this worker, and on worker 0 those of all."""
 
-    def __init__(self, registry: CollectorRegistry, siblings: Siblings) -> None:
+    def __init__(self, registry: CollectorRegistry, siblings: Siblings, works: Works) -> None:
         self._registry = registry
+        self._works = works
         self._siblings = siblings
         self._life = secrets.token_hex(8)
         self._tally = Tally()
@@ -53,7 +55,7 @@ class WorkerNumbers:
 
     def routes(self) -> list[web.RouteDef]:
         """For the other workers only."""
-        return [web.get(_PATH, self._answer)]
+        return [web.get(_PATH, self._answer), web.get(_WORK_PATH, self._answer_work)]
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
         """The text of /metrics for the whole node, and its content type. Raises Unavailable."""
@@ -62,6 +64,12 @@ class WorkerNumbers:
         await self._ask_all()
         encode, content_type = choose_encoder(accept)
         return encode(self._tally.total(collected(self._registry), self._answering)), content_type
+
+    async def work(self) -> dict[int, list[WorkState] | None]:
+        """The background work of every worker of this node; None of one that does not answer."""
+        others = self._siblings.others
+        answers = await asyncio.gather(*(self._ask_work(worker) for worker in others))
+        return {self._siblings.worker: self._works.states(), **dict(zip(others, answers, strict=True))}
 
     def has_received_all(self) -> bool:
         """Whether every other worker has answered once. On worker 0; elsewhere nobody has to."""
@@ -121,6 +129,13 @@ class WorkerNumbers:
             _log.debug("a worker does not answer", extra={"worker": worker, "reason": str(error)})
             return None
 
+    async def _ask_work(self, worker: int) -> list[WorkState] | None:
+        try:
+            answer, _ = await self._get(worker, _WORK_PATH, {})
+            return msgspec.msgpack.decode(answer, type=list[WorkState])
+        except (PeerFailed, TimeoutError, msgspec.MsgspecError):
+            return None
+
     async def _of_the_node(self, accept: str) -> tuple[bytes, str]:
         try:
             return await self._get(0, "/metrics", {hdrs.ACCEPT: accept})
@@ -146,3 +161,7 @@ class WorkerNumbers:
     async def _answer(self, request: web.Request) -> web.Response:  # noqa: ARG002
         numbers = Numbers(self._life, collected(self._registry))
         return web.Response(body=msgspec.msgpack.encode(numbers), content_type="application/msgpack")
+
+    async def _answer_work(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        body = msgspec.msgpack.encode(self._works.states())
+        return web.Response(body=body, content_type="application/msgpack")

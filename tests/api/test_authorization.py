@@ -137,6 +137,7 @@ ROWS: Final = (
     Row("whoami", "user", 200),
     Row("key_set", "nothing", 200),
     Row("list_audit_entries", "admin role", 200),
+    Row("show_work", "admin role", 200),
     # ---- jobs
     Row("list_jobs", "admin role", 200),
     Row("list_job_runs", "admin role", 200),

@@ -86,6 +86,7 @@ def coordinator_application(directory: Path) -> web.Application:
         metadata=None,
         view=None,
         readiness=None,
+        work=None,
         files=files,
         access=WebAccess(),
         config=SimpleNamespace(own=own),

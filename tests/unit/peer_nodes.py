@@ -49,6 +49,7 @@ from node.uploads.services import NodeServices, provide
 from node.uploads.upload_copies import UploadCopies
 from node.uploads.write_locks import UploadLocks
 from runtime.audit import AuditLog
+from runtime.background import WorkState
 from tests.unit.node_records import node_record
 from tests.unit.state import cluster_view
 from web.app import Listener, new_application, serve
@@ -118,6 +119,7 @@ async def running_node(
         audit=AuditLog(directory / "audit"),
         node_url=lambda name: name,
         readiness=_always_ready,
+        work=_no_work,
     )
     fetches = Fetches(
         node_id=node_id, blobs=blobs, partials=PartialStore(blobs), peers=peers, disk=disk, metrics=metrics
@@ -259,6 +261,10 @@ async def taken(body: AsyncIterator[Piece | Flow]) -> bytes:
 
 async def _room() -> None:
     raise AssertionError("there is always room")
+
+
+async def _no_work() -> dict[int, list[WorkState] | None]:
+    return {}
 
 
 async def _always_ready() -> str:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from node.workers import stats
 from node.workers.siblings import Siblings
 from node.workers.stats import WorkerNumbers
+from runtime.background import Works
 from web.app import new_application, serve_on
 
 
@@ -20,9 +21,11 @@ async def test_worker_that_answers_no_more_hangs_and_one_that_never_did_is_only_
     first, second = Siblings(0, 3, tmp_path / "run"), Siblings(1, 3, tmp_path / "run")
     for each in (first, second):
         await each.start()
-    app = new_application(WorkerNumbers(CollectorRegistry(), second).routes(), component="test")
+    app = new_application(
+        WorkerNumbers(CollectorRegistry(), second, Works(CollectorRegistry())).routes(), component="test"
+    )
     listener = await serve_on(second.listening_socket(), app, peer=True)
-    numbers = WorkerNumbers(CollectorRegistry(), first)
+    numbers = WorkerNumbers(CollectorRegistry(), first, Works(CollectorRegistry()))
     hung: asyncio.Queue[int] = asyncio.Queue()
     running = asyncio.create_task(numbers.run(hung.put_nowait))
     async with asyncio.timeout(20):
