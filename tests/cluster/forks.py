@@ -178,7 +178,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.argv = request["arguments"]
     for at, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
-        new = open(at, "w" if at else "r", encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
+        mode = "w" if at else "r"
+        new = open(at, mode, encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, new)
     sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
