@@ -124,8 +124,13 @@ class Replication:
         """
         awake = [name for name in placement if name != self._node_id and name not in self._peers.silent]
         needed = self._view.current.write_quorum - 1
-        made = await self._copy_to(awake, blob, needed=needed, content=content)
-        await here
+        copying = asyncio.create_task(self._copy_to(awake, blob, needed=needed, content=content))
+        try:
+            await here  # what this disk refuses is told at once, whoever hangs
+            made = await copying
+        finally:
+            copying.cancel()
+            await asyncio.wait({copying})
         return await self.spread(blob, placement, made=made)
 
     async def spread(

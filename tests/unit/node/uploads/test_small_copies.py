@@ -15,8 +15,10 @@ import pytest
 from aiohttp import web
 
 from ca.certificates import Authority
+from ca.errors import Internal
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed
 from node.peerapi.blobs import transfer_routes
+from node.storage.segments import FinishedBlob
 from node.uploads import small_copies
 from node.uploads.small_copies import (
     PATH,
@@ -25,6 +27,7 @@ from node.uploads.small_copies import (
     decode_small_blobs,
     encode_small_blobs,
 )
+from runtime.time_limits import SPARE_S
 from tests.unit import peer_nodes
 from tests.unit.node.peer.test_silence import hung
 from tests.unit.peer_nodes import Node, introduce, running_node
@@ -165,6 +168,16 @@ async def test_blobs_beyond_what_may_wait_for_a_node_are_refused(
     assert sender.lacks(blobs[-1], at="n3") == []
     await asyncio.gather(*sender.put(blobs[-1]))
     assert sender.lacks(*blobs) == []
+
+
+async def test_what_this_disk_refuses_is_told_while_a_peer_hangs(nodes: list[Node]) -> None:
+    [(sha256, content)] = small(1)
+    here: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    here.set_exception(Internal("The disk refused."))
+    spread_small = nodes[0].services.replication.spread_small
+    async with hung(nodes, "n2"), asyncio.timeout(SPARE_S / 2):  # a peer that hangs has twice as long
+        with pytest.raises(Internal):
+            await spread_small(FinishedBlob(sha256, len(content)), content, ["n1", "n2"], here)
 
 
 async def test_peer_that_never_answers_is_given_up_soon(
