@@ -43,7 +43,7 @@ metrics_option = click.option(
     "--metrics",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIRECTORY",
-    help="Write metrics to this file, for the text file collector of node_exporter.",
+    help="Write metrics to this directory, for the text file collector of node_exporter.",
 )
 images_option = click.option(
     "--with-images", is_flag=True, help="Store the images that projects name too, each once by its MD5."
