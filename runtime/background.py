@@ -22,6 +22,7 @@ from ca.errors import FilestoreError
 from runtime.clock import now_ms
 from runtime.failures import Backoff
 from runtime.logs import LastingTroubles
+from runtime.wording import reason_of
 
 RETRY_S: Final = 1.0
 REASON_CHARS_MAX: Final = 512
@@ -247,10 +248,3 @@ async def run_all(*works: Work) -> None:
     async with asyncio.TaskGroup() as group:
         for work in works:
             group.create_task(work.run(), name=work.name)
-
-
-def reason_of(error: Exception) -> str:
-    """What went wrong, without the name of a file, which is another each time."""
-    if isinstance(error, FilestoreError):
-        return error.details or type(error).__name__
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""How numbers and failed connections are worded for people. No I/O here."""
+"""How numbers, failures and failed connections are worded for people. No I/O here."""
 
 import errno
 import os
@@ -6,6 +6,7 @@ import ssl
 
 import aiohttp
 
+from ca.errors import FilestoreError
 from ca.tls import distrust
 
 
@@ -19,6 +20,13 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def reason_of(error: Exception) -> str:
+    """Why something failed, without the name of a file, which is another each time."""
+    if isinstance(error, FilestoreError):
+        return error.details or type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def connection_trouble(error: Exception) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 from ca.errors import FilestoreError
 from node.diskio.fs import DiskFull, DiskRefused
 from runtime.lifetime import out_of_descriptors
+from runtime.wording import reason_of
 
 ITEMS_MAX: Final = 1000  # that are remembered: with more the disk is at fault, which is told otherwise
 REASON_CHARS_MAX: Final = 200
@@ -50,7 +51,7 @@ class PoisonItems:
 
     def note(self, area: str, name: str, error: OSError | FilestoreError) -> None:
         """It cannot be used; logged when that is new."""
-        reason = _reason(error)[:REASON_CHARS_MAX]
+        reason = reason_of(error)[:REASON_CHARS_MAX]
         with self._lock:
             is_known = (area, name) in self._items
             if not is_known and len(self._items) >= ITEMS_MAX:
@@ -104,9 +105,3 @@ def _is_of_a_disk(error: OSError | FilestoreError) -> bool:
         is_other = error.errno is None or isinstance(error, ConnectionError)
         return not is_other and out_of_descriptors(error) is None
     return True
-
-
-def _reason(error: OSError | FilestoreError) -> str:
-    """Without a path: it is named already."""
-    reason = error.strerror if isinstance(error, OSError) else error.details
-    return reason or type(error).__name__

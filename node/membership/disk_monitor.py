@@ -21,6 +21,7 @@ from runtime.background import Pause, Work, run_all
 from runtime.lifetime import out_of_descriptors
 from runtime.logs import LastingTroubles
 from runtime.version import VERSION
+from runtime.wording import reason_of
 
 LOOK_S = 1.0
 PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it
@@ -149,7 +150,7 @@ class DiskWatch:
             if not _is_shortage(error):
                 self._writable_at_s = float("-inf")
                 self._is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self._log_change(_reason(error))
+            self._log_change(reason_of(error))
         self._has_looked = True
 
     def _measure(self) -> None:
@@ -190,7 +191,7 @@ class DiskWatch:
         try:
             await self._disk.run(self._blobs.packed.heal)
         except IndexDamaged as error:  # other processes have yet to close it
-            _TROUBLES.met(_NOT_REBUILT, _reason(error))
+            _TROUBLES.met(_NOT_REBUILT, reason_of(error))
             return Pause(LOOK_S)
         await asyncio.sleep(HEALED_S)
         return None
@@ -215,8 +216,3 @@ def _is_shortage(error: FilestoreError | OSError) -> bool:
     return isinstance(error, Unavailable) or (
         isinstance(error, OSError) and out_of_descriptors(error) is not None
     )
-
-
-def _reason(error: FilestoreError | OSError) -> str:
-    """Without the name of the file, which is another each time."""
-    return (error.strerror if isinstance(error, OSError) else error.details) or type(error).__name__
