@@ -487,4 +487,4 @@ async def _renew(
             _log.info("renewed the certificate")
 
     trouble, every_s = "the certificate could not be renewed; the next try follows", RENEWAL_CHECK_S
-    await Work("renewal", look, every_s=every_s, retry_s=every_s, trouble=trouble, level=logging.ERROR).run()
+    await Work("renewal", look, every_s=every_s, trouble=trouble, level=logging.ERROR).run()

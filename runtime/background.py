@@ -24,7 +24,7 @@ from runtime.failures import Backoff
 from runtime.logs import LastingTroubles
 from runtime.wording import reason_of
 
-RETRY_S: Final = 1.0
+RETRY_S: Final = 1.0  # after a failure of work without an interval of its own
 REASON_CHARS_MAX: Final = 512
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Work:
         first_s: float | None = 0.0,
         event: asyncio.Event | None = None,
         ready: Callable[[], Awaitable[None]] | None = None,
-        retry_s: float = RETRY_S,
+        retry_s: float | None = None,
         retry_s_max: float | None = None,
         fails: tuple[type[Exception], ...] = (FilestoreError, OSError),
         trouble: str = "",
@@ -87,15 +87,16 @@ class Work:
         first step, likewise. What sets the event during a step has another one follow. `ready` is awaited
         once, before all that.
 
-        A step that raises one of `fails` is followed by the next after `retry_s`, twice as long each time, up
-        to `retry_s_max` (where it is not given, `every_s`); whatever else it raises ends `run`. `trouble` and
-        `level`: what is logged then, once per reason.
+        A step that raises one of `fails` is followed by the next after `retry_s` (where it is not given,
+        `every_s`), twice as long each time, up to `retry_s_max` (likewise); whatever else it raises ends
+        `run`. `trouble` and `level`: what is logged then, once per reason.
         """
         self.name, self.target = name, target
         self._step, self._fails, self._outcome = step, fails, outcome
         self._every_s, self._first_s, self._event = every_s, first_s, event
         self._ready, self._level = ready, level
         self._trouble = trouble or f"the background work failed: {name}"
+        retry_s = (every_s or RETRY_S) if retry_s is None else retry_s
         rest_s_max = max(retry_s, (every_s or 0.0) if retry_s_max is None else retry_s_max)
         self._backoff = Backoff(rest_s_min=retry_s, rest_s_max=rest_s_max)
         self._count_failure: Callable[[], None] = lambda: None

@@ -156,4 +156,4 @@ class MemberClocks:
             await asyncio.to_thread(write_durable, path, content)
 
         trouble = f"{path.name} cannot be written"
-        await Work("kept time", save, every_s=SAVE_S, retry_s=SAVE_S, fails=(OSError,), trouble=trouble).run()
+        await Work("kept time", save, every_s=SAVE_S, fails=(OSError,), trouble=trouble).run()

@@ -55,7 +55,6 @@ class Upgrades:
             self._look,
             every_s=self._look_s,
             first_s=self._look_s,
-            retry_s=self._look_s,
             fails=(FilestoreError, NotLeader),
             level=logging.DEBUG,
             trouble="the rules are not raised now",

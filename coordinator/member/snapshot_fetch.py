@@ -131,9 +131,7 @@ async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta
         await chunk_of(metadata, source, meta.index, meta.term, last)
 
     # Should it fail, what is here is verified all the same.
-    hearing = Work(
-        "word of a snapshot", be_heard, every_s=HEARD_S, first_s=HEARD_S, retry_s=HEARD_S, level=logging.DEBUG
-    )
+    hearing = Work("word of a snapshot", be_heard, every_s=HEARD_S, first_s=HEARD_S, level=logging.DEBUG)
     heard = asyncio.create_task(hearing.run(), name="verifying is heard of")
     try:
         await in_thread(incoming.finish)

@@ -184,7 +184,6 @@ class JobRuns:
                 partial(self._look, group),
                 every_s=LOOK_S,
                 first_s=LOOK_S,
-                retry_s=LOOK_S,
                 fails=(Interrupted,),
                 level=logging.DEBUG,
                 trouble="no job is started now",

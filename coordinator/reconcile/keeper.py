@@ -51,7 +51,6 @@ class NodeKeeper:
                 partial(self._look, group),
                 every_s=LOOK_S,
                 first_s=LOOK_S,
-                retry_s=LOOK_S,
                 fails=(Interrupted, Refused, FilestoreError),
                 level=logging.INFO,
                 trouble="the states of nodes are not recorded now",

@@ -45,7 +45,6 @@ class QuotaKeeper:
             self._look,
             every_s=LOOK_S,
             first_s=LOOK_S,
-            retry_s=LOOK_S,
             fails=(Interrupted, Refused, FilestoreError),
             level=logging.INFO,
             trouble="content that buckets released beyond their quota is not deleted now",

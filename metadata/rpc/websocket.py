@@ -152,7 +152,6 @@ def connection_work(name: str, connect: Step, target: str) -> Work:
         connect,
         target=target,
         every_s=REDIAL_S_MIN,
-        retry_s=REDIAL_S_MIN,
         retry_s_max=REDIAL_S_MAX,
         fails=(aiohttp.ClientError, OSError, InvalidRequest),
         level=logging.DEBUG,

@@ -36,7 +36,7 @@ class Orphans:
     async def run(self) -> None:
         """For ever. What the disk or the log refuses is tried again."""
         trouble, ready = "orphaned blobs are not looked for now", self._context.view.wait_until_fresh
-        await Work("orphans", self._look, every_s=LOOK_S, ready=ready, retry_s=LOOK_S, trouble=trouble).run()
+        await Work("orphans", self._look, every_s=LOOK_S, ready=ready, trouble=trouble).run()
 
     async def _look(self) -> None:
         await self.look()

@@ -46,7 +46,7 @@ class Announcement:
     async def run(self) -> None:
         """Tell it whenever the cluster knows otherwise."""
         trouble = "the cluster does not take this node's address"
-        await Work("announcement", self._tell, every_s=RETRY_S, retry_s=RETRY_S, trouble=trouble).run()
+        await Work("announcement", self._tell, every_s=RETRY_S, trouble=trouble).run()
 
     async def _tell(self) -> Pause | None:
         await self._view.wait_until_fresh()

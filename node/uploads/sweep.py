@@ -42,7 +42,7 @@ async def keep_swept(services: NodeServices) -> None:
         await services.disk.run(services.blobs.packed.store.seal_if_mostly_dead)
 
     trouble = "the sweep of uploads was broken off"  # the log cannot be asked, or no file be opened
-    await Work("sweep of uploads", look, every_s=SWEEP_S, retry_s=SWEEP_S, trouble=trouble).run()
+    await Work("sweep of uploads", look, every_s=SWEEP_S, trouble=trouble).run()
 
 
 async def sweep(services: NodeServices) -> int:
