@@ -9,7 +9,7 @@ from api.access import authenticate
 from api.bodies.audit import AuditCursor, AuditEntryBody, AuditFilters, AuditList, SinceSeconds
 from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, query_limit, query_number, query_text
-from api.spec.operation import Answer, Operation, Parameter, parameters_of
+from api.spec.operation import Answer, OperationTable, Parameter, parameters_of
 from ca.errors import InvalidRequest
 from metadata.model.identifiers import is_uuid
 from metadata.model.records import UserRecord
@@ -20,8 +20,25 @@ from runtime.clock import now_ms
 from runtime.timestamps import parse_rfc3339
 
 _LIMIT: Final = PAGE_PARAMETERS[0]
+OPERATIONS: Final = OperationTable("Audit")
 
 
+@OPERATIONS.add(
+    "GET /api/v1/audit",
+    "list_audit_entries",
+    "List what people did",
+    Answer("A page of entries.", AuditList, headers=NEXT_PAGE),
+    query=(
+        *parameters_of(AuditFilters),
+        Parameter(
+            "since_seconds",
+            "Only entries of the last N seconds, by the clock of this member.",
+            type=SinceSeconds,
+        ),
+        _LIMIT,
+        Parameter("cursor", "`next_cursor` of the page before.", type=AuditCursor),
+    ),
+)
 async def list_page(request: web.Request) -> web.Response:
     """What people did through this member, newest first, as far back as it keeps that (320 MiB, more than a
     million entries). Attempts without a valid credential are among them, kept apart (96 MiB), so that they
@@ -68,26 +85,3 @@ def _body_of(entry: AuditEntry) -> AuditEntryBody:
         request_id=entry.request_id,
         client_address=entry.client_address,
     )
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="list_audit_entries",
-        tag="Audit",
-        method="GET",
-        path="/api/v1/audit",
-        handler=list_page,
-        summary="List what people did",
-        query=(
-            *parameters_of(AuditFilters),
-            Parameter(
-                name="since_seconds",
-                description="Only entries of the last N seconds, by the clock of this member.",
-                type=SinceSeconds,
-            ),
-            _LIMIT,
-            Parameter(name="cursor", description="`next_cursor` of the page before.", type=AuditCursor),
-        ),
-        answers={200: Answer(description="A page of entries.", body=AuditList, headers=NEXT_PAGE)},
-    ),
-)

@@ -32,7 +32,7 @@ from api.pages import (
     query_cursor,
     query_limit,
 )
-from api.spec.operation import Answer, Operation
+from api.spec.operation import Answer, OperationTable
 from api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 from ca.errors import Conflict, PreconditionFailed
 from metadata.model.listed_records import BucketUpload, BucketUploadPage
@@ -44,8 +44,19 @@ from web.app import json_response, read_json
 
 _PATH: Final = "/api/v1/buckets"
 _BUCKET: Final = f"{_PATH}/{{bucket_id}}"
+OPERATIONS: Final = OperationTable("Buckets")
 
 
+@OPERATIONS.add(
+    f"POST {_PATH}",
+    "create_bucket",
+    "Create a bucket",
+    Answer("The new bucket.", BucketBody, headers={"Location": "The path of the new bucket."} | OF_RECORD),
+    status=201,
+    body=CreateBucketBody,
+    errors=(Conflict,),
+    changes=True,
+)
 async def create(request: web.Request) -> web.Response:
     """The caller owns the new bucket."""
     caller = await authenticate(request)
@@ -61,6 +72,13 @@ async def create(request: web.Request) -> web.Response:
     return record_response(_body_of(record), record.updated_at_ms, status=201, location=location)
 
 
+@OPERATIONS.add(
+    f"GET {_PATH}",
+    "list_buckets",
+    "List buckets",
+    Answer("A page of buckets.", BucketList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_page(request: web.Request) -> web.Response:
     """The default bucket and what the caller owns or has a permission on, for admins all; oldest first."""
     caller = await authenticate(request)
@@ -74,11 +92,30 @@ async def list_page(request: web.Request) -> web.Response:
     return page_response(request, answer, page.next_cursor)
 
 
+@OPERATIONS.add(
+    f"GET {_BUCKET}",
+    "get_bucket",
+    "Show a bucket",
+    Answer("The bucket.", BucketBody, headers=OF_RECORD),
+    others={304: UNCHANGED},
+    headers=CONDITIONS,
+    errors=(PreconditionFailed,),
+)
 async def get(request: web.Request) -> web.Response:
     """Needs read; the default bucket is shown to everybody."""
     return answer_read(request, await _find(request, await authenticate(request)))
 
 
+@OPERATIONS.add(
+    f"PATCH {_BUCKET}",
+    "update_bucket",
+    "Change a bucket's name or quota",
+    Answer("The bucket as it is now.", BucketBody, headers=OF_RECORD),
+    body=UpdateBucketBody,
+    headers=CONDITIONS,
+    errors=(Conflict, PreconditionFailed),
+    changes=True,
+)
 async def update(request: web.Request) -> web.Response:
     """What the body leaves out stays as it is. Needs admin on the bucket."""
     caller = await authenticate(request)
@@ -95,6 +132,14 @@ async def update(request: web.Request) -> web.Response:
     return record_response(_body_of(record), record.updated_at_ms)
 
 
+@OPERATIONS.add(
+    f"DELETE {_BUCKET}",
+    "delete_bucket",
+    "Delete an empty bucket",
+    Answer("The bucket is deleted.", DeletedBucket),
+    headers=CONDITIONS,
+    errors=(Conflict, PreconditionFailed),
+)
 async def delete(request: web.Request) -> web.Response:
     """Needs admin on the bucket. One that holds files is a conflict, and so is the default one."""
     caller = await authenticate(request)
@@ -106,6 +151,13 @@ async def delete(request: web.Request) -> web.Response:
     return json_response(DeletedBucket(deleted=True, bucket_id=bucket_id))
 
 
+@OPERATIONS.add(
+    f"GET {_BUCKET}/files",
+    "list_bucket_files",
+    "List the files of a bucket",
+    Answer("A page of files.", BucketFileList, headers=NEXT_PAGE),
+    query=FILE_PARAMETERS,
+)
 async def list_files(request: web.Request) -> web.Response:
     """Files of every kind, oldest first. Needs read on the bucket.
 
@@ -125,6 +177,13 @@ async def list_files(request: web.Request) -> web.Response:
     return filtered_response(request, answer, page.next_cursor, filters)
 
 
+@OPERATIONS.add(
+    f"GET {_BUCKET}/uploads",
+    "list_bucket_uploads",
+    "List the unfinished uploads of a bucket",
+    Answer("A page of uploads.", BucketUploadList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_uploads(request: web.Request) -> web.Response:
     """Uploads that have not ended, with what each has reserved of the quota; oldest first.
 
@@ -194,93 +253,3 @@ def _upload_of(upload: BucketUpload) -> BucketUploadBody:
         created_at=rfc3339(upload.created_at_ms),
         expires_at=rfc3339(upload.expires_at_ms),
     )
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="create_bucket",
-        tag="Buckets",
-        method="POST",
-        path=_PATH,
-        handler=create,
-        summary="Create a bucket",
-        body=CreateBucketBody,
-        answers={
-            201: Answer(
-                description="The new bucket.",
-                body=BucketBody,
-                headers={"Location": "The path of the new bucket."} | OF_RECORD,
-            )
-        },
-        errors=(Conflict,),
-        changes=True,
-    ),
-    Operation(
-        name="list_buckets",
-        tag="Buckets",
-        method="GET",
-        path=_PATH,
-        handler=list_page,
-        summary="List buckets",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of buckets.", body=BucketList, headers=NEXT_PAGE)},
-    ),
-    Operation(
-        name="get_bucket",
-        tag="Buckets",
-        method="GET",
-        path=_BUCKET,
-        handler=get,
-        summary="Show a bucket",
-        headers=CONDITIONS,
-        answers={
-            200: Answer(description="The bucket.", body=BucketBody, headers=OF_RECORD),
-            304: UNCHANGED,
-        },
-        errors=(PreconditionFailed,),
-    ),
-    Operation(
-        name="update_bucket",
-        tag="Buckets",
-        method="PATCH",
-        path=_BUCKET,
-        handler=update,
-        summary="Change a bucket's name or quota",
-        body=UpdateBucketBody,
-        headers=CONDITIONS,
-        answers={200: Answer(description="The bucket as it is now.", body=BucketBody, headers=OF_RECORD)},
-        errors=(Conflict, PreconditionFailed),
-        changes=True,
-    ),
-    Operation(
-        name="delete_bucket",
-        tag="Buckets",
-        method="DELETE",
-        path=_BUCKET,
-        handler=delete,
-        summary="Delete an empty bucket",
-        headers=CONDITIONS,
-        answers={200: Answer(description="The bucket is deleted.", body=DeletedBucket)},
-        errors=(Conflict, PreconditionFailed),
-    ),
-    Operation(
-        name="list_bucket_files",
-        tag="Buckets",
-        method="GET",
-        path=f"{_BUCKET}/files",
-        handler=list_files,
-        summary="List the files of a bucket",
-        query=FILE_PARAMETERS,
-        answers={200: Answer(description="A page of files.", body=BucketFileList, headers=NEXT_PAGE)},
-    ),
-    Operation(
-        name="list_bucket_uploads",
-        tag="Buckets",
-        method="GET",
-        path=f"{_BUCKET}/uploads",
-        handler=list_uploads,
-        summary="List the unfinished uploads of a bucket",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of uploads.", body=BucketUploadList, headers=NEXT_PAGE)},
-    ),
-)

@@ -23,7 +23,7 @@ from api.bodies.cluster import (
 )
 from api.context import API, ApiServices
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
-from api.spec.operation import NOT_STORED, Answer, Operation
+from api.spec.operation import NOT_STORED, Answer, OperationTable
 from ca.certificates import UntrustedCertificate, certificates_in, root_digest, serial_hex, validity_ms
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from ca.identity import check_address, check_member_id, check_port
@@ -39,8 +39,19 @@ from web.app import json_response, read_json
 _CLUSTER: Final = "/api/v1/cluster"
 _TOKENS: Final = f"{_CLUSTER}/join-tokens"
 _TAG: Final = "Cluster"
+OPERATIONS: Final = OperationTable(_TAG)
 
 
+@OPERATIONS.add(
+    f"POST {_CLUSTER}/join/filestore",
+    "join_node",
+    "Join as a node",
+    Answer("The node has joined.", JoinResult, headers=NOT_STORED),
+    body=JoinBody,
+    credential="join token",
+    errors=(Conflict,),
+    changes=True,
+)
 async def join(request: web.Request) -> web.Response:
     """The credential is a join token. The same token, id and key again get the same answer for a while.
 
@@ -73,6 +84,16 @@ async def join(request: web.Request) -> web.Response:
     return json_response(answer)
 
 
+@OPERATIONS.add(
+    f"POST {_CLUSTER}/join/coordinator",
+    "join_coordinator",
+    "Join as a coordinator",
+    Answer("What it begins with.", JoinedCoordinator, headers=NOT_STORED),
+    body=JoinCoordinatorBody,
+    credential="join token",
+    errors=(Conflict, NotFound),
+    changes=True,
+)
 async def join_coordinator(request: web.Request) -> web.Response:
     """The credential is a setup token, which is made with the cluster key. Coordinators alone answer."""
     check_join_rate(request)
@@ -111,6 +132,13 @@ async def join_coordinator(request: web.Request) -> web.Response:
     return json_response(JoinedCoordinator(bundle=bundle))
 
 
+@OPERATIONS.add(
+    f"GET {_CLUSTER}/ca",
+    "get_authority",
+    "Show the root certificate and where the coordinators are",
+    Answer("The cluster's authority.", ClusterAuthority),
+    credential="none",
+)
 async def authority(request: web.Request) -> web.Response:
     """A joiner compares the root with the fingerprint in its token. No credential."""
     view = request.app[API].view.current
@@ -128,6 +156,15 @@ async def authority(request: web.Request) -> web.Response:
     )
 
 
+@OPERATIONS.add(
+    f"POST {_CLUSTER}/intermediates",
+    "add_intermediate",
+    "Let another intermediate certificate sign",
+    Answer("It signs from now on.", Intermediate),
+    status=201,
+    body=IntermediateBody,
+    changes=True,
+)
 async def add_intermediate(request: web.Request) -> web.Response:
     """The leader looks whether the cluster can sign with it before it is taken. Admins only."""
     caller = await authenticate(request)
@@ -144,6 +181,19 @@ async def add_intermediate(request: web.Request) -> web.Response:
     return json_response(answer, status=201)
 
 
+@OPERATIONS.add(
+    f"POST {_TOKENS}",
+    "create_join_token",
+    "Mint a join token",
+    Answer(
+        "The token, shown this once.",
+        MintedJoinToken,
+        headers={"Location": "The path of the new token.", **NOT_STORED},
+    ),
+    status=201,
+    body=CreateJoinTokenBody,
+    changes=True,
+)
 async def create_join_token(request: web.Request) -> web.Response:
     """The whole token is in this answer and nowhere else. Admins only."""
     caller = await authenticate(request)
@@ -182,6 +232,13 @@ def _made_elsewhere(body: CreateJoinTokenBody) -> tuple[str, str]:
     return body.token_id, body.secret_sha256
 
 
+@OPERATIONS.add(
+    f"GET {_TOKENS}",
+    "list_join_tokens",
+    "List the join tokens",
+    Answer("A page of join tokens.", JoinTokenList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_join_tokens(request: web.Request) -> web.Response:
     """Oldest first, without the secrets. Admins only."""
     caller = await authenticate(request)
@@ -203,6 +260,12 @@ async def list_join_tokens(request: web.Request) -> web.Response:
     return page_response(request, answer, page.next_cursor)
 
 
+@OPERATIONS.add(
+    f"DELETE {_TOKENS}/{{token_id}}",
+    "delete_join_token",
+    "Revoke a join token",
+    Answer("The token is gone.", DeletedJoinToken),
+)
 async def delete_join_token(request: web.Request) -> web.Response:
     """The token admits nobody any more; nodes that have joined with it stay. Admins only."""
     caller = await authenticate(request)
@@ -218,91 +281,3 @@ async def delete_join_token(request: web.Request) -> web.Response:
 def url_of(services: ApiServices, record: NodeRecord) -> str:
     """Where clients reach a node; "" while this member's view does not have it yet."""
     return services.node_url(record.node_id) if services.view.node(record.node_id) is not None else ""
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="join_node",
-        tag=_TAG,
-        method="POST",
-        path=f"{_CLUSTER}/join/filestore",
-        handler=join,
-        summary="Join as a node",
-        body=JoinBody,
-        answers={200: Answer(description="The node has joined.", body=JoinResult, headers=NOT_STORED)},
-        credential="join token",
-        errors=(Conflict,),
-        changes=True,
-    ),
-    Operation(
-        name="join_coordinator",
-        tag=_TAG,
-        method="POST",
-        path=f"{_CLUSTER}/join/coordinator",
-        handler=join_coordinator,
-        summary="Join as a coordinator",
-        body=JoinCoordinatorBody,
-        answers={200: Answer(description="What it begins with.", body=JoinedCoordinator, headers=NOT_STORED)},
-        credential="join token",
-        errors=(Conflict, NotFound),
-        changes=True,
-    ),
-    Operation(
-        name="get_authority",
-        tag=_TAG,
-        method="GET",
-        path=f"{_CLUSTER}/ca",
-        handler=authority,
-        summary="Show the root certificate and where the coordinators are",
-        answers={200: Answer(description="The cluster's authority.", body=ClusterAuthority)},
-        credential="none",
-    ),
-    Operation(
-        name="add_intermediate",
-        tag=_TAG,
-        method="POST",
-        path=f"{_CLUSTER}/intermediates",
-        handler=add_intermediate,
-        summary="Let another intermediate certificate sign",
-        body=IntermediateBody,
-        answers={201: Answer(description="It signs from now on.", body=Intermediate)},
-        changes=True,
-    ),
-    Operation(
-        name="create_join_token",
-        tag=_TAG,
-        method="POST",
-        path=_TOKENS,
-        handler=create_join_token,
-        summary="Mint a join token",
-        body=CreateJoinTokenBody,
-        is_body_required=False,
-        answers={
-            201: Answer(
-                description="The token, shown this once.",
-                body=MintedJoinToken,
-                headers={"Location": "The path of the new token.", **NOT_STORED},
-            )
-        },
-        changes=True,
-    ),
-    Operation(
-        name="list_join_tokens",
-        tag=_TAG,
-        method="GET",
-        path=_TOKENS,
-        handler=list_join_tokens,
-        summary="List the join tokens",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of join tokens.", body=JoinTokenList, headers=NEXT_PAGE)},
-    ),
-    Operation(
-        name="delete_join_token",
-        tag=_TAG,
-        method="DELETE",
-        path=f"{_TOKENS}/{{token_id}}",
-        handler=delete_join_token,
-        summary="Revoke a join token",
-        answers={200: Answer(description="The token is gone.", body=DeletedJoinToken)},
-    ),
-)

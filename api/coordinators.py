@@ -23,7 +23,7 @@ from api.cluster import url_of
 from api.cluster_health import findings_of, members_are_well, since_of
 from api.context import API, ApiServices
 from api.jobs import body_of
-from api.spec.operation import Answer, Operation
+from api.spec.operation import Answer, OperationTable
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_address, check_member_id, check_port
 from metadata.model.records import CoordinatorRecord
@@ -35,8 +35,15 @@ from web.app import json_response, read_json
 _CLUSTER: Final = "/api/v1/cluster"
 _COORDINATORS: Final = f"{_CLUSTER}/coordinators"
 _TAG: Final = "Cluster"
+OPERATIONS: Final = OperationTable(_TAG)
 
 
+@OPERATIONS.add(
+    f"GET {_CLUSTER}/status",
+    "get_cluster_status",
+    "Show how the cluster is",
+    Answer("How it is.", ClusterStatus),
+)
 async def status(request: web.Request) -> web.Response:
     """It answers without a quorum too. Admins only, by what each coordinator knows."""
     caller = await authenticate(request, at_any_age=True)
@@ -76,6 +83,16 @@ async def status(request: web.Request) -> web.Response:
     return json_response(answer)
 
 
+@OPERATIONS.add(
+    f"POST {_COORDINATORS}",
+    "add_coordinator",
+    "Add a coordinator",
+    Answer("The coordinator is a learner.", CoordinatorBody),
+    status=201,
+    body=AddCoordinatorBody,
+    errors=(Conflict,),
+    changes=True,
+)
 async def add(request: web.Request) -> web.Response:
     """A coordinator that runs joins the group; the same again changes nothing. Admins only."""
     caller = await authenticate(request)
@@ -99,6 +116,14 @@ async def add(request: web.Request) -> web.Response:
     return json_response(answer, status=201)
 
 
+@OPERATIONS.add(
+    f"DELETE {_COORDINATORS}/{{id}}",
+    "remove_coordinator",
+    "Remove a coordinator",
+    Answer("It is out of the group.", RemovedCoordinator),
+    errors=(Conflict,),
+    changes=True,
+)
 async def remove(request: web.Request) -> web.Response:
     """It leaves for good; one that was removed already is no error. Admins only."""
     caller = await authenticate(request)
@@ -111,6 +136,14 @@ async def remove(request: web.Request) -> web.Response:
     return json_response(RemovedCoordinator(deleted=True, id=coordinator_id))
 
 
+@OPERATIONS.add(
+    f"POST {_CLUSTER}/leader",
+    "transfer_leader",
+    "Let another coordinator lead",
+    Answer("Who leads now.", Leader),
+    body=TransferLeaderBody,
+    errors=(Conflict,),
+)
 async def transfer_leader(request: web.Request) -> web.Response:
     """Another coordinator leads when this is answered. Admins only."""
     caller = await authenticate(request)
@@ -244,51 +277,3 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         certificate_expires_at=rfc3339(seen.certificate_ends_at_ms or None),
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="get_cluster_status",
-        tag=_TAG,
-        method="GET",
-        path=f"{_CLUSTER}/status",
-        handler=status,
-        summary="Show how the cluster is",
-        answers={200: Answer(description="How it is.", body=ClusterStatus)},
-    ),
-    Operation(
-        name="add_coordinator",
-        tag=_TAG,
-        method="POST",
-        path=_COORDINATORS,
-        handler=add,
-        summary="Add a coordinator",
-        body=AddCoordinatorBody,
-        answers={201: Answer(description="The coordinator is a learner.", body=CoordinatorBody)},
-        errors=(Conflict,),
-        changes=True,
-    ),
-    Operation(
-        name="remove_coordinator",
-        tag=_TAG,
-        method="DELETE",
-        path=f"{_COORDINATORS}/{{id}}",
-        handler=remove,
-        summary="Remove a coordinator",
-        answers={200: Answer(description="It is out of the group.", body=RemovedCoordinator)},
-        errors=(Conflict,),
-        changes=True,
-    ),
-    Operation(
-        name="transfer_leader",
-        tag=_TAG,
-        method="POST",
-        path=f"{_CLUSTER}/leader",
-        handler=transfer_leader,
-        summary="Let another coordinator lead",
-        body=TransferLeaderBody,
-        is_body_required=False,
-        answers={200: Answer(description="Who leads now.", body=Leader)},
-        errors=(Conflict,),
-    ),
-)

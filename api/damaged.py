@@ -12,15 +12,23 @@ from api.access import authenticate
 from api.bodies.cluster import DamagedContent, DamagedFile, DamagedList, DamagedRange
 from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, numbered_page, page_response
-from api.spec.operation import Answer, Operation
+from api.spec.operation import Answer, OperationTable
 from metadata.model.records import UserRecord
 from metadata.model.replica_records import DamagedBlob, DamagedPage
 from metadata.protocol.queries import CheckAdmin, ListDamagedBlobs
 from runtime.bounds import Span
 
 _PATH: Final = "/api/v1/cluster/damaged"
+OPERATIONS: Final = OperationTable("Cluster")
 
 
+@OPERATIONS.add(
+    f"GET {_PATH}",
+    "list_damaged",
+    "List damaged content",
+    Answer("A page of content.", DamagedList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_all(request: web.Request) -> web.Response:
     """Content that no node holds whole, at most 1,000 of each kind: first that of which bytes are damaged on
     every node, then that which can be made whole. Admins only.
@@ -50,17 +58,3 @@ def _body_of(blob: DamagedBlob) -> DamagedContent:
 
 def _ranges(spans: Sequence[Span]) -> list[DamagedRange]:
     return [DamagedRange(first=start, last=stop - 1) for start, stop in spans]
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="list_damaged",
-        tag="Cluster",
-        method="GET",
-        path=_PATH,
-        handler=list_all,
-        summary="List damaged content",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of content.", body=DamagedList, headers=NEXT_PAGE)},
-    ),
-)

@@ -49,8 +49,8 @@ from web.app import json_response, read_json
 from web.headers.tus_fields import PARTIAL_CONCAT, PATCH_TYPE, versioned
 
 CREATED: Final = Answer(
-    description="The record is made; its bytes go to `upload_url`.",
-    body=UploadInitialisation,
+    "The record is made; its bytes go to `upload_url`.",
+    UploadInitialisation,
     headers={
         "Location": "The path of the new record; of a creation by tus the address of its upload.",
         "Tus-Resumable": "Of a creation by tus: the version of the protocol.",
@@ -119,9 +119,7 @@ def _of_collection(kind: FileKind) -> tuple[Operation, ...]:
             summary=f"List {kind.noun}s",
             description=_described(kind, "list"),
             query=(*parameters_of(kind.list_filter), *FILE_PARAMETERS),
-            answers={
-                200: Answer(description=f"A page of {kind.noun}s.", body=kind.list_body, headers=NEXT_PAGE)
-            },
+            answers={200: Answer(f"A page of {kind.noun}s.", kind.list_body, headers=NEXT_PAGE)},
         ),
     )
 
@@ -138,10 +136,7 @@ def _of_record(kind: FileKind) -> tuple[Operation, ...]:
             summary=f"Show a {kind.noun}",
             description=_described(kind, "get"),
             headers=CONDITIONS,
-            answers={
-                200: Answer(description=f"The {kind.noun}.", body=kind.body, headers=OF_RECORD),
-                304: UNCHANGED,
-            },
+            answers={200: Answer(f"The {kind.noun}.", kind.body, headers=OF_RECORD), 304: UNCHANGED},
             errors=(PreconditionFailed,),
         ),
         Operation(
@@ -154,9 +149,7 @@ def _of_record(kind: FileKind) -> tuple[Operation, ...]:
             description=_described(kind, "update"),
             body=kind.update_body,
             headers=CONDITIONS,
-            answers={
-                200: Answer(description=f"The {kind.noun} as it is now.", body=kind.body, headers=OF_RECORD)
-            },
+            answers={200: Answer(f"The {kind.noun} as it is now.", kind.body, headers=OF_RECORD)},
             errors=(Gone, PreconditionFailed),
             changes=True,
         ),
@@ -169,7 +162,7 @@ def _of_record(kind: FileKind) -> tuple[Operation, ...]:
             summary=f"Delete a {kind.noun}",
             description=_described(kind, "delete"),
             headers=CONDITIONS,
-            answers={200: Answer(description=f"The {kind.deleted} is deleted.", body=DeletedFile)},
+            answers={200: Answer(f"The {kind.deleted} is deleted.", DeletedFile)},
             errors=(*kind.deleted_errors, PreconditionFailed),
         ),
     )

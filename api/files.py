@@ -10,7 +10,7 @@ from api.access import audited, authenticate
 from api.bodies.checks import path_uuid
 from api.bodies.files import DeletedFile, FileReplicas
 from api.context import API
-from api.spec.operation import Answer, Operation, Parameter
+from api.spec.operation import Answer, OperationTable, Parameter
 from api.tags import Found, state_named
 from ca.errors import Conflict, Gone, NotAvailable, PreconditionFailed
 from metadata.model.records import Caller, ContentRecord
@@ -22,12 +22,21 @@ from web.headers.conditions import evaluate
 FindFile = Callable[[web.Request, Caller], Awaitable[Found]]
 
 PRECONDITIONS: Final = (
-    Parameter(name="If-Match", description="Only with this content: an entity tag, or a list of them."),
-    Parameter(name="If-None-Match", description="Only with other content than this, or none."),
-    Parameter(name="If-Unmodified-Since", description="Only with content that is no newer."),
+    Parameter("If-Match", "Only with this content: an entity tag, or a list of them."),
+    Parameter("If-None-Match", "Only with other content than this, or none."),
+    Parameter("If-Unmodified-Since", "Only with content that is no newer."),
 )
+OPERATIONS: Final = OperationTable("Files")
 
 
+@OPERATIONS.add(
+    "DELETE /api/v1/files/{file_uuid}",
+    "delete_file",
+    "Delete a file of any kind",
+    Answer("The file is deleted.", DeletedFile),
+    headers=PRECONDITIONS,
+    errors=(Conflict, PreconditionFailed),
+)
 async def delete(request: web.Request) -> web.Response:
     """A file of any kind, or a partial upload. The record goes at once, the blob when nothing refers to it.
 
@@ -41,6 +50,13 @@ async def delete(request: web.Request) -> web.Response:
     return await _deleted(request, DeleteFile(caller=caller, file_uuid=file_uuid, kind=""))
 
 
+@OPERATIONS.add(
+    "GET /api/v1/files/{file_uuid}/replicas",
+    "list_file_replicas",
+    "Show which nodes hold a file's content",
+    Answer("The nodes.", FileReplicas),
+    errors=(Gone, NotAvailable),
+)
 async def list_replicas(request: web.Request) -> web.Response:
     """Which nodes hold the content, as the log knows it: repair makes more where it has too few. Needs read.
 
@@ -92,28 +108,3 @@ async def _require_content(request: web.Request, caller: Caller, file_uuid: str)
             raise PreconditionFailed("If-Match: the file has no content.") from error
         return  # nor has it a date to compare (RFC 9110, section 13.1.4)
     evaluate(request.method, request.headers, f'"{content.file.blob_sha256}"', content.available_at_ms)
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="delete_file",
-        tag="Files",
-        method="DELETE",
-        path="/api/v1/files/{file_uuid}",
-        handler=delete,
-        summary="Delete a file of any kind",
-        headers=PRECONDITIONS,
-        answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
-        errors=(Conflict, PreconditionFailed),
-    ),
-    Operation(
-        name="list_file_replicas",
-        tag="Files",
-        method="GET",
-        path="/api/v1/files/{file_uuid}/replicas",
-        handler=list_replicas,
-        summary="Show which nodes hold a file's content",
-        answers={200: Answer(description="The nodes.", body=FileReplicas)},
-        errors=(Gone, NotAvailable),
-    ),
-)

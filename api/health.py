@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from api.context import API
 from api.pages import query_text
-from api.spec.operation import NOT_STORED, Answer, Operation, Parameter
+from api.spec.operation import NOT_STORED, Answer, OperationTable, Parameter
 from ca.errors import InvalidRequest
 from ca.hostnames import authority_of
 from ca.identity import Role
@@ -41,11 +41,30 @@ class ScrapeTargets(Struct, frozen=True, kw_only=True):
     labels: Annotated[dict[str, str], Meta(description="Labels that all of them get: none.", examples=[{}])]
 
 
+OPERATIONS: Final = OperationTable(_TAG)
+
+
+@OPERATIONS.add(
+    "GET /healthz",
+    "is_alive",
+    "Whether the process lives",
+    Answer("It does.", Health, headers=NOT_STORED),
+    credential="none",
+    is_json=False,
+)
 async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
     """The process answers. No credential."""
     return json_response(Health(status="ok"))
 
 
+@OPERATIONS.add(
+    "GET /readyz",
+    "is_ready",
+    "Whether the process can serve",
+    Answer("It can.", Health, headers=NOT_STORED),
+    credential="none",
+    is_json=False,
+)
 async def ready(request: web.Request) -> web.Response:
     """200 when requests can be served here; 503 whose details say what is missing. No credential.
 
@@ -57,6 +76,19 @@ async def ready(request: web.Request) -> web.Response:
     return json_response(Health(status=status))
 
 
+@OPERATIONS.add(
+    "GET /metrics",
+    "get_metrics",
+    "The numbers of the process",
+    Answer(
+        "One sample a line.",
+        media_type="text/plain",
+        media_type_else="application/openmetrics-text",
+        headers=NOT_STORED,
+    ),
+    credential="none",
+    is_json=False,
+)
 async def metrics(request: web.Request) -> web.Response:
     """Prometheus text, or OpenMetrics when Accept asks for it. No credential."""
     accept, exposition = request.headers.get(hdrs.ACCEPT, ""), request.app[API].exposition
@@ -67,6 +99,14 @@ async def metrics(request: web.Request) -> web.Response:
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type, "Cache-Control": "no-store"})
 
 
+@OPERATIONS.add(
+    "GET /metrics/targets",
+    "get_scrape_targets",
+    "Where the metrics of all members are",
+    Answer("One group of targets.", list[ScrapeTargets], headers=NOT_STORED),
+    query=(Parameter("role", "coordinator or node; both without.", type=Literal["coordinator", "node"]),),
+    credential="none",
+)
 async def targets(request: web.Request) -> web.Response:
     """All members that the member which is asked knows of, for the service discovery of Prometheus: those of
     one role (`role=coordinator` or `role=node`), or of both. No credential, as for the metrics themselves.
@@ -83,66 +123,3 @@ async def targets(request: web.Request) -> web.Response:
         found += [(each.address, each.api_port) for each in view.nodes if each.peer_port]
     endpoints = [authority_of(address, port) for address, port in found]
     return json_response([ScrapeTargets(targets=endpoints, labels={})])
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="is_alive",
-        tag=_TAG,
-        method="GET",
-        path="/healthz",
-        handler=lives,
-        summary="Whether the process lives",
-        answers={200: Answer(description="It does.", body=Health, headers=NOT_STORED)},
-        credential="none",
-        is_json=False,
-    ),
-    Operation(
-        name="is_ready",
-        tag=_TAG,
-        method="GET",
-        path="/readyz",
-        handler=ready,
-        summary="Whether the process can serve",
-        answers={200: Answer(description="It can.", body=Health, headers=NOT_STORED)},
-        credential="none",
-        is_json=False,
-    ),
-    Operation(
-        name="get_metrics",
-        tag=_TAG,
-        method="GET",
-        path="/metrics",
-        handler=metrics,
-        summary="The numbers of the process",
-        answers={
-            200: Answer(
-                description="One sample a line.",
-                media_type="text/plain",
-                media_type_else="application/openmetrics-text",
-                headers=NOT_STORED,
-            ),
-        },
-        credential="none",
-        is_json=False,
-    ),
-    Operation(
-        name="get_scrape_targets",
-        tag=_TAG,
-        method="GET",
-        path="/metrics/targets",
-        handler=targets,
-        summary="Where the metrics of all members are",
-        query=(
-            Parameter(
-                name="role",
-                description="coordinator or node; both without.",
-                type=Literal["coordinator", "node"],
-            ),
-        ),
-        answers={
-            200: Answer(description="One group of targets.", body=list[ScrapeTargets], headers=NOT_STORED)
-        },
-        credential="none",
-    ),
-)

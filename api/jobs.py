@@ -23,7 +23,7 @@ from api.pages import (
     query_limit,
     query_text,
 )
-from api.spec.operation import Answer, Operation, Parameter
+from api.spec.operation import Answer, OperationTable, Parameter
 from ca.errors import Conflict, NotFound
 from ca.identity import check_member_id
 from metadata.model.jobs import JOBS, JobKind, job_kind
@@ -36,8 +36,19 @@ from web.app import json_response, read_json
 
 _PATH: Final = "/api/v1/jobs"
 _RUNS: Final = f"{_PATH}/runs"
+OPERATIONS: Final = OperationTable("Jobs")
 
 
+@OPERATIONS.add(
+    f"POST {_PATH}/{{job_name}}",
+    "trigger_job",
+    "Start a job",
+    Answer("The run has begun.", TriggeredRun, headers={"Location": "The path of the run."}),
+    status=202,
+    body=TriggerJobBody,
+    errors=(Conflict,),
+    changes=True,
+)
 async def trigger(request: web.Request) -> web.Response:
     """The leading coordinator begins the job and answers at once. Admins only.
 
@@ -76,6 +87,13 @@ async def _require_node(services: ApiServices, caller: Caller, node_id: str) -> 
         raise NotFound(f"There is no node {node_id}.")
 
 
+@OPERATIONS.add(
+    f"GET {_PATH}",
+    "list_jobs",
+    "List the jobs",
+    Answer("A page of jobs.", JobList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_jobs(request: web.Request) -> web.Response:
     """The jobs there are, by name, with the newest run of each, and when the leading coordinator runs it by
     itself. Admins only.
@@ -100,6 +118,13 @@ async def list_jobs(request: web.Request) -> web.Response:
     return page_response(request, answer, next_cursor)
 
 
+@OPERATIONS.add(
+    f"GET {_RUNS}",
+    "list_job_runs",
+    "List the runs of jobs",
+    Answer("A page of runs.", JobRunList, headers=NEXT_PAGE),
+    query=(Parameter("job_name", "Only runs of this job.", type=FilterText), *PAGE_PARAMETERS),
+)
 async def list_runs(request: web.Request) -> web.Response:
     """Runs, oldest first; of each job, the newest hundred that ended are kept. Admins only."""
     caller = await authenticate(request)
@@ -116,6 +141,7 @@ async def list_runs(request: web.Request) -> web.Response:
     return page_response(request, answer, page.next_cursor, job_name=job_name)
 
 
+@OPERATIONS.add(f"GET {_RUNS}/{{run_id}}", "get_job_run", "Show a run", Answer("The run.", JobRunBody))
 async def get_run(request: web.Request) -> web.Response:
     """How a run stands, and what it has done. Admins only."""
     caller = await authenticate(request)
@@ -123,6 +149,13 @@ async def get_run(request: web.Request) -> web.Response:
     return json_response(body_of(await request.app[API].metadata.read(query, JobRunRecord)))
 
 
+@OPERATIONS.add(
+    f"DELETE {_RUNS}/{{run_id}}",
+    "cancel_job_run",
+    "Cancel a run",
+    Answer("The run, which has ended.", JobRunBody),
+    errors=(Conflict,),
+)
 async def cancel_run(request: web.Request) -> web.Response:
     """End a run that is under way: it has failed then, with the error `cancelled`. Admins only.
 
@@ -156,68 +189,3 @@ def body_of(run: JobRunRecord) -> JobRunBody:
         status=run.status,
         result=result,
     )
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="list_jobs",
-        tag="Jobs",
-        method="GET",
-        path=_PATH,
-        handler=list_jobs,
-        summary="List the jobs",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of jobs.", body=JobList, headers=NEXT_PAGE)},
-    ),
-    Operation(
-        name="list_job_runs",
-        tag="Jobs",
-        method="GET",
-        path=_RUNS,
-        handler=list_runs,
-        summary="List the runs of jobs",
-        query=(
-            Parameter(name="job_name", description="Only runs of this job.", type=FilterText),
-            *PAGE_PARAMETERS,
-        ),
-        answers={200: Answer(description="A page of runs.", body=JobRunList, headers=NEXT_PAGE)},
-    ),
-    Operation(
-        name="get_job_run",
-        tag="Jobs",
-        method="GET",
-        path=f"{_RUNS}/{{run_id}}",
-        handler=get_run,
-        summary="Show a run",
-        answers={200: Answer(description="The run.", body=JobRunBody)},
-    ),
-    Operation(
-        name="cancel_job_run",
-        tag="Jobs",
-        method="DELETE",
-        path=f"{_RUNS}/{{run_id}}",
-        handler=cancel_run,
-        summary="Cancel a run",
-        answers={200: Answer(description="The run, which has ended.", body=JobRunBody)},
-        errors=(Conflict,),
-    ),
-    Operation(
-        name="trigger_job",
-        tag="Jobs",
-        method="POST",
-        path=f"{_PATH}/{{job_name}}",
-        handler=trigger,
-        summary="Start a job",
-        body=TriggerJobBody,
-        is_body_required=False,
-        answers={
-            202: Answer(
-                description="The run has begun.",
-                body=TriggeredRun,
-                headers={"Location": "The path of the run."},
-            )
-        },
-        errors=(Conflict,),
-        changes=True,
-    ),
-)

@@ -11,7 +11,7 @@ from api.bodies.cluster import MoveNodeBody, NodeBody, NodeList, RemovedNode, Re
 from api.cluster import url_of
 from api.context import API, ApiServices
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, numbered_page, page_response, query_flag
-from api.spec.operation import Answer, Operation, Parameter
+from api.spec.operation import Answer, OperationTable, Parameter
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_address, check_member_id
 from metadata.model.records import DOWN, HEALTHY, Caller, NodeRecord, UploadPage
@@ -31,8 +31,16 @@ _THERE: Final = frozenset({HEALTHY, "draining"})
 NAMED_MAX: Final = 5  # uploads in a refusal
 COUNTED_MAX: Final = 10_000  # blobs that are only on one node
 _MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[assignment]  # as msgspec takes
+OPERATIONS: Final = OperationTable(_TAG)
 
 
+@OPERATIONS.add(
+    f"GET {_NODES}",
+    "list_nodes",
+    "List the nodes",
+    Answer("A page of nodes.", NodeList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_all(request: web.Request) -> web.Response:
     """Every node that has joined, oldest first. Admins only."""
     nodes = await _nodes(request)
@@ -42,6 +50,7 @@ async def list_all(request: web.Request) -> web.Response:
     return page_response(request, answer, next_cursor)
 
 
+@OPERATIONS.add(f"GET {_NODE}", "get_node", "Show a node", Answer("The node.", NodeBody))
 async def get(request: web.Request) -> web.Response:
     """Admins only."""
     for node in await _nodes(request):
@@ -50,6 +59,14 @@ async def get(request: web.Request) -> web.Response:
     raise NotFound("No such node.")
 
 
+@OPERATIONS.add(
+    f"PATCH {_NODE}",
+    "move_node",
+    "Reach a node at another address",
+    Answer("The node, at its new address.", NodeBody),
+    body=MoveNodeBody,
+    changes=True,
+)
 async def move(request: web.Request) -> web.Response:
     """Others reach the node there from now on, once it has a certificate for it. Admins only.
 
@@ -66,6 +83,14 @@ async def move(request: web.Request) -> web.Response:
     return json_response(_body_of(services, moved))
 
 
+@OPERATIONS.add(
+    f"POST {_NODE}/drain",
+    "drain_node",
+    "Place nothing new on a node",
+    Answer("The node, draining.", NodeBody),
+    query=(Parameter("force", "`1`: also where others need damaged copies that it keeps."),),
+    changes=True,
+)
 async def drain(request: web.Request) -> web.Response:
     """Nothing new is placed on the node from now on; what it holds stays there and is served. Admins only.
 
@@ -74,11 +99,25 @@ async def drain(request: web.Request) -> web.Response:
     return await _set_draining(request, draining=True)
 
 
+@OPERATIONS.add(
+    f"DELETE {_NODE}/drain",
+    "stop_draining_node",
+    "Place new files on a node again",
+    Answer("The node, as it was before.", NodeBody),
+    changes=True,
+)
 async def stop_draining(request: web.Request) -> web.Response:
     """The node takes new files again. Admins only."""
     return await _set_draining(request, draining=False)
 
 
+@OPERATIONS.add(
+    f"POST {_NODE}/revoke",
+    "revoke_node",
+    "Revoke the certificates of a node",
+    Answer("The node is shut out.", RevokedNode),
+    changes=True,
+)
 async def revoke(request: web.Request) -> web.Response:
     """The certificates of a node are dead at once, whatever its state, and its copies do not count: for one
     that was stolen, or copied. Admins only.
@@ -103,6 +142,13 @@ async def revoke(request: web.Request) -> web.Response:
     return json_response(body)
 
 
+@OPERATIONS.add(
+    f"DELETE {_NODE}/instance",
+    "forget_node_instance",
+    "Let another directory speak for a node",
+    Answer("The node, whoever speaks for it next.", NodeBody),
+    changes=True,
+)
 async def forget_instance(request: web.Request) -> web.Response:
     """Whichever process announces itself next with the certificate of this node speaks for it: for one whose
     directory was put back from a backup. What it holds counts when it was compared. Admins only.
@@ -116,6 +162,18 @@ async def forget_instance(request: web.Request) -> web.Response:
     return json_response(_body_of(services, record))
 
 
+@OPERATIONS.add(
+    f"DELETE {_NODE}",
+    "remove_node",
+    "Remove a node from the cluster",
+    Answer("The node is removed.", RemovedNode),
+    query=(
+        Parameter("force", "`1`: the node is gone for good, with all that it holds."),
+        Parameter("give_up", "`1`: also what no other node has that is not down."),
+        Parameter("is_gone", "`1`: before it counts as down; with `force`."),
+    ),
+    errors=(Conflict,),
+)
 async def remove(request: web.Request) -> web.Response:
     """The node leaves for good, and its certificates are revoked. Admins only.
 
@@ -288,95 +346,3 @@ def _body_of(services: ApiServices, record: NodeRecord) -> NodeBody:
         joined_at=rfc3339(record.joined_at_ms),
         draining=record.draining,
     )
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="list_nodes",
-        tag=_TAG,
-        method="GET",
-        path=_NODES,
-        handler=list_all,
-        summary="List the nodes",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of nodes.", body=NodeList, headers=NEXT_PAGE)},
-    ),
-    Operation(
-        name="get_node",
-        tag=_TAG,
-        method="GET",
-        path=_NODE,
-        handler=get,
-        summary="Show a node",
-        answers={200: Answer(description="The node.", body=NodeBody)},
-    ),
-    Operation(
-        name="move_node",
-        tag=_TAG,
-        method="PATCH",
-        path=_NODE,
-        handler=move,
-        summary="Reach a node at another address",
-        body=MoveNodeBody,
-        answers={200: Answer(description="The node, at its new address.", body=NodeBody)},
-        changes=True,
-    ),
-    Operation(
-        name="drain_node",
-        tag=_TAG,
-        method="POST",
-        path=f"{_NODE}/drain",
-        handler=drain,
-        summary="Place nothing new on a node",
-        query=(
-            Parameter(name="force", description="`1`: also where others need damaged copies that it keeps."),
-        ),
-        answers={200: Answer(description="The node, draining.", body=NodeBody)},
-        changes=True,
-    ),
-    Operation(
-        name="stop_draining_node",
-        tag=_TAG,
-        method="DELETE",
-        path=f"{_NODE}/drain",
-        handler=stop_draining,
-        summary="Place new files on a node again",
-        answers={200: Answer(description="The node, as it was before.", body=NodeBody)},
-        changes=True,
-    ),
-    Operation(
-        name="revoke_node",
-        tag=_TAG,
-        method="POST",
-        path=f"{_NODE}/revoke",
-        handler=revoke,
-        summary="Revoke the certificates of a node",
-        answers={200: Answer(description="The node is shut out.", body=RevokedNode)},
-        changes=True,
-    ),
-    Operation(
-        name="forget_node_instance",
-        tag=_TAG,
-        method="DELETE",
-        path=f"{_NODE}/instance",
-        handler=forget_instance,
-        summary="Let another directory speak for a node",
-        answers={200: Answer(description="The node, whoever speaks for it next.", body=NodeBody)},
-        changes=True,
-    ),
-    Operation(
-        name="remove_node",
-        tag=_TAG,
-        method="DELETE",
-        path=_NODE,
-        handler=remove,
-        summary="Remove a node from the cluster",
-        query=(
-            Parameter(name="force", description="`1`: the node is gone for good, with all that it holds."),
-            Parameter(name="give_up", description="`1`: also what no other node has that is not down."),
-            Parameter(name="is_gone", description="`1`: before it counts as down; with `force`."),
-        ),
-        answers={200: Answer(description="The node is removed.", body=RemovedNode)},
-        errors=(Conflict,),
-    ),
-)

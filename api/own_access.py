@@ -13,11 +13,20 @@ from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
 from api.permissions import body_of
 from api.public_tokens import listed
-from api.spec.operation import Answer, Operation
+from api.spec.operation import Answer, OperationTable
 from metadata.model.listed_records import GrantPage, GrantRecord, SharePage, ShareRecord
 from metadata.protocol.queries import ListOwnPermissions, ListOwnPublicTokens
 
+OPERATIONS: Final = OperationTable("Permissions")
 
+
+@OPERATIONS.add(
+    "GET /api/v1/permissions",
+    "list_own_permissions",
+    "List the permissions that one has, gave, or that are on what one owns",
+    Answer("A page of permissions.", OwnPermissionList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_permissions(request: web.Request) -> web.Response:
     """What was given to the caller or a group or role of it, what it gave, and what is on its buckets and
     files, oldest first; for admins all. What was given to the caller and has expired is left out.
@@ -33,6 +42,14 @@ async def list_permissions(request: web.Request) -> web.Response:
     return page_response(request, answer, page.next_cursor)
 
 
+@OPERATIONS.add(
+    "GET /api/v1/public-tokens",
+    "list_own_public_tokens",
+    "List the public tokens that one made, or that are on one's files",
+    Answer("A page of links.", OwnPublicTokenList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+    tag="Public tokens",
+)
 async def list_public_tokens(request: web.Request) -> web.Response:
     """The links that the caller made, and those on its files, oldest first, ended ones too, without their
     secrets; for admins all. Links on files where the caller has no admin any more are left out.
@@ -61,29 +78,3 @@ def _permission(record: GrantRecord) -> OwnPermissionBody:
 
 def _public_token(record: ShareRecord) -> OwnPublicToken:
     return OwnPublicToken(**asdict(listed(record)), filename=record.filename, kind=KIND_WORDS[record.kind])
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="list_own_permissions",
-        tag="Permissions",
-        method="GET",
-        path="/api/v1/permissions",
-        handler=list_permissions,
-        summary="List the permissions that one has, gave, or that are on what one owns",
-        query=PAGE_PARAMETERS,
-        answers={
-            200: Answer(description="A page of permissions.", body=OwnPermissionList, headers=NEXT_PAGE)
-        },
-    ),
-    Operation(
-        name="list_own_public_tokens",
-        tag="Public tokens",
-        method="GET",
-        path="/api/v1/public-tokens",
-        handler=list_public_tokens,
-        summary="List the public tokens that one made, or that are on one's files",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of links.", body=OwnPublicTokenList, headers=NEXT_PAGE)},
-    ),
-)

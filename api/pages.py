@@ -25,18 +25,16 @@ NUMBER_DIGITS_MAX: Final = 16  # COUNT_MAX has as many
 NEXT_PAGE: Final = {"Link": 'Where the next page is (RFC 8288, `rel="next"`); absent on the last one.'}
 PAGE_PARAMETERS: Final = (
     Parameter(
-        name="limit",
-        description=f"How many elements at most, 1..{LIST_LIMIT_MAX}; left out: as many as there may be.",
+        "limit",
+        f"How many elements at most, 1..{LIST_LIMIT_MAX}; left out: as many as there may be.",
         type=Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, examples=[100])],
     ),
-    Parameter(name="cursor", description="`next_cursor` of the page before.", type=NextCursor),
+    Parameter("cursor", "`next_cursor` of the page before.", type=NextCursor),
 )
 STATUSES: Final = ("pending", "uploading", "available", "tombstoned", "deleted")
 FILE_PARAMETERS: Final = (
-    Parameter(name="status", description="Only files in this state.", type=FileStatus),
-    Parameter(
-        name="filename", description="Only files whose name begins with this; case counts.", type=MaybeLabel
-    ),
+    Parameter("status", "Only files in this state.", type=FileStatus),
+    Parameter("filename", "Only files whose name begins with this; case counts.", type=MaybeLabel),
     *PAGE_PARAMETERS,
 )
 
@@ -140,10 +138,5 @@ def filtered_response(
 ) -> web.Response:
     """`answer`, with a link to the next page that repeats these filters and the others."""
     return page_response(
-        request,
-        answer,
-        next_cursor,
-        status=filters["status"],
-        filename=filters["filename_prefix"],
-        **others,
+        request, answer, next_cursor, status=filters["status"], filename=filters["filename_prefix"], **others
     )

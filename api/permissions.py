@@ -34,7 +34,7 @@ _PATHS: Final[dict[Target, str]] = {
     "file": "/api/v1/files/{file_uuid}/permissions",
 }
 _EXISTING: Final = Parameter(
-    name="existing", description="`1`: 404 if there is no such user, or no user with such a group or role."
+    "existing", "`1`: 404 if there is no such user, or no user with such a group or role."
 )
 _IDS: Final[dict[Target, str]] = {"bucket": "bucket_id", "file": "file_uuid"}
 
@@ -170,8 +170,8 @@ def _operations(target: Target, grant: Handler, listing: Handler, withdraw: Hand
             query=(_EXISTING,),
             answers={
                 201: Answer(
-                    description="The permission entry.",
-                    body=PermissionBody,
+                    "The permission entry.",
+                    PermissionBody,
                     headers={"Location": "The path of the entry, to delete it."},
                 )
             },
@@ -186,9 +186,7 @@ def _operations(target: Target, grant: Handler, listing: Handler, withdraw: Hand
             handler=listing,
             summary=f"List the permissions on a {target}",
             query=PAGE_PARAMETERS,
-            answers={
-                200: Answer(description="A page of permissions.", body=PermissionList, headers=NEXT_PAGE)
-            },
+            answers={200: Answer("A page of permissions.", PermissionList, headers=NEXT_PAGE)},
         ),
         Operation(
             name=f"withdraw_{target}_permission",
@@ -197,7 +195,7 @@ def _operations(target: Target, grant: Handler, listing: Handler, withdraw: Hand
             path=f"{path}/{{perm_id}}",
             handler=withdraw,
             summary=f"Take back a permission on a {target}",
-            answers={200: Answer(description="The permission is gone.", body=WithdrawnPermission)},
+            answers={200: Answer("The permission is gone.", WithdrawnPermission)},
         ),
     )
 

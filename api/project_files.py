@@ -19,7 +19,7 @@ from api.bodies.project_files import (
 from api.context import API
 from api.file_kinds import FileKind
 from api.file_operations import operations
-from api.spec.operation import Answer, Operation
+from api.spec.operation import Answer, OperationTable
 from ca.errors import NotAvailable
 from metadata.model.records import PROJECT_FILE, Manifest, ProjectFilePage, ProjectFileRecord
 from metadata.protocol.commands import CreateProjectFile, UpdateProjectFile
@@ -48,8 +48,16 @@ KIND: Final = FileKind(
         "list": "The caller's project files, for admins all, oldest first. Filters come after access control."
     },
 )
+OPERATIONS: Final = OperationTable(KIND.tag, operations(KIND))
 
 
+@OPERATIONS.add(
+    f"GET {KIND.path}/{{file_uuid}}/manifest",
+    "get_project_manifest",
+    "Show what a project's archive holds",
+    Answer("What the archive says.", ManifestBody),
+    errors=(NotAvailable,),
+)
 async def get_manifest(request: web.Request) -> web.Response:
     """What the stored archive says of itself: read from it, not declared by anybody. Needs read.
 
@@ -67,18 +75,3 @@ async def get_manifest(request: web.Request) -> web.Response:
         truncated=manifest.truncated,
     )
     return json_response(answer)
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    *operations(KIND),
-    Operation(
-        name="get_project_manifest",
-        tag=KIND.tag,
-        method="GET",
-        path=f"{KIND.path}/{{file_uuid}}/manifest",
-        handler=get_manifest,
-        summary="Show what a project's archive holds",
-        answers={200: Answer(description="What the archive says.", body=ManifestBody)},
-        errors=(NotAvailable,),
-    ),
-)

@@ -22,7 +22,7 @@ from api.bodies.public_tokens import (
 )
 from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
-from api.spec.operation import Answer, Operation
+from api.spec.operation import Answer, OperationTable
 from ca.errors import Conflict, Gone, InvalidRequest
 from metadata.model.records import PublicTokenPage, PublicTokenRecord
 from metadata.protocol.commands import CreatePublicToken, RevokePublicToken
@@ -32,8 +32,23 @@ from web.app import json_response, read_json
 
 _FILE: Final = "/api/v1/files/{file_uuid}"
 _TOKEN_BYTES: Final = 32
+OPERATIONS: Final = OperationTable("Public tokens")
 
 
+@OPERATIONS.add(
+    f"POST {_FILE}/public-token",
+    "create_public_token",
+    "Share a file by a link without a credential",
+    Answer(
+        "The link.",
+        PublicTokenBody,
+        headers={"Location": "The path of the public token, to delete it.", "Cache-Control": "no-store"},
+    ),
+    status=201,
+    body=CreatePublicTokenBody,
+    errors=(Conflict, Gone),
+    changes=True,
+)
 async def create(request: web.Request) -> web.Response:
     """A temporary link to the file, for whoever has it. Needs admin on the file.
 
@@ -68,14 +83,18 @@ async def create(request: web.Request) -> web.Response:
     return json_response(answer, status=201, headers={"Location": location})
 
 
+@OPERATIONS.add(
+    f"GET {_FILE}/public-tokens",
+    "list_public_tokens",
+    "List the public tokens of a file",
+    Answer("A page of links.", PublicTokenList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_page(request: web.Request) -> web.Response:
     """The file's links, oldest first, ended ones too, without their secrets. Needs admin on the file."""
     caller = await authenticate(request)
     query = ListPublicTokens(
-        caller=caller,
-        file_uuid=path_uuid(request),
-        limit=query_limit(request),
-        cursor=query_cursor(request),
+        caller=caller, file_uuid=path_uuid(request), limit=query_limit(request), cursor=query_cursor(request)
     )
     page = await request.app[API].metadata.read(query, PublicTokenPage)
     answer = PublicTokenList(
@@ -86,6 +105,12 @@ async def list_page(request: web.Request) -> web.Response:
     return page_response(request, answer, page.next_cursor)
 
 
+@OPERATIONS.add(
+    f"DELETE {_FILE}/public-tokens/{{id}}",
+    "revoke_public_token",
+    "End a public token",
+    Answer("The link is gone.", RevokedPublicToken),
+)
 async def revoke(request: web.Request) -> web.Response:
     """The link answers 410 from now on. Needs admin on the file."""
     caller = await authenticate(request)
@@ -108,48 +133,3 @@ def listed(record: PublicTokenRecord) -> ListedPublicToken:
         expires_at=rfc3339(record.expires_at_ms),
         status=record.status,
     )
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="create_public_token",
-        tag="Public tokens",
-        method="POST",
-        path=f"{_FILE}/public-token",
-        handler=create,
-        summary="Share a file by a link without a credential",
-        body=CreatePublicTokenBody,
-        is_body_required=False,
-        answers={
-            201: Answer(
-                description="The link.",
-                body=PublicTokenBody,
-                headers={
-                    "Location": "The path of the public token, to delete it.",
-                    "Cache-Control": "no-store",
-                },
-            )
-        },
-        errors=(Conflict, Gone),
-        changes=True,
-    ),
-    Operation(
-        name="list_public_tokens",
-        tag="Public tokens",
-        method="GET",
-        path=f"{_FILE}/public-tokens",
-        handler=list_page,
-        summary="List the public tokens of a file",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of links.", body=PublicTokenList, headers=NEXT_PAGE)},
-    ),
-    Operation(
-        name="revoke_public_token",
-        tag="Public tokens",
-        method="DELETE",
-        path=f"{_FILE}/public-tokens/{{id}}",
-        handler=revoke,
-        summary="End a public token",
-        answers={200: Answer(description="The link is gone.", body=RevokedPublicToken)},
-    ),
-)

@@ -12,12 +12,22 @@ from api.access import audited, authenticate
 from api.bodies.checks import path_uuid
 from api.bodies.files import CreateTicketBody, TicketBody
 from api.context import API
-from api.spec.operation import NOT_STORED, Answer, Operation
+from api.spec.operation import NOT_STORED, Answer, OperationTable
 from ca.errors import Gone, NotAvailable
 from runtime.timestamps import rfc3339
 from web.app import json_response, read_json
 
+OPERATIONS: Final = OperationTable("Files")
 
+
+@OPERATIONS.add(
+    "POST /api/v1/files/{file_uuid}/ticket",
+    "create_ticket",
+    "Make an address of a file for a browser",
+    Answer("The address.", TicketBody, headers=NOT_STORED),
+    body=CreateTicketBody,
+    errors=(Gone, NotAvailable),
+)
 async def create(request: web.Request) -> web.Response:
     """An address of the content that a browser can open: it needs no header, and works for as long as the
     caller may read the file, until the ticket ends. Needs read on the file. It is shown in this answer and
@@ -31,19 +41,3 @@ async def create(request: web.Request) -> web.Response:
         reply = await services.metadata.ticket(caller, file_uuid, body.ttl_seconds)
     url = f"{services.link_url(request)}/api/v1/tickets/{reply.ticket}"
     return json_response(TicketBody(url=url, expires_at=rfc3339(reply.expires_at_ms)))
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="create_ticket",
-        tag="Files",
-        method="POST",
-        path="/api/v1/files/{file_uuid}/ticket",
-        handler=create,
-        summary="Make an address of a file for a browser",
-        body=CreateTicketBody,
-        is_body_required=False,
-        answers={200: Answer(description="The address.", body=TicketBody, headers=NOT_STORED)},
-        errors=(Gone, NotAvailable),
-    ),
-)

@@ -47,38 +47,33 @@ from web.headers.tus_fields import (
 from web.json_body import convert_fields
 
 HEADERS: Final = (
-    Parameter(name="Tus-Resumable", description="`1.0.0`, for a creation by tus, whose body is no JSON."),
-    Parameter(name="Upload-Length", description="Of a creation by tus: the bytes that will come."),
-    Parameter(name="Upload-Defer-Length", description="Of a creation by tus: `1` where nobody knows yet."),
+    Parameter("Tus-Resumable", "`1.0.0`, for a creation by tus, whose body is no JSON."),
+    Parameter("Upload-Length", "Of a creation by tus: the bytes that will come."),
+    Parameter("Upload-Defer-Length", "Of a creation by tus: `1` where nobody knows yet."),
     Parameter(
-        name="Upload-Metadata",
-        description="Of a creation by tus: the fields of the body, each as `name BASE64`, between commas. "
+        "Upload-Metadata",
+        "Of a creation by tus: the fields of the body, each as `name BASE64`, between commas. "
         "`filetype` stands for `content_type`. Of a partial upload `bucket_id` alone counts.",
     ),
     Parameter(
-        name="Upload-Concat",
-        description="Of a creation by tus: `partial` for an upload that becomes a part of a file, `final;` "
+        "Upload-Concat",
+        "Of a creation by tus: `partial` for an upload that becomes a part of a file, `final;` "
         f"and the addresses of up to {PARTS_MAX} of them, between spaces, for that file, which has no "
         "`Upload-Length`.",
     ),
     Parameter(
-        name="Idempotency-Key",
-        description="Of a creation by tus: 1 to 128 characters that the client makes up, best a new UUIDv7. "
+        "Idempotency-Key",
+        "Of a creation by tus: 1 to 128 characters that the client makes up, best a new UUIDv7. "
         "The same request under the same key makes no second upload, and is answered as the first was.",
     ),
+    Parameter("Prefer", "`return=representation`: where the file is available then, answer with its record."),
     Parameter(
-        name="Prefer",
-        description="`return=representation`: where the file is available then, answer with its record.",
+        "Upload-Checksum", "`ALGORITHM BASE64` of the bytes in a creation by tus: sha256, sha1 or md5."
     ),
+    Parameter("Content-Digest", "`sha-256=:BASE64:` of the bytes in a creation by tus."),
+    Parameter("Content-MD5", "MD5 in base64 of the bytes in a creation by tus."),
     Parameter(
-        name="Upload-Checksum",
-        description="`ALGORITHM BASE64` of the bytes in a creation by tus: sha256, sha1 or md5.",
-    ),
-    Parameter(name="Content-Digest", description="`sha-256=:BASE64:` of the bytes in a creation by tus."),
-    Parameter(name="Content-MD5", description="MD5 in base64 of the bytes in a creation by tus."),
-    Parameter(
-        name="Repr-Digest",
-        description="`sha-256=:BASE64:` of the whole content, whose bytes a creation by tus brings.",
+        "Repr-Digest", "`sha-256=:BASE64:` of the whole content, whose bytes a creation by tus brings."
     ),
 )
 _ALIASES: Final = {"filetype": "content_type", "name": "filename", "type": "content_type"}
@@ -200,10 +195,7 @@ def partial_of(request: web.Request, caller: Caller) -> CreatePartial:
     size_bytes = declared_length(request.headers)
     keyed = keyed_uuid(request, caller, PARTIAL_CONCAT, (bucket_id, size_bytes))
     return CreatePartial(
-        caller=caller,
-        file_uuid=keyed or str(uuid_utils.uuid7()),
-        bucket_id=bucket_id,
-        size_bytes=size_bytes,
+        caller=caller, file_uuid=keyed or str(uuid_utils.uuid7()), bucket_id=bucket_id, size_bytes=size_bytes
     )
 
 
@@ -282,7 +274,7 @@ def options_of(names: str, tag: str, path: str) -> Operation:
         handler=options,
         summary="Ask what of tus is spoken",
         credential="none",
-        answers={204: Answer(description="What is spoken.", headers=told)},
+        answers={204: Answer("What is spoken.", headers=told)},
         is_json=False,
     )
 

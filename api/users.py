@@ -32,7 +32,7 @@ from api.pages import (
     query_limit,
     query_text,
 )
-from api.spec.operation import NOT_STORED, Answer, Operation, Parameter
+from api.spec.operation import NOT_STORED, Answer, OperationTable, Parameter
 from ca.errors import Conflict, InvalidRequest, NotFound
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, check_names, check_user_id
 from metadata.model.records import Caller, UserPage, UserRecord
@@ -45,12 +45,21 @@ from web.app import json_response, read_json
 _USERS: Final = "/api/v1/auth/users"
 _USER: Final = f"{_USERS}/{{user_id}}"
 _KEYS: Final = "/api/v1/auth/keys"
-_EXISTING: Final = Parameter(
-    name="existing", description="`1`: 404 if there is no such user; otherwise the user is created."
-)
+_EXISTING: Final = Parameter("existing", "`1`: 404 if there is no such user; otherwise the user is created.")
 _KEY_SET_AGE_S: Final = 10  # a new key signs at once, and one that is replaced may end at once
+OPERATIONS: Final = OperationTable("Users")
 
 
+@OPERATIONS.add(
+    f"POST {_USER}/token",
+    "mint_user_token",
+    "Mint a token for a user",
+    Answer("The token, shown once.", MintedToken, headers=NOT_STORED),
+    body=MintBody,
+    query=(_EXISTING,),
+    errors=(Conflict,),
+    changes=True,
+)
 async def mint(request: web.Request) -> web.Response:
     """A token for a user, who is created when there is none. Roles and groups given here become the user's.
 
@@ -71,6 +80,13 @@ async def mint(request: web.Request) -> web.Response:
     return json_response(_minted(reply))
 
 
+@OPERATIONS.add(
+    "POST /api/v1/auth/token",
+    "renew_user_token",
+    "Renew one's own token",
+    Answer("The token, shown once.", MintedToken, headers=NOT_STORED),
+    body=RenewTokenBody,
+)
 async def renew(request: web.Request) -> web.Response:
     """Another token for whoever shows a good one, with the roles and groups that the user has now. The one
     that was shown lives on until its own end. Who was revoked or disabled gets none.
@@ -83,6 +99,13 @@ async def renew(request: web.Request) -> web.Response:
     return json_response(_minted(reply))
 
 
+@OPERATIONS.add(
+    f"GET {_USERS}",
+    "list_users",
+    "List users",
+    Answer("A page of users.", UserList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
 async def list_page(request: web.Request) -> web.Response:
     """All users, oldest first. Admins only."""
     caller = await authenticate(request)
@@ -96,6 +119,7 @@ async def list_page(request: web.Request) -> web.Response:
     return page_response(request, answer, page.next_cursor)
 
 
+@OPERATIONS.add(f"GET {_USER}", "get_user", "Show a user", Answer("The user.", UserBody))
 async def get(request: web.Request) -> web.Response:
     """Admins only."""
     caller = await authenticate(request)
@@ -103,6 +127,16 @@ async def get(request: web.Request) -> web.Response:
     return json_response(_body_of(await request.app[API].metadata.read(query, UserRecord)))
 
 
+@OPERATIONS.add(
+    f"PUT {_USER}",
+    "put_user",
+    "Create or change a user",
+    Answer("The user as it is now.", UserBody),
+    body=PutUserBody,
+    query=(_EXISTING,),
+    errors=(Conflict,),
+    changes=True,
+)
 async def put(request: web.Request) -> web.Response:
     """Create a user or change it; what the body leaves out stays as it is. Admins only.
 
@@ -124,6 +158,13 @@ async def put(request: web.Request) -> web.Response:
     return json_response(_body_of(user))
 
 
+@OPERATIONS.add(
+    f"DELETE {_USER}",
+    "delete_user",
+    "Delete a user",
+    Answer("The user is deleted.", DeletedUser),
+    errors=(Conflict,),
+)
 async def delete(request: web.Request) -> web.Response:
     """Its tokens are dead, its permissions and public tokens have ended. Admins only.
 
@@ -137,6 +178,15 @@ async def delete(request: web.Request) -> web.Response:
     return json_response(DeletedUser(deleted=True, user_id=user_id))
 
 
+@OPERATIONS.add(
+    "POST /api/v1/auth/revoke",
+    "revoke_user",
+    "Revoke all permissions and tokens of a user",
+    Answer("All of it is revoked.", Literal["OK"]),
+    body=RevokeBody,
+    query=(Parameter("user_id", "The user, unless the body names it.", type=UserId),),
+    errors=(NotFound,),
+)
 async def revoke(request: web.Request) -> web.Response:
     """Every permission of a user goes, its tokens are dead on every node, its public tokens end: one change.
 
@@ -155,6 +205,12 @@ async def revoke(request: web.Request) -> web.Response:
     return json_response("OK")
 
 
+@OPERATIONS.add(
+    "GET /api/v1/auth/whoami",
+    "whoami",
+    "Show the caller's own record",
+    Answer("The caller.", CallerBody, headers=NOT_STORED),
+)
 async def whoami(request: web.Request) -> web.Response:
     """The caller's own record, and when the token that it has shown ends."""
     caller = await authenticate(request)
@@ -164,6 +220,16 @@ async def whoami(request: web.Request) -> web.Response:
     return json_response(CallerBody(**msgspec.structs.asdict(_body_of(user)), token_expires_at=ends_at))
 
 
+@OPERATIONS.add(
+    f"POST {_KEYS}",
+    "rotate_token_key",
+    "Let another key sign user tokens",
+    Answer("It signs from now on.", RotatedKey),
+    status=201,
+    body=RotateKeyBody,
+    errors=(Conflict,),
+    changes=True,
+)
 async def rotate_key(request: web.Request) -> web.Response:
     """Another key signs user tokens from now on; tokens of the keys before are refused at once, or after the
     grace time. Admins only, whose own token may end with it: `filestore token admin` makes another.
@@ -176,6 +242,13 @@ async def rotate_key(request: web.Request) -> web.Response:
     return json_response(answer, status=201)
 
 
+@OPERATIONS.add(
+    "GET /.well-known/jwks.json",
+    "key_set",
+    "Show the keys that user tokens verify with",
+    Answer("A JSON Web Key Set.", KeySet, headers={"Cache-Control": "How long it may be kept."}),
+    credential="none",
+)
 async def key_set(request: web.Request) -> web.Response:
     """The public keys that user tokens verify with. No credential."""
     keys = request.app[API].view.token_keys()
@@ -232,132 +305,3 @@ def _body_of(user: UserRecord) -> UserBody:
         created_at=rfc3339(user.created_at_ms),
         updated_at=rfc3339(user.updated_at_ms),
     )
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="mint_user_token",
-        tag="Users",
-        method="POST",
-        path=f"{_USER}/token",
-        handler=mint,
-        summary="Mint a token for a user",
-        body=MintBody,
-        is_body_required=False,
-        query=(_EXISTING,),
-        answers={
-            200: Answer(
-                description="The token, shown once.",
-                body=MintedToken,
-                headers=NOT_STORED,
-            )
-        },
-        errors=(Conflict,),
-        changes=True,
-    ),
-    Operation(
-        name="renew_user_token",
-        tag="Users",
-        method="POST",
-        path="/api/v1/auth/token",
-        handler=renew,
-        summary="Renew one's own token",
-        body=RenewTokenBody,
-        is_body_required=False,
-        answers={200: Answer(description="The token, shown once.", body=MintedToken, headers=NOT_STORED)},
-    ),
-    Operation(
-        name="rotate_token_key",
-        tag="Users",
-        method="POST",
-        path=_KEYS,
-        handler=rotate_key,
-        summary="Let another key sign user tokens",
-        body=RotateKeyBody,
-        is_body_required=False,
-        answers={201: Answer(description="It signs from now on.", body=RotatedKey)},
-        errors=(Conflict,),
-        changes=True,
-    ),
-    Operation(
-        name="list_users",
-        tag="Users",
-        method="GET",
-        path=_USERS,
-        handler=list_page,
-        summary="List users",
-        query=PAGE_PARAMETERS,
-        answers={200: Answer(description="A page of users.", body=UserList, headers=NEXT_PAGE)},
-    ),
-    Operation(
-        name="get_user",
-        tag="Users",
-        method="GET",
-        path=_USER,
-        handler=get,
-        summary="Show a user",
-        answers={200: Answer(description="The user.", body=UserBody)},
-    ),
-    Operation(
-        name="put_user",
-        tag="Users",
-        method="PUT",
-        path=_USER,
-        handler=put,
-        summary="Create or change a user",
-        body=PutUserBody,
-        is_body_required=False,
-        query=(_EXISTING,),
-        answers={200: Answer(description="The user as it is now.", body=UserBody)},
-        errors=(Conflict,),
-        changes=True,
-    ),
-    Operation(
-        name="delete_user",
-        tag="Users",
-        method="DELETE",
-        path=_USER,
-        handler=delete,
-        summary="Delete a user",
-        answers={200: Answer(description="The user is deleted.", body=DeletedUser)},
-        errors=(Conflict,),
-    ),
-    Operation(
-        name="revoke_user",
-        tag="Users",
-        method="POST",
-        path="/api/v1/auth/revoke",
-        handler=revoke,
-        summary="Revoke all permissions and tokens of a user",
-        body=RevokeBody,
-        is_body_required=False,
-        query=(Parameter(name="user_id", description="The user, unless the body names it.", type=UserId),),
-        answers={200: Answer(description="All of it is revoked.", body=Literal["OK"])},
-        errors=(NotFound,),
-    ),
-    Operation(
-        name="whoami",
-        tag="Users",
-        method="GET",
-        path="/api/v1/auth/whoami",
-        handler=whoami,
-        summary="Show the caller's own record",
-        answers={200: Answer(description="The caller.", body=CallerBody, headers=NOT_STORED)},
-    ),
-    Operation(
-        name="key_set",
-        tag="Users",
-        method="GET",
-        path="/.well-known/jwks.json",
-        handler=key_set,
-        summary="Show the keys that user tokens verify with",
-        credential="none",
-        answers={
-            200: Answer(
-                description="A JSON Web Key Set.",
-                body=KeySet,
-                headers={"Cache-Control": "How long it may be kept."},
-            )
-        },
-    ),
-)

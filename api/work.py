@@ -8,14 +8,19 @@ from aiohttp import web
 from api.access import authenticate
 from api.bodies.work import WorkBody, WorkList
 from api.context import API
-from api.spec.operation import Answer, Operation
+from api.spec.operation import Answer, OperationTable
 from metadata.model.records import UserRecord
 from metadata.protocol.queries import CheckAdmin
 from runtime.background import WorkState
 from runtime.timestamps import rfc3339
 from web.app import json_response
 
+OPERATIONS: Final = OperationTable("Cluster")
 
+
+@OPERATIONS.add(
+    "GET /api/v1/work", "show_work", "Show the background work of this member", Answer("The work.", WorkList)
+)
 async def show(request: web.Request) -> web.Response:
     """What the member that is asked does by itself, and how that goes, by its clock. Admins only."""
     caller = await authenticate(request)
@@ -44,16 +49,3 @@ def _bodies(workers: dict[int, list[WorkState]]) -> Iterator[WorkBody]:
                 failed_at=rfc3339(state.failed_at_ms or None),
                 next_at=rfc3339(state.next_at_ms or None),
             )
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        name="show_work",
-        tag="Cluster",
-        method="GET",
-        path="/api/v1/work",
-        handler=show,
-        summary="Show the background work of this member",
-        answers={200: Answer(description="The work.", body=WorkList)},
-    ),
-)

@@ -1,13 +1,13 @@
 """One operation of the HTTP interface, described once.
 
-Its route and its part of the OpenAPI document are both made from this. Each resource module lists its own as
-`OPERATIONS`; `api.routes` mounts them, and `api.spec.openapi` describes them.
+Its route and its part of the OpenAPI document are both made from this. Each resource module has its own in
+`OPERATIONS`, said above their handlers; `api.routes` mounts them, and `api.spec.openapi` describes them.
 `api.bodies.fields` says how fields are described.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -31,6 +31,7 @@ from ca.errors import (
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+H = TypeVar("H", bound=Handler)
 Credential = Literal["user", "join token", "none"]
 NOT_STORED: Final[Mapping[str, str]] = {"Cache-Control": "`no-store`."}  # headers of answers with a secret
 
@@ -39,12 +40,13 @@ _OF_USERS = (Unauthorized, Forbidden, RateLimited)
 _OF_BODIES = (InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter in the query or a header. `type` is what msgspec makes a JSON Schema of."""
 
     name: str
     description: str
+    _: KW_ONLY
     type: Any = str
     is_required: bool = False
 
@@ -52,14 +54,12 @@ class Parameter:
 def parameters_of(struct: type[Struct]) -> tuple[Parameter, ...]:
     """A parameter for each field of a Struct, with the description of its type."""
     return tuple(
-        Parameter(
-            name=each.encode_name, description=msgspec.json.schema(each.type)["description"], type=each.type
-        )
+        Parameter(each.encode_name, msgspec.json.schema(each.type)["description"], type=each.type)
         for each in msgspec.structs.fields(struct)
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A successful answer: `body` in JSON, or content of `media_type`, or nothing.
 
@@ -68,6 +68,7 @@ class Answer:
 
     description: str
     body: Any = None
+    _: KW_ONLY
     body_else: Any = None  # what it may be instead, as the caller prefers
     media_type: str = ""
     media_type_else: str = ""  # what it may be instead, as the caller accepts
@@ -123,3 +124,36 @@ class Operation:
         if self.changes:
             found.append(InsufficientStorage)
         return tuple(dict.fromkeys([*found, *self.errors]))
+
+
+class OperationTable(list[Operation]):
+    """The operations of a resource, each said above its handler."""
+
+    def __init__(self, tag: str, operations: Iterable[Operation] = ()) -> None:
+        super().__init__(operations)
+        self._tag = tag
+
+    def add(
+        self,
+        route: str,
+        name: str,
+        summary: str,
+        answer: Answer,
+        *,
+        status: int = 200,
+        others: Mapping[int, Answer] | None = None,
+        **rest: Any,
+    ) -> Callable[[H], H]:
+        """Add the operation of the handler below.
+
+        `route`: `METHOD path`; `others`: answers beside `answer`; `rest`: as Operation has it.
+        """
+        method, path = route.split(" ")
+        answers = {status: answer, **(others or {})}
+        said = {"name": name, "tag": self._tag, "summary": summary, "answers": answers, **rest}
+
+        def with_handler(handler: H) -> H:
+            self.append(Operation(method=method, path=path, handler=handler, **said))
+            return handler
+
+        return with_handler

@@ -48,14 +48,14 @@ _OF_CONTENT: Final = _CACHED | {
     "Content-Disposition": "`attachment` with the filename (RFC 6266).",
     "Sunset": "When its retention period ends, if it has one: it is gone then (RFC 8594).",
 }
-_WHOLE: Final = Answer(description="All of the content.", media_type=_ANY_TYPE, headers=_OF_CONTENT)
+_WHOLE: Final = Answer("All of the content.", media_type=_ANY_TYPE, headers=_OF_CONTENT)
 _PART: Final = Answer(
-    description="The ranges that were asked for; several of them as multipart/byteranges.",
+    "The ranges that were asked for; several of them as multipart/byteranges.",
     media_type=_ANY_TYPE,
     headers=_OF_CONTENT | {"Content-Range": "Of a single range: which bytes these are."},
 )
 _UNCHANGED: Final = Answer(
-    description="The caller's copy is still good; its name and type may have changed.",
+    "The caller's copy is still good; its name and type may have changed.",
     headers=_CACHED | {"Content-Disposition": "As of 200.", "Content-Type": "As of 200."},
 )
 _OF_LINK: Final = {
@@ -63,51 +63,45 @@ _OF_LINK: Final = {
     "Link-Expires": "When the link ends, as an HTTP date.",
 }
 _ELSEWHERE: Final = Answer(
-    description="On request: a node that holds the content itself.",
+    "On request: a node that holds the content itself.",
     headers={"Location": "The same path on that node.", "Cache-Control": "`private, no-store`."},
 )
 _HEADERS_ONLY: Final = {
-    200: Answer(description="What GET would answer, without content.", headers=_OF_CONTENT),
+    200: Answer("What GET would answer, without content.", headers=_OF_CONTENT),
     304: _UNCHANGED,
     307: _ELSEWHERE,
 }
 _WHOLE_BY_LINK: Final = replace(_WHOLE, headers=_OF_CONTENT | _OF_LINK)
 _PART_BY_LINK: Final = replace(_PART, headers={**_PART.headers, **_OF_LINK})
-_REDIRECT: Final = (Parameter(name="redirect", description="`1`: redirect me to a node that holds it."),)
+_REDIRECT: Final = (Parameter("redirect", "`1`: redirect me to a node that holds it."),)
 _CONDITIONS: Final = (
-    Parameter(name="If-Match", description="Only this content: an entity tag, or a list of them."),
-    Parameter(name="If-None-Match", description="Only other content than this."),
-    Parameter(name="If-Modified-Since", description="Only when it has changed since."),
-    Parameter(name="If-Unmodified-Since", description="Only when it has not."),
-    Parameter(name="Prefer", description="`redirect`: as `?redirect=1`."),
+    Parameter("If-Match", "Only this content: an entity tag, or a list of them."),
+    Parameter("If-None-Match", "Only other content than this."),
+    Parameter("If-Modified-Since", "Only when it has changed since."),
+    Parameter("If-Unmodified-Since", "Only when it has not."),
+    Parameter("Prefer", "`redirect`: as `?redirect=1`."),
 )
 _RANGES: Final = (
-    Parameter(name="Range", description="`bytes=0-499,-500`, up to 16 ranges. Other units are ignored."),
-    Parameter(name="If-Range", description="The range only of this content, else all of it."),
+    Parameter("Range", "`bytes=0-499,-500`, up to 16 ranges. Other units are ignored."),
+    Parameter("If-Range", "The range only of this content, else all of it."),
 )
 _READING: Final[tuple[type[FilestoreError], ...]] = (Gone, NotAvailable, PreconditionFailed)
 
 _CONTENT_DIGEST: Final = Parameter(
-    name="Content-Digest", description="`sha-256=:BASE64:` of the bytes in this request (RFC 9530)."
+    "Content-Digest", "`sha-256=:BASE64:` of the bytes in this request (RFC 9530)."
 )
-_CONTENT_MD5: Final = Parameter(
-    name="Content-MD5", description="MD5 in base64 of the bytes in this request (RFC 1864)."
-)
+_CONTENT_MD5: Final = Parameter("Content-MD5", "MD5 in base64 of the bytes in this request (RFC 1864).")
 _REPR_DIGEST: Final = Parameter(
-    name="Repr-Digest",
-    description="`sha-256=:BASE64:` of the whole content (RFC 9530), checked when it is complete.",
+    "Repr-Digest", "`sha-256=:BASE64:` of the whole content (RFC 9530), checked when it is complete."
 )
-_TUS_RESUMABLE: Final = Parameter(name="Tus-Resumable", description="`1.0.0`.", is_required=True)
+_TUS_RESUMABLE: Final = Parameter("Tus-Resumable", "`1.0.0`.", is_required=True)
 _TAGS: Final = (
-    Parameter(name="If-Match", description="Only where the content is this already: it is not sent again."),
-    Parameter(name="If-None-Match", description="`*`: only where there is no content yet."),
+    Parameter("If-Match", "Only where the content is this already: it is not sent again."),
+    Parameter("If-None-Match", "`*`: only where there is no content yet."),
 )
 _OF_PIECE: Final = (
-    Parameter(name="Upload-Length", description="Bytes of the whole, once, if not declared yet."),
-    Parameter(
-        name="Upload-Checksum",
-        description="`ALGORITHM BASE64` of the bytes in this request: sha256, sha1 or md5.",
-    ),
+    Parameter("Upload-Length", "Bytes of the whole, once, if not declared yet."),
+    Parameter("Upload-Checksum", "`ALGORITHM BASE64` of the bytes in this request: sha256, sha1 or md5."),
     *_TAGS,
     _CONTENT_DIGEST,
     _CONTENT_MD5,
@@ -159,7 +153,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=f"{_FILE}/status",
         handler=handlers.upload_status,
         summary="Show where an upload stands",
-        answers={200: Answer(description="Where it stands.", body=UploadOffset)},
+        answers={200: Answer("Where it stands.", UploadOffset)},
         errors=(Gone, UploadLocked),
     ),
     Operation(
@@ -171,16 +165,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Upload content, whole or in pieces",
         takes="application/octet-stream",
         headers=(
-            Parameter(name="Content-Range", description="`bytes A-B/TOTAL`, where TOTAL may be `*`."),
+            Parameter("Content-Range", "`bytes A-B/TOTAL`, where TOTAL may be `*`."),
             *_TAGS,
             _CONTENT_DIGEST,
             _REPR_DIGEST,
             _CONTENT_MD5,
-            Parameter(name="Digest", description="`sha-256=BASE64` of the whole content (RFC 3230)."),
+            Parameter("Digest", "`sha-256=BASE64` of the whole content (RFC 3230)."),
         ),
         answers={
-            200: Answer(description="The content is complete, the file available.", body=ContentStored),
-            202: Answer(description="This piece is durable; more must come.", body=UploadOffset),
+            200: Answer("The content is complete, the file available.", ContentStored),
+            202: Answer("This piece is durable; more must come.", UploadOffset),
         },
         errors=(*_RECEIVING, PreconditionFailed),
         is_body_required=False,
@@ -197,7 +191,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         credential="none",
         answers={
             204: Answer(
-                description="What is spoken.",
+                "What is spoken.",
                 headers=_VERSION
                 | {
                     "Tus-Version": "Versions: 1.0.0.",
@@ -217,10 +211,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_CONTENT,
         handler=handlers.tus_head,
         summary="Show where an upload stands (tus)",
-        headers=(Parameter(name="Tus-Resumable", description="`1.0.0`."),),
+        headers=(Parameter("Tus-Resumable", "`1.0.0`."),),
         answers={
             200: Answer(
-                description="Where it stands.",
+                "Where it stands.",
                 headers=_PROGRESS
                 | {
                     "Upload-Prefix-Digest": "`sha-256=:BASE64:` of the first `Upload-Offset` bytes of the"
@@ -245,10 +239,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         takes=PATCH_TYPE,
         headers=(
             _TUS_RESUMABLE,
-            Parameter(name="Upload-Offset", description="Where these bytes begin.", is_required=True),
+            Parameter("Upload-Offset", "Where these bytes begin.", is_required=True),
             *_OF_PIECE,
         ),
-        answers={204: Answer(description="The bytes are durable.", headers=_PROGRESS)},
+        answers={204: Answer("The bytes are durable.", headers=_PROGRESS)},
         errors=(*_RECEIVING, PreconditionFailed),
         is_body_required=False,
         is_json=False,
@@ -262,7 +256,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=handlers.tus_delete,
         summary="Give an upload up (tus)",
         headers=(_TUS_RESUMABLE, *_TAGS),
-        answers={204: Answer(description="It is gone.", headers=_VERSION)},
+        answers={204: Answer("It is gone.", headers=_VERSION)},
         errors=(Conflict, Gone, UploadLocked, PreconditionFailed),
         is_json=False,
     ),
@@ -276,11 +270,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         takes=PATCH_TYPE,
         headers=(
             _TUS_RESUMABLE,
-            Parameter(name="X-HTTP-Method-Override", description="`PATCH` or `DELETE`.", is_required=True),
-            Parameter(name="Upload-Offset", description="Where these bytes begin; of a PATCH."),
+            Parameter("X-HTTP-Method-Override", "`PATCH` or `DELETE`.", is_required=True),
+            Parameter("Upload-Offset", "Where these bytes begin; of a PATCH."),
             *_OF_PIECE,
         ),
-        answers={204: Answer(description="As PATCH or DELETE would have answered.", headers=_PROGRESS)},
+        answers={204: Answer("As PATCH or DELETE would have answered.", headers=_PROGRESS)},
         errors=(*_RECEIVING, PreconditionFailed, MethodNotAllowed),
         is_body_required=False,
         is_json=False,
