@@ -1,12 +1,12 @@
-"""The audit log of this member: `/api/v1/audit`. Who wants that of the cluster asks every member."""
+"""The audit log of this member: `/api/v1/audit`. Apart from what the cluster agrees on: each member has one."""
 
 from typing import Final
 
 from aiohttp import web
-from msgspec import UNSET
 
 from api.access import authenticate
 from api.bodies.audit import AuditCursor, AuditEntryBody, AuditFilters, AuditList, SinceSeconds
+from api.bodies.views import shown
 from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, query_limit, query_number, query_text
 from api.spec.operation import Answer, OperationTable, Parameter, parameters_of
@@ -14,7 +14,7 @@ from ca.errors import InvalidRequest
 from metadata.model.identifiers import is_uuid
 from metadata.model.records import UserRecord
 from metadata.protocol.queries import CheckAdmin
-from runtime.audit_pages import AuditEntry, AuditFilter
+from runtime.audit_pages import AuditFilter
 from runtime.bounds import LIFE_SECONDS_MAX
 from runtime.clock import now_ms
 from runtime.timestamps import parse_rfc3339
@@ -52,12 +52,9 @@ async def list_page(request: web.Request) -> web.Response:
     services = request.app[API]
     await services.metadata.read(CheckAdmin(caller=caller), UserRecord)
     page = await services.audit.pages.read(wanted, limit=limit, cursor=cursor)
-    answer = AuditList(
-        count=len(page.entries),
-        entries=[_body_of(entry) for entry in page.entries],
-        next_cursor=page.next_cursor or UNSET,
-    )
-    return page_response(request, answer, page.next_cursor, **filters, since_seconds=str(since_seconds or ""))
+    entries = [shown(AuditEntryBody, entry, target=entry.object) for entry in page.entries]
+    filters["since_seconds"] = str(since_seconds or "")
+    return page_response(request, AuditList, entries, page.next_cursor, filters)
 
 
 def _wanted(filters: dict[str, str], since_seconds: int) -> AuditFilter:
@@ -72,16 +69,4 @@ def _wanted(filters: dict[str, str], since_seconds: int) -> AuditFilter:
         target=target.lower() if is_uuid(target.lower()) else target,
         since_ms=parse_rfc3339(filters["since"], "since") if filters["since"] else since_ms,
         until_ms=parse_rfc3339(filters["until"], "until") if filters["until"] else None,
-    )
-
-
-def _body_of(entry: AuditEntry) -> AuditEntryBody:
-    return AuditEntryBody(
-        time=entry.time,
-        action=entry.action,
-        principal=entry.principal,
-        target=entry.object,
-        outcome=entry.outcome,
-        request_id=entry.request_id,
-        client_address=entry.client_address,
     )

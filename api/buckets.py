@@ -5,7 +5,6 @@ from typing import Final
 
 import uuid_utils
 from aiohttp import web
-from msgspec import UNSET
 
 from api.access import audited, authenticate
 from api.bodies.buckets import (
@@ -19,23 +18,22 @@ from api.bodies.buckets import (
     UpdateBucketBody,
 )
 from api.bodies.checks import check_label, path_uuid
-from api.bodies.files import KIND_WORDS, FileSummary, expires_at, kind_of
+from api.bodies.files import KIND_WORDS, FileSummary, kind_of
+from api.bodies.views import shown
 from api.context import API
 from api.pages import (
     FILE_PARAMETERS,
     NEXT_PAGE,
     PAGE_PARAMETERS,
-    cursor_text,
     file_filters,
-    filtered_response,
     page_response,
-    query_cursor,
-    query_limit,
+    page_wanted,
+    repeated,
 )
 from api.spec.operation import Answer, OperationTable
 from api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 from ca.errors import Conflict, PreconditionFailed
-from metadata.model.listed_records import BucketUpload, BucketUploadPage
+from metadata.model.listed_records import BucketUploadPage
 from metadata.model.records import PARTIAL, BucketPage, BucketRecord, Caller, FilePage, FileRecord
 from metadata.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
 from metadata.protocol.queries import GetBucket, ListBucketFiles, ListBuckets, ListBucketUploads
@@ -69,7 +67,7 @@ async def create(request: web.Request) -> web.Response:
     )
     record = await request.app[API].metadata.propose(command, BucketRecord)
     location = f"{_PATH}/{record.bucket_id}"
-    return record_response(_body_of(record), record.updated_at_ms, status=201, location=location)
+    return record_response(shown(BucketBody, record), record.updated_at_ms, status=201, location=location)
 
 
 @OPERATIONS.add(
@@ -82,14 +80,10 @@ async def create(request: web.Request) -> web.Response:
 async def list_page(request: web.Request) -> web.Response:
     """The default bucket and what the caller owns or has a permission on, for admins all; oldest first."""
     caller = await authenticate(request)
-    query = ListBuckets(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
+    query = ListBuckets(caller=caller, **page_wanted(request))
     page = await request.app[API].metadata.read(query, BucketPage)
-    answer = BucketList(
-        count=len(page.buckets),
-        buckets=[_body_of(record) for record in page.buckets],
-        next_cursor=cursor_text(page.next_cursor),
-    )
-    return page_response(request, answer, page.next_cursor)
+    buckets = [shown(BucketBody, record) for record in page.buckets]
+    return page_response(request, BucketList, buckets, page.next_cursor)
 
 
 @OPERATIONS.add(
@@ -129,7 +123,7 @@ async def update(request: web.Request) -> web.Response:
         unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
     )
     record = await request.app[API].metadata.propose(command, BucketRecord)
-    return record_response(_body_of(record), record.updated_at_ms)
+    return record_response(shown(BucketBody, record), record.updated_at_ms)
 
 
 @OPERATIONS.add(
@@ -168,13 +162,10 @@ async def list_files(request: web.Request) -> web.Response:
     filters = file_filters(request)
     query = ListBucketFiles(caller=caller, bucket_id=bucket_id, **filters)
     page = await request.app[API].metadata.read(query, FilePage)
-    answer = BucketFileList(
-        bucket_uuid=bucket_id,
-        count=len(page.files),
-        files=[_summary_of(record) for record in page.files],
-        next_cursor=cursor_text(page.next_cursor),
+    files = [_summary_of(record) for record in page.files]
+    return page_response(
+        request, BucketFileList, files, page.next_cursor, repeated(filters), bucket_uuid=bucket_id
     )
-    return filtered_response(request, answer, page.next_cursor, filters)
 
 
 @OPERATIONS.add(
@@ -192,64 +183,21 @@ async def list_uploads(request: web.Request) -> web.Response:
     """
     caller = await authenticate(request)
     bucket_id = path_uuid(request, "bucket_id")
-    query = ListBucketUploads(
-        caller=caller, bucket_id=bucket_id, limit=query_limit(request), cursor=query_cursor(request)
-    )
+    query = ListBucketUploads(caller=caller, bucket_id=bucket_id, **page_wanted(request))
     page = await request.app[API].metadata.read(query, BucketUploadPage)
-    answer = BucketUploadList(
-        bucket_id=bucket_id,
-        count=len(page.uploads),
-        uploads=[_upload_of(upload) for upload in page.uploads],
-        next_cursor=cursor_text(page.next_cursor),
-    )
-    return page_response(request, answer, page.next_cursor)
+    uploads = [
+        shown(BucketUploadBody, upload, kind=PARTIAL if upload.kind == PARTIAL else KIND_WORDS[upload.kind])
+        for upload in page.uploads
+    ]
+    return page_response(request, BucketUploadList, uploads, page.next_cursor, bucket_id=bucket_id)
 
 
 async def _find(request: web.Request, caller: Caller) -> Found:
     """The bucket in the path as it is answered. Raises NotFound, Forbidden."""
     query = GetBucket(caller=caller, bucket_id=path_uuid(request, "bucket_id"))
     record = await request.app[API].metadata.read(query, BucketRecord)
-    return Found(_body_of(record), record.updated_at_ms)
-
-
-def _body_of(record: BucketRecord) -> BucketBody:
-    return BucketBody(
-        bucket_id=record.bucket_id,
-        name=record.name,
-        owner_id=record.owner_id,
-        quota_bytes=record.quota_bytes,
-        used_bytes=record.used_bytes,
-        reserved_bytes=record.reserved_bytes or 0,
-        file_count=record.file_count,
-        created_at=rfc3339(record.created_at_ms),
-        updated_at=rfc3339(record.updated_at_ms),
-    )
+    return Found(shown(BucketBody, record), record.updated_at_ms)
 
 
 def _summary_of(record: FileRecord) -> FileSummary:
-    return FileSummary(
-        file_uuid=record.file_uuid,
-        filename=record.filename,
-        content_type=record.content_type,
-        size_bytes=record.size_bytes,
-        blob_sha256=record.blob_sha256,
-        status=record.status,
-        expires_at=expires_at(record),
-        created_at=rfc3339(record.created_at_ms),
-        kind=kind_of(record),
-    )
-
-
-def _upload_of(upload: BucketUpload) -> BucketUploadBody:
-    return BucketUploadBody(
-        file_uuid=upload.file_uuid,
-        kind=PARTIAL if upload.kind == PARTIAL else KIND_WORDS[upload.kind],
-        owner_id=upload.owner_id,
-        filename=upload.filename,
-        size_bytes=UNSET if upload.size_bytes is None else upload.size_bytes,
-        offset_bytes=upload.offset_bytes,
-        reserved_bytes=upload.reserved_bytes,
-        part_of=upload.part_of,
-        created_at=rfc3339(upload.created_at_ms),
-        expires_at=rfc3339(upload.expires_at_ms),
-    )
+    return shown(FileSummary, record, expires_at=rfc3339(record.due_at_ms or 0), kind=kind_of(record))

@@ -21,8 +21,14 @@ from api.bodies.cluster import (
     JoinTokenList,
     MintedJoinToken,
 )
+from api.bodies.views import shown
 from api.context import API, ApiServices
-from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
+from api.pages import (
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    page_response,
+    page_wanted,
+)
 from api.spec.operation import NOT_STORED, Answer, OperationTable
 from ca.certificates import UntrustedCertificate, certificates_in, root_digest, serial_hex, validity_ms
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
@@ -142,15 +148,7 @@ async def join_coordinator(request: web.Request) -> web.Response:
 async def authority(request: web.Request) -> web.Response:
     """A joiner compares the root with the fingerprint in its token. No credential."""
     view = request.app[API].view.current
-    coordinators = [
-        CoordinatorAddress(
-            coordinator_id=record.coordinator_id,
-            address=record.address,
-            peer_port=record.peer_port,
-            api_port=record.api_port,
-        )
-        for record in view.coordinators
-    ]
+    coordinators = [shown(CoordinatorAddress, record) for record in view.coordinators]
     return json_response(
         ClusterAuthority(ca_cert=view.root_pem, cluster=view.cluster, coordinators=coordinators)
     )
@@ -213,13 +211,7 @@ async def create_join_token(request: web.Request) -> web.Response:
     )
     async with audited(request, "create_join_token", principal=caller.subject, target=token_id):
         record = await services.metadata.propose(command, JoinTokenRecord)
-    answer = MintedJoinToken(
-        token_id=token_id,
-        token=text,
-        expires_at=rfc3339(record.expires_at_ms),
-        node_id=record.node_id,
-        max_uses=record.uses_max,
-    )
+    answer = shown(MintedJoinToken, record, token=text, max_uses=record.uses_max)
     return json_response(answer, status=201, headers={"Location": f"{_TOKENS}/{token_id}"})
 
 
@@ -242,22 +234,11 @@ def _made_elsewhere(body: CreateJoinTokenBody) -> tuple[str, str]:
 async def list_join_tokens(request: web.Request) -> web.Response:
     """Oldest first, without the secrets. Admins only."""
     caller = await authenticate(request)
-    query = ListJoinTokens(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
-    page = await request.app[API].metadata.read(query, JoinTokenPage)
-    tokens = [
-        JoinTokenBody(
-            token_id=record.token_id,
-            node_id=record.node_id,
-            max_uses=record.uses_max,
-            uses=record.uses,
-            created_by=record.created_by,
-            created_at=rfc3339(record.created_at_ms),
-            expires_at=rfc3339(record.expires_at_ms),
-        )
-        for record in page.join_tokens
-    ]
-    answer = JoinTokenList(count=len(tokens), join_tokens=tokens, next_cursor=cursor_text(page.next_cursor))
-    return page_response(request, answer, page.next_cursor)
+    page = await request.app[API].metadata.read(
+        ListJoinTokens(caller=caller, **page_wanted(request)), JoinTokenPage
+    )
+    tokens = [shown(JoinTokenBody, record, max_uses=record.uses_max) for record in page.join_tokens]
+    return page_response(request, JoinTokenList, tokens, page.next_cursor)
 
 
 @OPERATIONS.add(

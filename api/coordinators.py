@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
@@ -19,6 +18,7 @@ from api.bodies.coordinators import (
     ReplicaState,
     TransferLeaderBody,
 )
+from api.bodies.views import shown
 from api.cluster import url_of
 from api.cluster_health import findings_of, members_are_well, since_of
 from api.context import API, ApiServices
@@ -63,19 +63,16 @@ async def status(request: web.Request) -> web.Response:
     health, findings = findings_of(
         best, leader, coordinators, nodes, certificates, is_served=is_served, now=now, since=since
     )
-    answer = ClusterStatus(
-        cluster=best.cluster,
+    answer = shown(
+        ClusterStatus,
+        best,
         leader=leader,
-        rules=best.rules,
         healthy=is_served and members_are_well(leader, coordinators, nodes),
         health=health,
         problems=[finding.problem for finding in findings],
         findings=findings,
         coordinators=coordinators,
         nodes=nodes,
-        files=best.files,
-        blobs=best.blobs,
-        blob_bytes=best.blob_bytes,
         replicas=_replica_state(best),
         runs=[body_of(run) for run in best.runs],
         certificates=certificates,
@@ -106,13 +103,7 @@ async def add(request: web.Request) -> web.Response:
     )
     async with audited(request, "add_coordinator", principal=caller.subject, target=record.coordinator_id):
         added = await services.metadata.add_coordinator(caller, record)
-    answer = CoordinatorBody(
-        id=added.coordinator_id,
-        address=added.address,
-        peer_port=added.peer_port,
-        api_port=added.api_port,
-        membership=added.role,
-    )
+    answer = shown(CoordinatorBody, added, id=added.coordinator_id, membership=added.role)
     return json_response(answer, status=201)
 
 
@@ -168,15 +159,12 @@ def _replica_state(best: StatusReply) -> ReplicaState:
             unreferenced=0,
             doomed=0,
         )
-    return ReplicaState(
+    return shown(
+        ReplicaState,
+        counts,
         short={str(missing): blobs for missing, blobs in sorted(counts.short.items())},
-        lost=counts.lost,
-        damaged=counts.damaged,
         incomplete=counts.gone,
         lost_bytes=counts.gone_bytes,
-        absent=counts.absent,
-        last=counts.last,
-        unreferenced=counts.unreferenced,
         doomed=sum(counts.doomed.values()),
     )
 
@@ -213,31 +201,23 @@ def _coordinator_state(
     own_id = record.coordinator_id
     reply = replies.get(own_id)
     seen = next((each for each in best.coordinator.followers if each.id == own_id), None)
-    state = CoordinatorState(
-        id=own_id,
-        role="unreachable",
-        membership=record.role,
-        diverged=any(own_id in each.coordinator.diverged for each in replies.values() if each is not None),
+    told = {
+        "id": own_id,
+        "membership": record.role,
+        "diverged": any(own_id in each.coordinator.diverged for each in replies.values() if each is not None),
         **_as_followed(seen, best.coordinator.commit),
-    )
+    }
     if reply is None:
-        return state
-    own = reply.coordinator
-    return msgspec.structs.replace(
-        state,
-        role=own.role,
-        term=own.term,
-        commit=own.commit,
-        applied=own.applied,
-        last_index=own.last_index,
-        disk_full=own.disk_full,
-        recovering=own.recovering,
-        version=reply.version,
+        return CoordinatorState(role="unreachable", **told)
+    has_times = reply.at_ms and best.at_ms
+    return shown(
+        CoordinatorState,
+        reply.coordinator,
         rules=reply.rules_known,
-        certificate_expires_at=rfc3339(reply.certificate_ends_at_ms or None),
-        clock_offset_ms=reply.at_ms - best.at_ms - best.correction_ms
-        if reply.at_ms and best.at_ms
-        else UNSET,
+        version=reply.version,
+        certificate_expires_at=rfc3339(reply.certificate_ends_at_ms),
+        clock_offset_ms=reply.at_ms - best.at_ms - best.correction_ms if has_times else UNSET,
+        **told,
     )
 
 
@@ -249,31 +229,14 @@ def _as_followed(seen: FollowerStatus | None, commit: int) -> dict[str, Any]:
 
 
 def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
-    return NodeState(
+    return shown(
+        NodeState,
+        seen,
         id=seen.node.node_id,
         url=url_of(services, seen.node),
-        state=seen.state,
-        heard_ms_ago=seen.heard_ms_ago,
-        free_bytes=seen.free_bytes,
-        total_bytes=seen.total_bytes,
-        uploads=seen.uploads,
         zone=seen.node.zone,
         weight=seen.node.weight,
-        disk=seen.disk,
         recorded=seen.node.state,
-        scrubbed_since=rfc3339(seen.scrubbed_since_ms or None),
-        custody_stopped=seen.custody_stopped,
-        copy_failures=seen.copy_failures,
-        poison=seen.poison,
-        poison_count=seen.poison_count,
-        rival=seen.rival,
         revoked=seen.node.is_revoked,
-        version=seen.version,
-        rules=seen.rules,
-        is_too_old=seen.is_too_old,
-        replicas=seen.replicas,
-        blocked_dead_bytes=seen.blocked_dead_bytes,
-        blocked_wanted_bytes=seen.blocked_wanted_bytes,
-        certificate_expires_at=rfc3339(seen.certificate_ends_at_ms or None),
-        clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
+        certificate_expires_at=rfc3339(seen.certificate_ends_at_ms),
     )

@@ -3,20 +3,19 @@
 Admins only.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
 
 from api.access import authenticate
 from api.bodies.cluster import DamagedContent, DamagedFile, DamagedList, DamagedRange
+from api.bodies.views import shown
 from api.context import API
-from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, numbered_page, page_response
+from api.pages import NEXT_PAGE, PAGE_PARAMETERS, numbered_page, page_response
 from api.spec.operation import Answer, OperationTable
 from metadata.model.records import UserRecord
 from metadata.model.replica_records import DamagedBlob, DamagedPage
 from metadata.protocol.queries import CheckAdmin, ListDamagedBlobs
-from runtime.bounds import Span
 
 _PATH: Final = "/api/v1/cluster/damaged"
 OPERATIONS: Final = OperationTable("Cluster")
@@ -41,20 +40,15 @@ async def list_all(request: web.Request) -> web.Response:
         blobs += (await metadata.read(ListDamagedBlobs(gone=gone), DamagedPage)).blobs
     page, next_cursor = numbered_page(request, enumerate(blobs, start=1))
     contents = [_body_of(blob) for blob in page]
-    answer = DamagedList(count=len(contents), contents=contents, next_cursor=cursor_text(next_cursor))
-    return page_response(request, answer, next_cursor)
+    return page_response(request, DamagedList, contents, next_cursor)
 
 
 def _body_of(blob: DamagedBlob) -> DamagedContent:
-    return DamagedContent(
-        sha256=blob.sha256,
-        size_bytes=blob.size_bytes,
+    return shown(
+        DamagedContent,
+        blob,
         lost_bytes=sum(stop - start for start, stop in blob.gone),
-        lost_ranges=_ranges(blob.gone),
+        lost_ranges=[DamagedRange(first=start, last=stop - 1) for start, stop in blob.gone],
         nodes=blob.copies,
-        files=[DamagedFile(file_uuid=file.file_uuid, filename=file.filename) for file in blob.files],
+        files=[shown(DamagedFile, file) for file in blob.files],
     )
-
-
-def _ranges(spans: Sequence[Span]) -> list[DamagedRange]:
-    return [DamagedRange(first=start, last=stop - 1) for start, stop in spans]

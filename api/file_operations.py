@@ -22,12 +22,19 @@ from api.bodies.files import (
     FileBody,
     ListFilter,
     UploadInitialisation,
-    file_body_fields,
 )
+from api.bodies.views import shown
 from api.context import API, CONCATENATE
 from api.file_kinds import Act, CreateAnyFile, FileKind, own_fields
 from api.files import delete_of_kind
-from api.pages import FILE_PARAMETERS, NEXT_PAGE, cursor_text, file_filters, filtered_response, query_text
+from api.pages import (
+    FILE_PARAMETERS,
+    NEXT_PAGE,
+    file_filters,
+    page_response,
+    query_text,
+    repeated,
+)
 from api.spec.operation import Answer, Operation, parameters_of
 from api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 from ca.errors import (
@@ -302,9 +309,8 @@ async def _list_page(kind: FileKind, request: web.Request) -> web.Response:
     own = _narrowed(kind, request)
     query = kind.list_query(caller=caller, **filters, **own)
     page = await request.app[API].metadata.read(query, kind.page)
-    elements = {kind.names: [_body_of(kind, record) for record in page.files]}
-    answer = kind.list_body(count=len(page.files), **elements, next_cursor=cursor_text(page.next_cursor))
-    return filtered_response(request, answer, page.next_cursor, filters, **own)
+    files = [_body_of(kind, record) for record in page.files]
+    return page_response(request, kind.list_body, files, page.next_cursor, repeated(filters) | own)
 
 
 async def _get(kind: FileKind, request: web.Request) -> web.Response:
@@ -358,6 +364,5 @@ def _narrowed(kind: FileKind, request: web.Request) -> dict[str, Any]:
 
 
 def _body_of(kind: FileKind, record: FileRecord) -> FileBody:
-    names = own_fields(kind.body, FileBody)
-    own: dict[str, Any] = {name: value for name in names if (value := getattr(record, name)) is not UNSET}
-    return kind.body(**file_body_fields(record), **own)
+    ends_at = rfc3339(record.due_at_ms or 0)
+    return shown(kind.body, record, retention_period=record.retention_hours, expires_at=ends_at)

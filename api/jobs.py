@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import uuid_utils
@@ -12,15 +12,14 @@ from api.access import audited, authenticate
 from api.bodies.checks import path_uuid
 from api.bodies.fields import FilterText
 from api.bodies.jobs import JobBody, JobList, JobRunBody, JobRunList, TriggeredRun, TriggerJobBody
+from api.bodies.views import shown
 from api.context import API, ApiServices
 from api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
-    cursor_text,
     numbered_page,
     page_response,
-    query_cursor,
-    query_limit,
+    page_wanted,
     query_text,
 )
 from api.spec.operation import Answer, OperationTable, Parameter
@@ -31,7 +30,6 @@ from metadata.model.records import Caller, JobRunPage, JobRunRecord, NodeRecord,
 from metadata.protocol.calls import StatusReply
 from metadata.protocol.commands import CancelRun, TriggerJob
 from metadata.protocol.queries import CheckAdmin, GetJobRun, GetLastRuns, ListJobRuns, ListNodes
-from runtime.timestamps import rfc3339
 from web.app import json_response, read_json
 
 _PATH: Final = "/api/v1/jobs"
@@ -67,8 +65,7 @@ async def trigger(request: web.Request) -> web.Response:
     )
     async with audited(request, "trigger_job", principal=caller.subject, target=kind.name):
         run = await request.app[API].metadata.propose(command, JobRunRecord)
-    answer = TriggeredRun(run_id=run.run_id, job_name=run.job_name, status=run.status)
-    return json_response(answer, status=202, headers={"Location": f"{_RUNS}/{run.run_id}"})
+    return json_response(shown(TriggeredRun, run), status=202, headers={"Location": f"{_RUNS}/{run.run_id}"})
 
 
 async def _kind(request: web.Request, caller: Caller) -> JobKind:
@@ -114,8 +111,7 @@ async def list_jobs(request: web.Request) -> web.Response:
         )
         for kind in page
     ]
-    answer = JobList(count=len(jobs), jobs=jobs, next_cursor=cursor_text(next_cursor))
-    return page_response(request, answer, next_cursor)
+    return page_response(request, JobList, jobs, next_cursor)
 
 
 @OPERATIONS.add(
@@ -129,16 +125,10 @@ async def list_runs(request: web.Request) -> web.Response:
     """Runs, oldest first; of each job, the newest hundred that ended are kept. Admins only."""
     caller = await authenticate(request)
     job_name = query_text(request, "job_name")
-    query = ListJobRuns(
-        caller=caller, job_name=job_name, limit=query_limit(request), cursor=query_cursor(request)
-    )
+    query = ListJobRuns(caller=caller, job_name=job_name, **page_wanted(request))
     page = await request.app[API].metadata.read(query, JobRunPage)
-    answer = JobRunList(
-        count=len(page.runs),
-        runs=[body_of(run) for run in page.runs],
-        next_cursor=cursor_text(page.next_cursor),
-    )
-    return page_response(request, answer, page.next_cursor, job_name=job_name)
+    runs = [body_of(run) for run in page.runs]
+    return page_response(request, JobRunList, runs, page.next_cursor, {"job_name": job_name})
 
 
 @OPERATIONS.add(f"GET {_RUNS}/{{run_id}}", "get_job_run", "Show a run", Answer("The run.", JobRunBody))
@@ -178,14 +168,4 @@ def _schedules(replies: Mapping[str, StatusReply | None]) -> dict[str, float]:
 
 def body_of(run: JobRunRecord) -> JobRunBody:
     """A run as the API shows it."""
-    result: Any = msgspec.json.decode(run.result) if run.result else {}
-    return JobRunBody(
-        run_id=run.run_id,
-        job_name=run.job_name,
-        node_id=run.node_id,
-        invoked_by=run.invoked_by,
-        started_at=rfc3339(run.started_at_ms),
-        completed_at=rfc3339(run.completed_at_ms),
-        status=run.status,
-        result=result,
-    )
+    return shown(JobRunBody, run, result=msgspec.json.decode(run.result) if run.result else {})

@@ -8,9 +8,10 @@ from aiohttp import web
 
 from api.access import audited, authenticate
 from api.bodies.cluster import MoveNodeBody, NodeBody, NodeList, RemovedNode, RevokedNode
+from api.bodies.views import shown
 from api.cluster import url_of
 from api.context import API, ApiServices
-from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, numbered_page, page_response, query_flag
+from api.pages import NEXT_PAGE, PAGE_PARAMETERS, numbered_page, page_response, query_flag
 from api.spec.operation import Answer, OperationTable, Parameter
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_address, check_member_id
@@ -20,7 +21,6 @@ from metadata.protocol.calls import StatusReply
 from metadata.protocol.commands import DrainNode, ForgetInstance, MoveNode, RemoveNode, RevokeNode
 from metadata.protocol.queries import CountSoleReplicas, ListNodes, ListNodeUploads
 from metadata.rpc.node_health import PLACEABLE_S
-from runtime.timestamps import rfc3339
 from web.app import json_response, read_json
 
 _NODES: Final = "/api/v1/cluster/nodes"
@@ -46,8 +46,7 @@ async def list_all(request: web.Request) -> web.Response:
     nodes = await _nodes(request)
     page, next_cursor = numbered_page(request, numbered(nodes))
     bodies = [_body_of(request.app[API], node) for node in page]
-    answer = NodeList(count=len(bodies), nodes=bodies, next_cursor=cursor_text(next_cursor))
-    return page_response(request, answer, next_cursor)
+    return page_response(request, NodeList, bodies, next_cursor)
 
 
 @OPERATIONS.add(f"GET {_NODE}", "get_node", "Show a node", Answer("The node.", NodeBody))
@@ -131,11 +130,11 @@ async def revoke(request: web.Request) -> web.Response:
         removal = await services.metadata.propose(RevokeNode(caller=caller, node_id=node_id), NodeRemoval)
     leader = await _leader(services, caller)
     others = _others_there(leader, node_id)
-    body = RevokedNode(
+    body = shown(
+        RevokedNode,
+        removal,
         revoked=True,
         id=node_id,
-        replicas=removal.replicas,
-        uploads=removal.uploads,
         only_there=await _sole(services, node_id, others, count_max=COUNTED_MAX),
         uploads_only_there=await _endangered(services, node_id, frozenset(others), leader.write_quorum),
     )
@@ -201,9 +200,7 @@ async def remove(request: web.Request) -> web.Response:
         if command.force:
             await _require_expendable(request.app[API], command)
         removal = await _removed(request.app[API], command)
-    removal = removal or NodeRemoval(replicas=0)
-    body = RemovedNode(deleted=True, id=node_id, replicas=removal.replicas, uploads=removal.uploads)
-    return json_response(body)
+    return json_response(shown(RemovedNode, removal or NodeRemoval(replicas=0), deleted=True, id=node_id))
 
 
 async def _require_expendable(services: ApiServices, command: RemoveNode) -> None:
@@ -335,14 +332,4 @@ def _path_node(request: web.Request) -> str:
 
 
 def _body_of(services: ApiServices, record: NodeRecord) -> NodeBody:
-    return NodeBody(
-        id=record.node_id,
-        url=url_of(services, record),
-        address=record.address,
-        api_port=record.api_port,
-        peer_port=record.peer_port,
-        zone=record.zone,
-        weight=record.weight,
-        joined_at=rfc3339(record.joined_at_ms),
-        draining=record.draining,
-    )
+    return shown(NodeBody, record, id=record.node_id, url=url_of(services, record))

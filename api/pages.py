@@ -5,12 +5,12 @@ a list stays stable while others come and go. Filters come after access control:
 limit, or empty, and have a next one, since each looks at a bounded number of files.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, TypedDict, TypeVar
 from urllib.parse import urlencode
 
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct
 
 from api.bodies.fields import FileStatus, MaybeLabel, NextCursor
 from api.spec.operation import Parameter
@@ -40,12 +40,23 @@ FILE_PARAMETERS: Final = (
 
 
 def page_response(
-    request: web.Request, answer: Struct, next_cursor: int | str, **filters: str
+    request: web.Request,
+    body: type[Struct],
+    elements: Sequence[Struct],
+    next_cursor: int | str,
+    filters: Mapping[str, str] | None = None,
+    **fields: str,
 ) -> web.Response:
-    """`answer`, with a `Link: <...>; rel="next"` (RFC 8288) that repeats the filters while more remains."""
+    """A page: `body` with the elements, their count and `fields`, and a cursor while more remains.
+
+    Then a `Link: <...>; rel="next"` (RFC 8288) repeats the filters.
+    """
+    (name,) = {*body.__struct_fields__} - {"count", "next_cursor", *fields}
+    cursor = str(next_cursor) if next_cursor else UNSET
+    answer = body(count=len(elements), next_cursor=cursor, **{name: elements}, **fields)
     if not next_cursor:
         return json_response(answer)
-    query = {name: value for name, value in filters.items() if value}
+    query = {name: value for name, value in (filters or {}).items() if value}
     if request.query.get("limit"):
         query["limit"] = request.query["limit"]
     query["cursor"] = str(next_cursor)
@@ -61,11 +72,6 @@ def numbered_page(request: web.Request, elements: Iterable[tuple[int, _T]]) -> t
     left = [each for each in elements if each[0] > cursor]
     next_cursor = left[limit - 1][0] if len(left) > limit else 0
     return [element for _, element in left[:limit]], next_cursor
-
-
-def cursor_text(next_cursor: int) -> str | UnsetType:
-    """`next_cursor` in an answer: absent when nothing remains."""
-    return str(next_cursor) if next_cursor else UNSET
 
 
 def query_text(request: web.Request, name: str) -> str:
@@ -87,6 +93,25 @@ def query_flag(request: web.Request, name: str) -> bool:
     if value not in ("", "0", "1"):
         raise InvalidRequest(f"{name}: expected 1")
     return value == "1"
+
+
+class PageWanted(TypedDict):
+    """The fields of `metadata.protocol.queries.ListQuery` that come from the request."""
+
+    limit: int
+    cursor: int
+
+
+class FileFilters(PageWanted):
+    """Those of `ListFilesQuery`."""
+
+    status: str
+    filename_prefix: str
+
+
+def page_wanted(request: web.Request) -> PageWanted:
+    """Which page the query of the request asks for. Raises InvalidRequest."""
+    return PageWanted(limit=query_limit(request), cursor=query_cursor(request))
 
 
 def query_limit(request: web.Request) -> int:
@@ -111,15 +136,6 @@ def query_number(request: web.Request, name: str, default: int, number_max: int)
     return number
 
 
-class FileFilters(TypedDict):
-    """The fields of `metadata.protocol.queries.ListFilesQuery` that come from the request."""
-
-    limit: int
-    cursor: int
-    status: str
-    filename_prefix: str
-
-
 def file_filters(request: web.Request) -> FileFilters:
     """What the query of the request asks for. Raises InvalidRequest naming the parameter."""
     status = query_text(request, "status")
@@ -128,15 +144,9 @@ def file_filters(request: web.Request) -> FileFilters:
     filename = query_text(request, "filename")
     if len(filename) > LABEL_CHARS_MAX:
         raise InvalidRequest(f"filename: at most {LABEL_CHARS_MAX} characters")
-    return FileFilters(
-        limit=query_limit(request), cursor=query_cursor(request), status=status, filename_prefix=filename
-    )
+    return FileFilters(**page_wanted(request), status=status, filename_prefix=filename)
 
 
-def filtered_response(
-    request: web.Request, answer: Struct, next_cursor: int, filters: FileFilters, **others: str
-) -> web.Response:
-    """`answer`, with a link to the next page that repeats these filters and the others."""
-    return page_response(
-        request, answer, next_cursor, status=filters["status"], filename=filters["filename_prefix"], **others
-    )
+def repeated(filters: FileFilters) -> dict[str, str]:
+    """The filters by their names in the query, for the link to the next page."""
+    return {"status": filters["status"], "filename": filters["filename_prefix"]}

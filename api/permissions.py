@@ -1,4 +1,7 @@
-"""Permissions on buckets and on files: `.../{bucket_id or file_uuid}/permissions`, the same for both."""
+"""Permissions on buckets and on files: `.../{bucket_id or file_uuid}/permissions`, the same for both.
+
+Those that concern the caller, wherever they are: `/api/v1/permissions`.
+"""
 
 from typing import Final
 
@@ -8,25 +11,32 @@ from msgspec import UNSET
 
 from api.access import audited, authenticate
 from api.bodies.checks import end_ms, path_uuid
-from api.bodies.permissions import GrantBody, PermissionBody, PermissionList, WithdrawnPermission
+from api.bodies.files import KIND_WORDS
+from api.bodies.permissions import (
+    GrantBody,
+    OwnPermissionBody,
+    OwnPermissionList,
+    PermissionBody,
+    PermissionList,
+    WithdrawnPermission,
+)
+from api.bodies.views import shown
 from api.context import API
 from api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
-    cursor_text,
     page_response,
-    query_cursor,
+    page_wanted,
     query_flag,
-    query_limit,
 )
-from api.spec.operation import Answer, Handler, Operation, Parameter
+from api.spec.operation import Answer, Handler, OperationTable, Parameter
 from ca.errors import Conflict
 from ca.usertoken import check_names, check_user_id
+from metadata.model.listed_records import GrantPage
 from metadata.model.records import PermissionPage, PermissionRecord
 from metadata.protocol.commands import GrantPermission, WithdrawPermission
 from metadata.protocol.commands.access import Target
-from metadata.protocol.queries import CheckPrincipal, ListPermissions
-from runtime.timestamps import rfc3339
+from metadata.protocol.queries import CheckPrincipal, ListOwnPermissions, ListPermissions
 from web.app import json_response, read_json
 
 _PATHS: Final[dict[Target, str]] = {
@@ -36,7 +46,29 @@ _PATHS: Final[dict[Target, str]] = {
 _EXISTING: Final = Parameter(
     "existing", "`1`: 404 if there is no such user, or no user with such a group or role."
 )
+OPERATIONS: Final = OperationTable("Permissions")
 _IDS: Final[dict[Target, str]] = {"bucket": "bucket_id", "file": "file_uuid"}
+
+
+@OPERATIONS.add(
+    "GET /api/v1/permissions",
+    "list_own_permissions",
+    "List the permissions that one has, gave, or that are on what one owns",
+    Answer("A page of permissions.", OwnPermissionList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
+async def list_own(request: web.Request) -> web.Response:
+    """What was given to the caller or a group or role of it, what it gave, and what is on its buckets and
+    files, oldest first; for admins all. What was given to the caller and has expired is left out.
+    """
+    caller = await authenticate(request)
+    query = ListOwnPermissions(caller=caller, **page_wanted(request))
+    page = await request.app[API].metadata.read(query, GrantPage)
+    permissions = [
+        shown(OwnPermissionBody, record, id=record.permission_id, kind=KIND_WORDS.get(record.kind, ""))
+        for record in page.permissions
+    ]
+    return page_response(request, OwnPermissionList, permissions, page.next_cursor)
 
 
 async def grant_on_bucket(request: web.Request) -> web.Response:
@@ -96,25 +128,16 @@ async def _grant(request: web.Request, target: Target) -> web.Response:
             await request.app[API].metadata.read(_principal_of(command), type(None))
         record = await request.app[API].metadata.propose(command, PermissionRecord)
     headers = {"Location": f"{request.path}/{record.permission_id}"}
-    return json_response(body_of(record), status=201, headers=headers)
+    return json_response(_body_of(record), status=201, headers=headers)
 
 
 async def _list(request: web.Request, target: Target) -> web.Response:
     caller = await authenticate(request)
-    query = ListPermissions(
-        caller=caller,
-        target=target,
-        target_id=path_uuid(request, _IDS[target]),
-        limit=query_limit(request),
-        cursor=query_cursor(request),
-    )
+    target_id = path_uuid(request, _IDS[target])
+    query = ListPermissions(caller=caller, target=target, target_id=target_id, **page_wanted(request))
     page = await request.app[API].metadata.read(query, PermissionPage)
-    answer = PermissionList(
-        count=len(page.permissions),
-        permissions=[body_of(record) for record in page.permissions],
-        next_cursor=cursor_text(page.next_cursor),
-    )
-    return page_response(request, answer, page.next_cursor)
+    permissions = [_body_of(record) for record in page.permissions]
+    return page_response(request, PermissionList, permissions, page.next_cursor)
 
 
 async def _withdraw(request: web.Request, target: Target) -> web.Response:
@@ -143,64 +166,41 @@ def _checked_principal(body: GrantBody) -> str:
     return check_names([body.principal_id], "principal_id")[0]
 
 
-def body_of(record: PermissionRecord) -> PermissionBody:
-    """The entry as it is answered."""
-    return PermissionBody(
-        id=record.permission_id,
-        permission=record.permission,
-        principal_id=record.principal_id,
-        principal_type=record.principal_type,
-        granted_by=record.granted_by,
-        created_at=rfc3339(record.created_at_ms),
-        expires_at=rfc3339(record.expires_at_ms),
-    )
+def _body_of(record: PermissionRecord) -> PermissionBody:
+    return shown(PermissionBody, record, id=record.permission_id)
 
 
-def _operations(target: Target, grant: Handler, listing: Handler, withdraw: Handler) -> tuple[Operation, ...]:
+def _serve(target: Target, grant: Handler, listing: Handler, withdraw: Handler) -> None:
     path = _PATHS[target]
-    return (
-        Operation(
-            name=f"grant_{target}_permission",
-            tag="Permissions",
-            method="POST",
-            path=path,
-            handler=grant,
-            summary=f"Give a permission on a {target}",
-            body=GrantBody,
-            query=(_EXISTING,),
-            answers={
-                201: Answer(
-                    "The permission entry.",
-                    PermissionBody,
-                    headers={"Location": "The path of the entry, to delete it."},
-                )
-            },
-            errors=(Conflict,),
-            changes=True,
+    OPERATIONS.add(
+        f"POST {path}",
+        f"grant_{target}_permission",
+        f"Give a permission on a {target}",
+        Answer(
+            "The permission entry.",
+            PermissionBody,
+            headers={"Location": "The path of the entry, to delete it."},
         ),
-        Operation(
-            name=f"list_{target}_permissions",
-            tag="Permissions",
-            method="GET",
-            path=path,
-            handler=listing,
-            summary=f"List the permissions on a {target}",
-            query=PAGE_PARAMETERS,
-            answers={200: Answer("A page of permissions.", PermissionList, headers=NEXT_PAGE)},
-        ),
-        Operation(
-            name=f"withdraw_{target}_permission",
-            tag="Permissions",
-            method="DELETE",
-            path=f"{path}/{{perm_id}}",
-            handler=withdraw,
-            summary=f"Take back a permission on a {target}",
-            answers={200: Answer("The permission is gone.", WithdrawnPermission)},
-        ),
-    )
+        status=201,
+        body=GrantBody,
+        query=(_EXISTING,),
+        errors=(Conflict,),
+        changes=True,
+    )(grant)
+    OPERATIONS.add(
+        f"GET {path}",
+        f"list_{target}_permissions",
+        f"List the permissions on a {target}",
+        Answer("A page of permissions.", PermissionList, headers=NEXT_PAGE),
+        query=PAGE_PARAMETERS,
+    )(listing)
+    OPERATIONS.add(
+        f"DELETE {path}/{{perm_id}}",
+        f"withdraw_{target}_permission",
+        f"Take back a permission on a {target}",
+        Answer("The permission is gone.", WithdrawnPermission),
+    )(withdraw)
 
 
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    *_operations("bucket", grant_on_bucket, list_on_bucket, withdraw_from_bucket),
-    *_operations("file", grant_on_file, list_on_file, withdraw_from_file),
-)
+_serve("bucket", grant_on_bucket, list_on_bucket, withdraw_from_bucket)
+_serve("file", grant_on_file, list_on_file, withdraw_from_file)

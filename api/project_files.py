@@ -16,6 +16,7 @@ from api.bodies.project_files import (
     ProjectFileList,
     UpdateProjectFileBody,
 )
+from api.bodies.views import shown
 from api.context import API
 from api.file_kinds import FileKind
 from api.file_operations import operations
@@ -66,12 +67,5 @@ async def get_manifest(request: web.Request) -> web.Response:
     caller = await authenticate(request)
     file_uuid = path_uuid(request)
     manifest = await request.app[API].metadata.read(GetManifest(caller=caller, file_uuid=file_uuid), Manifest)
-    answer = ManifestBody(
-        file_uuid=file_uuid,
-        archive=manifest.archive,
-        project_name=manifest.project_name,
-        format_version=manifest.format_version,
-        images=[ManifestImageBody(filename=image.filename, md5=image.md5) for image in manifest.images],
-        truncated=manifest.truncated,
-    )
-    return json_response(answer)
+    images = [shown(ManifestImageBody, image) for image in manifest.images]
+    return json_response(shown(ManifestBody, manifest, file_uuid=file_uuid, images=images))

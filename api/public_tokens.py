@@ -13,21 +13,30 @@ from msgspec import UNSET
 
 from api.access import audited, authenticate
 from api.bodies.checks import check_uuid, end_ms, path_uuid
+from api.bodies.files import KIND_WORDS
 from api.bodies.public_tokens import (
     CreatePublicTokenBody,
     ListedPublicToken,
+    OwnPublicToken,
+    OwnPublicTokenList,
     PublicTokenBody,
     PublicTokenList,
     RevokedPublicToken,
 )
+from api.bodies.views import shown
 from api.context import API
-from api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
+from api.pages import (
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    page_response,
+    page_wanted,
+)
 from api.spec.operation import Answer, OperationTable
 from ca.errors import Conflict, Gone, InvalidRequest
+from metadata.model.listed_records import SharePage
 from metadata.model.records import PublicTokenPage, PublicTokenRecord
 from metadata.protocol.commands import CreatePublicToken, RevokePublicToken
-from metadata.protocol.queries import ListPublicTokens
-from runtime.timestamps import rfc3339
+from metadata.protocol.queries import ListOwnPublicTokens, ListPublicTokens
 from web.app import json_response, read_json
 
 _FILE: Final = "/api/v1/files/{file_uuid}"
@@ -72,13 +81,8 @@ async def create(request: web.Request) -> web.Response:
     services = request.app[API]
     async with audited(request, "create_public_token", principal=caller.subject, target=f"file {file_uuid}"):
         record = await services.metadata.propose(command, PublicTokenRecord)
-    answer = PublicTokenBody(
-        token=secret,
-        url=f"{services.link_url(request)}/api/v1/public/files/{record.bucket_id}/{secret}",
-        file_uuid=record.file_uuid,
-        bucket_uuid=record.bucket_id,
-        expires_at=rfc3339(record.expires_at_ms),
-    )
+    url = f"{services.link_url(request)}/api/v1/public/files/{record.bucket_id}/{secret}"
+    answer = shown(PublicTokenBody, record, token=secret, url=url, bucket_uuid=record.bucket_id)
     location = f"{_FILE.format(file_uuid=file_uuid)}/public-tokens/{record.token_id}"
     return json_response(answer, status=201, headers={"Location": location})
 
@@ -93,16 +97,13 @@ async def create(request: web.Request) -> web.Response:
 async def list_page(request: web.Request) -> web.Response:
     """The file's links, oldest first, ended ones too, without their secrets. Needs admin on the file."""
     caller = await authenticate(request)
-    query = ListPublicTokens(
-        caller=caller, file_uuid=path_uuid(request), limit=query_limit(request), cursor=query_cursor(request)
-    )
+    query = ListPublicTokens(caller=caller, file_uuid=path_uuid(request), **page_wanted(request))
     page = await request.app[API].metadata.read(query, PublicTokenPage)
-    answer = PublicTokenList(
-        count=len(page.public_tokens),
-        public_tokens=[listed(record) for record in page.public_tokens],
-        next_cursor=cursor_text(page.next_cursor),
-    )
-    return page_response(request, answer, page.next_cursor)
+    tokens = [
+        shown(ListedPublicToken, each, id=each.token_id, bucket_uuid=each.bucket_id)
+        for each in page.public_tokens
+    ]
+    return page_response(request, PublicTokenList, tokens, page.next_cursor)
 
 
 @OPERATIONS.add(
@@ -122,14 +123,22 @@ async def revoke(request: web.Request) -> web.Response:
     return json_response(RevokedPublicToken(deleted=True, id=token_id))
 
 
-def listed(record: PublicTokenRecord) -> ListedPublicToken:
-    """The token as lists show it."""
-    return ListedPublicToken(
-        id=record.token_id,
-        file_uuid=record.file_uuid,
-        bucket_uuid=record.bucket_id,
-        created_by=record.created_by,
-        created_at=rfc3339(record.created_at_ms),
-        expires_at=rfc3339(record.expires_at_ms),
-        status=record.status,
-    )
+@OPERATIONS.add(
+    "GET /api/v1/public-tokens",
+    "list_own_public_tokens",
+    "List the public tokens that one made, or that are on one's files",
+    Answer("A page of links.", OwnPublicTokenList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
+async def list_own(request: web.Request) -> web.Response:
+    """The links that the caller made, and those on its files, oldest first, ended ones too, without their
+    secrets; for admins all. Links on files where the caller has no admin any more are left out.
+    """
+    caller = await authenticate(request)
+    query = ListOwnPublicTokens(caller=caller, **page_wanted(request))
+    page = await request.app[API].metadata.read(query, SharePage)
+    tokens = [
+        shown(OwnPublicToken, each, id=each.token_id, bucket_uuid=each.bucket_id, kind=KIND_WORDS[each.kind])
+        for each in page.public_tokens
+    ]
+    return page_response(request, OwnPublicTokenList, tokens, page.next_cursor)

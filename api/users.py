@@ -2,7 +2,6 @@
 
 from typing import Final, Literal
 
-import msgspec
 from aiohttp import web
 
 from api.access import audited, authenticate
@@ -21,22 +20,20 @@ from api.bodies.users import (
     UserBody,
     UserList,
 )
+from api.bodies.views import shown
 from api.context import API
 from api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
-    cursor_text,
     page_response,
-    query_cursor,
+    page_wanted,
     query_flag,
-    query_limit,
     query_text,
 )
 from api.spec.operation import NOT_STORED, Answer, OperationTable, Parameter
 from ca.errors import Conflict, InvalidRequest, NotFound
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, check_names, check_user_id
 from metadata.model.records import Caller, UserPage, UserRecord
-from metadata.protocol.calls import MintReply
 from metadata.protocol.commands import DeleteUser, PutUser, RevokeUser
 from metadata.protocol.queries import FindUser, GetUser, ListUsers
 from runtime.timestamps import rfc3339
@@ -77,7 +74,7 @@ async def mint(request: web.Request) -> web.Response:
             _names(body.groups, "groups"),
             _ttl_seconds(body.ttl_seconds),
         )
-    return json_response(_minted(reply))
+    return json_response(shown(MintedToken, reply))
 
 
 @OPERATIONS.add(
@@ -96,7 +93,7 @@ async def renew(request: web.Request) -> web.Response:
     ttl_seconds = _ttl_seconds(body.ttl_seconds)
     async with audited(request, "renew_user_token", principal=caller.subject, target=caller.subject):
         reply = await request.app[API].metadata.renew_token(caller, ttl_seconds)
-    return json_response(_minted(reply))
+    return json_response(shown(MintedToken, reply))
 
 
 @OPERATIONS.add(
@@ -109,14 +106,9 @@ async def renew(request: web.Request) -> web.Response:
 async def list_page(request: web.Request) -> web.Response:
     """All users, oldest first. Admins only."""
     caller = await authenticate(request)
-    query = ListUsers(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
-    page = await request.app[API].metadata.read(query, UserPage)
-    answer = UserList(
-        count=len(page.users),
-        users=[_body_of(user) for user in page.users],
-        next_cursor=cursor_text(page.next_cursor),
-    )
-    return page_response(request, answer, page.next_cursor)
+    page = await request.app[API].metadata.read(ListUsers(caller=caller, **page_wanted(request)), UserPage)
+    users = [shown(UserBody, user) for user in page.users]
+    return page_response(request, UserList, users, page.next_cursor)
 
 
 @OPERATIONS.add(f"GET {_USER}", "get_user", "Show a user", Answer("The user.", UserBody))
@@ -124,7 +116,7 @@ async def get(request: web.Request) -> web.Response:
     """Admins only."""
     caller = await authenticate(request)
     query = FindUser(caller=caller, user_id=_path_user(request))
-    return json_response(_body_of(await request.app[API].metadata.read(query, UserRecord)))
+    return json_response(shown(UserBody, await request.app[API].metadata.read(query, UserRecord)))
 
 
 @OPERATIONS.add(
@@ -155,7 +147,7 @@ async def put(request: web.Request) -> web.Response:
     async with audited(request, "put_user", principal=caller.subject, target=user_id):
         await _require_existing(request, caller, user_id)
         user = await request.app[API].metadata.propose(command, UserRecord)
-    return json_response(_body_of(user))
+    return json_response(shown(UserBody, user))
 
 
 @OPERATIONS.add(
@@ -217,7 +209,7 @@ async def whoami(request: web.Request) -> web.Response:
     services = request.app[API]
     user = await services.metadata.read(GetUser(caller=caller), UserRecord)
     ends_at = rfc3339(services.view.token_ends_at_ms(caller.token))
-    return json_response(CallerBody(**msgspec.structs.asdict(_body_of(user)), token_expires_at=ends_at))
+    return json_response(shown(CallerBody, user, token_expires_at=ends_at))
 
 
 @OPERATIONS.add(
@@ -238,8 +230,7 @@ async def rotate_key(request: web.Request) -> web.Response:
     body = await read_json(request, RotateKeyBody)
     async with audited(request, "rotate_token_key", principal=caller.subject, target="user tokens"):
         record = await request.app[API].metadata.rotate_token_key(caller, body.grace_seconds)
-    answer = RotatedKey(kid=record.kid, others_end_at=rfc3339(record.others_end_at_ms))
-    return json_response(answer, status=201)
+    return json_response(shown(RotatedKey, record), status=201)
 
 
 @OPERATIONS.add(
@@ -283,25 +274,3 @@ def _ttl_seconds(given: int | None) -> int:
     if not 1 <= given <= SERVICE_TTL_SECONDS_MAX:
         raise InvalidRequest(f"ttl_seconds: expected an integer from 1 to {SERVICE_TTL_SECONDS_MAX}")
     return given
-
-
-def _minted(reply: MintReply) -> MintedToken:
-    return MintedToken(
-        token=reply.token,
-        token_type="Bearer",  # noqa: S106  # the kind of token, not one
-        user_id=reply.user_id,
-        expires_at=rfc3339(reply.expires_at_ms),
-        roles=reply.roles,
-        groups=reply.groups,
-    )
-
-
-def _body_of(user: UserRecord) -> UserBody:
-    return UserBody(
-        user_id=user.user_id,
-        roles=user.roles,
-        groups=user.groups,
-        disabled=user.disabled,
-        created_at=rfc3339(user.created_at_ms),
-        updated_at=rfc3339(user.updated_at_ms),
-    )

@@ -22,6 +22,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
 from ca.errors import InvalidRequest, Unavailable
 from runtime.timestamps import parse_rfc3339, rfc3339
 
@@ -40,8 +42,7 @@ _NAMES: Final = ("time", "action", "principal", "object", "outcome", "request_id
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(Struct, frozen=True):
     """A line of the log, with its fields."""
 
     time: str

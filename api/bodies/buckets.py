@@ -59,7 +59,7 @@ class BucketBody(Struct, frozen=True, kw_only=True):
     used_bytes: Annotated[Amount, Meta(description="Bytes of finished files.", examples=[1048576])]
     reserved_bytes: Annotated[
         Amount, Meta(description="What uploads under way have reserved of the quota.", examples=[524288])
-    ]
+    ] = 0
     file_count: Annotated[Amount, Meta(description="Files in it, finished or not.", examples=[3])]
     created_at: CreatedAt
     updated_at: UpdatedAt

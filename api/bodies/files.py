@@ -1,7 +1,7 @@
 """Bodies of files of every kind: the fields that all kinds have, and tickets."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -32,7 +32,6 @@ from api.bodies.fields import (
 )
 from ca.usertoken import TICKET_TTL_SECONDS_DEFAULT, TICKET_TTL_SECONDS_MAX, TICKET_TTL_SECONDS_MIN
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, FileRecord
-from runtime.timestamps import rfc3339
 
 KIND_WORDS: Final[Mapping[str, str]] = {PROJECT_FILE: "project", VM: "image", BACKUP: "backup"}
 
@@ -126,46 +125,6 @@ class DeletedFile(Struct, frozen=True, kw_only=True):
 
     file_uuid: FileUuid
     status: FileStatus = "deleted"
-
-
-class FileBodyFields(TypedDict):
-    """The fields of FileBody."""
-
-    file_uuid: str
-    bucket_id: str
-    owner_id: str
-    filename: str
-    content_type: str
-    size_bytes: int
-    blob_sha256: str
-    status: str
-    retention_period: int | UnsetType
-    expires_at: str
-    created_at: str
-    updated_at: str
-
-
-def expires_at(record: FileRecord) -> str:
-    """When the file is tombstoned, or goes; "" for never."""
-    return rfc3339(record.due_at_ms or 0)
-
-
-def file_body_fields(record: FileRecord) -> FileBodyFields:
-    """The fields of FileBody that `record` has, of whatever kind it is."""
-    return FileBodyFields(
-        file_uuid=record.file_uuid,
-        bucket_id=record.bucket_id,
-        owner_id=record.owner_id,
-        filename=record.filename,
-        content_type=record.content_type,
-        size_bytes=record.size_bytes,
-        blob_sha256=record.blob_sha256,
-        status=record.status,
-        retention_period=record.retention_hours,
-        expires_at=expires_at(record),
-        created_at=rfc3339(record.created_at_ms),
-        updated_at=rfc3339(record.updated_at_ms),
-    )
 
 
 class CreateTicketBody(Request, frozen=True, kw_only=True):

@@ -108,7 +108,7 @@ class MintedToken(Struct, frozen=True, kw_only=True):
     ]
     token_type: Annotated[
         str, Meta(description="Always Bearer.", examples=["Bearer"], extra_json_schema={"const": "Bearer"})
-    ]
+    ] = "Bearer"  # noqa: S105  # the kind of token, not one
     user_id: UserId
     expires_at: Annotated[Timestamp, Meta(description="When the token ends.")]
     roles: Roles
