@@ -3,7 +3,7 @@
 #   make install what runs, in .venv; the targets below add what development needs
 #   make deb     the Debian package, in dist/ (ARCH=arm64)   make pyz     the command in one file
 #   make test    the default test suite          make check   lint, types, import order, rooms
-#   make fix     what lint and format can mend by themselves
+#   make fix     what lint and format can mend by themselves; then what is written from declarations
 #   make matrix  the default suite with each Python of 3.11, 3.12 and 3.13 that is found
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
 #   make man     manual pages of the command, in man/
@@ -89,6 +89,7 @@ check: $(INSTALLED)
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/python -m release.client
 
 # Each with an environment of its own; one that is not on this machine is named and left out.
 matrix:

@@ -1,4 +1,4 @@
-"""The audit log of this member: `/api/v1/audit`. Apart from what the cluster agrees on: each member has one."""
+"""The audit log of this member: `/api/v1/audit`. Apart from what all members share: each has its own."""
 
 from typing import Final
 

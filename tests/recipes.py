@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,11 @@ def _line_of(step: Step, lines: Sequence[str]) -> int:
         if at < 0:
             raise NoSuchPlace(f"{step.file}: {step.place}")
     return at
+
+
+def write_client(tree: Path) -> None:
+    """What `make fix` does of itself: the client gets from the API what it has from there."""
+    subprocess.run([*python_of(tree), "-m", "release.client"], cwd=tree, check=True, timeout=60)
 
 
 def python_of(tree: Path) -> Sequence[str]:

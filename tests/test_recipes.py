@@ -11,7 +11,17 @@ from typing import Final
 
 import pytest
 
-from tests.recipes import PAGE, ROOT, NoSuchPlace, Step, carry_out, copied_tree, program_of, recipes
+from tests.recipes import (
+    PAGE,
+    ROOT,
+    NoSuchPlace,
+    Step,
+    carry_out,
+    copied_tree,
+    program_of,
+    recipes,
+    write_client,
+)
 
 RECIPES: Final = recipes((ROOT / PAGE).read_text("utf-8"))
 TITLES: Final = ("A field of a kind of file", "A background job", "A command", "A metric with an alert")
@@ -24,6 +34,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = copied_tree(tmp_path_factory.mktemp("tree"))
     for steps in RECIPES.values():
         carry_out(steps, copy)
+    write_client(copy)
     return copy
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from release.client import MADE, PACKAGE, current
 from release.target import MACHINES, target_of
 from tests.test_tidy import ROOT
 
@@ -101,3 +102,8 @@ def test_package_for_another_architecture_takes_its_wheels_and_no_others() -> No
             assert all(option.endswith(f"_{machine}") for option in options)
     with pytest.raises(SystemExit, match="ARCH is one of amd64, arm64"):
         target_of("m68k")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_the_client_has_from_the_servers_is_current(name: str) -> None:
+    assert (PACKAGE / name).read_text("utf-8") == current(name), "run .venv/bin/python -m release.client"

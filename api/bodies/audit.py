@@ -73,7 +73,7 @@ class AuditEntryBody(Struct, frozen=True, kw_only=True):
             description="From where it was asked, as trusted proxies tell; empty in entries of old versions.",
             examples=["192.0.2.17"],
         ),
-    ]
+    ] = ""
 
 
 class AuditList(Struct, frozen=True, kw_only=True):

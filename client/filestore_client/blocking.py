@@ -228,49 +228,8 @@ def is_with_left_by_exception() -> bool:
     return False
 
 
-class BlockingProjects(Blocking[KindFiles[Project]]):
-    """The project files."""
-
-    list = listing(KindFiles[Project].list)
-    get = blocking(KindFiles[Project].get)
-    update = blocking(KindFiles[Project].update)
-    delete = blocking(KindFiles[Project].delete)
-
-
-class BlockingImages(Blocking[Images]):
-    """The VM images."""
-
-    list = listing(Images.list)
-    get = blocking(Images.get)
-    update = blocking(Images.update)
-    delete = blocking(Images.delete)
-    find = blocking(Images.find)
-
-
-class BlockingBackups(Blocking[KindFiles[Backup]]):
-    """The backups."""
-
-    list = listing(KindFiles[Backup].list)
-    get = blocking(KindFiles[Backup].get)
-    update = blocking(KindFiles[Backup].update)
-    delete = blocking(KindFiles[Backup].delete)
-
-
-class BlockingFiles(Blocking[Files]):
-    """Files of all kinds together."""
-
-    upload = blocking(Files.upload)
-    upload_remembered = blocking(Files.upload_remembered)
-    download = blocking(Files.download)
-    read = listing(Files.read)
-    list = listing(Files.list)
-    in_bucket = listing(Files.in_bucket)
-    get = blocking(Files.get)
-    update = blocking(Files.update)
-    delete = blocking(Files.delete)
-    stat = blocking(Files.stat)
-    manifest = blocking(Files.manifest)
-    ticket = blocking(Files.ticket)
+class OpeningFiles(Blocking[Files]):
+    """Files that are opened."""
 
     @overload
     def open(self, file: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
@@ -292,15 +251,63 @@ class BlockingFiles(Blocking[Files]):
         return BlockingWriter(self.loop.run(self.inner.open(file, "wb", kind=kind, **fields)), self.loop)
 
 
+# ---- written by `python -m release.client` from here on ----
+
+
+class BlockingProjects(Blocking[KindFiles[Project]]):
+    """The records of one kind of file."""
+
+    list = listing(KindFiles[Project].list)
+    get = blocking(KindFiles[Project].get)
+    update = blocking(KindFiles[Project].update)
+    delete = blocking(KindFiles[Project].delete)
+
+
+class BlockingImages(Blocking[Images]):
+    """The VM images."""
+
+    list = listing(Images.list)
+    get = blocking(Images.get)
+    update = blocking(Images.update)
+    delete = blocking(Images.delete)
+    find = blocking(Images.find)
+
+
+class BlockingBackups(Blocking[KindFiles[Backup]]):
+    """The records of one kind of file."""
+
+    list = listing(KindFiles[Backup].list)
+    get = blocking(KindFiles[Backup].get)
+    update = blocking(KindFiles[Backup].update)
+    delete = blocking(KindFiles[Backup].delete)
+
+
+class BlockingFiles(OpeningFiles):
+    """Files of all kinds together."""
+
+    upload = blocking(Files.upload)
+    upload_remembered = blocking(Files.upload_remembered)
+    download = blocking(Files.download)
+    read = listing(Files.read)
+    list = listing(Files.list)
+    in_bucket = listing(Files.in_bucket)
+    get = blocking(Files.get)
+    update = blocking(Files.update)
+    delete = blocking(Files.delete)
+    stat = blocking(Files.stat)
+    manifest = blocking(Files.manifest)
+    ticket = blocking(Files.ticket)
+
+
 class BlockingBuckets(Blocking[administration.Buckets]):
     """Buckets."""
 
     list = listing(administration.Buckets.list)
     create = blocking(administration.Buckets.create)
-    uploads = listing(administration.Buckets.uploads)
     get = blocking(administration.Buckets.get)
     find = blocking(administration.Buckets.find)
     update = blocking(administration.Buckets.update)
+    uploads = listing(administration.Buckets.uploads)
     delete = blocking(administration.Buckets.delete)
 
 
@@ -321,7 +328,7 @@ class BlockingShares(Blocking[administration.Shares]):
 
 
 class BlockingUsers(Blocking[administration.Users]):
-    """Users and their tokens."""
+    """Users and their tokens. Of others for admins only."""
 
     list = listing(administration.Users.list)
     whoami = blocking(administration.Users.whoami)
@@ -335,7 +342,7 @@ class BlockingUsers(Blocking[administration.Users]):
 
 
 class BlockingJoinTokens(Blocking[administration.JoinTokens]):
-    """Tokens by which machines join as nodes."""
+    """Tokens by which machines join as nodes. Admins only."""
 
     list = listing(administration.JoinTokens.list)
     create = blocking(administration.JoinTokens.create)
@@ -354,7 +361,7 @@ class BlockingJobs(Blocking[administration.Jobs]):
 
 
 class BlockingNodes(Blocking[administration.Nodes]):
-    """The nodes of the cluster."""
+    """The nodes of the cluster. Admins only."""
 
     list = listing(administration.Nodes.list)
     get = blocking(administration.Nodes.get)
@@ -374,11 +381,12 @@ class BlockingCluster(Blocking[administration.Cluster]):
 
 
 class BlockingAudit(Blocking[administration.Audit]):
-    """Who did what."""
+    """Who did what. Admins only."""
 
     list = listing(administration.Audit.list)
 
 
+# ---- to here ----
 class Client:
     """The client for code that does not await; see AsyncClient. Use `with`, or `close` it.
 

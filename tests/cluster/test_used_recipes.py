@@ -20,7 +20,17 @@ from tests.cluster.harness import FILESTORE, Answer
 from tests.cluster.mixed_versions import COMMAND_S, MixedCluster
 from tests.cluster.previous_release import PreviousRelease
 from tests.debian_packages import installed
-from tests.recipes import PAGE, ROOT, carry_out, copied_tree, program_of, python_of, raise_rules, recipes
+from tests.recipes import (
+    PAGE,
+    ROOT,
+    carry_out,
+    copied_tree,
+    program_of,
+    python_of,
+    raise_rules,
+    recipes,
+    write_client,
+)
 
 NAME: Final = "Debian 12"
 RAISED_S: Final = 60.0
@@ -88,6 +98,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raise_rules(copy)
     for steps in recipes((ROOT / PAGE).read_text("utf-8")).values():
         carry_out(steps, copy)
+    write_client(copy)
     return copy
 
 

@@ -20,69 +20,6 @@ class FilestoreError(Exception):
         self.details = details
 
 
-class InvalidRequest(FilestoreError):
-    """The request is malformed; `details` names the field."""
-
-    code = "invalid_request"
-    status = 400
-
-
-class Unauthorized(FilestoreError):
-    """The token is missing, invalid, expired or revoked."""
-
-    code = "unauthorized"
-    status = 401
-
-
-class Forbidden(FilestoreError):
-    """The caller is known, but lacks the permission."""
-
-    code = "forbidden"
-    status = 403
-
-
-class NotFound(FilestoreError):
-    """There is no such record, or its file is deleted."""
-
-    code = "not_found"
-    status = 404
-
-
-class MethodNotAllowed(FilestoreError):
-    """The path exists, and does not answer to this method."""
-
-    code = "method_not_allowed"
-    status = 405
-
-
-class NotAcceptable(FilestoreError):
-    """The resource cannot be shown in any type that was asked for."""
-
-    code = "not_acceptable"
-    status = 406
-
-
-class RequestTimeout(FilestoreError):
-    """The request came too slowly."""
-
-    code = "request_timeout"
-    status = 408
-
-
-class Conflict(FilestoreError):
-    """The record is in a state that forbids this: a name is taken, something is not empty."""
-
-    code = "conflict"
-    status = 409
-
-
-class NotAvailable(FilestoreError):
-    """Content was asked of a file that is not available yet."""
-
-    code = "not_available"
-    status = 409
-
-
 class OffsetMismatch(FilestoreError):
     """The upload stands at another offset, `offset` in bytes."""
 
@@ -94,41 +31,6 @@ class OffsetMismatch(FilestoreError):
         self.offset = offset
 
 
-class Gone(FilestoreError):
-    """It existed and will not come back: an expired upload or public token, a deleted file."""
-
-    code = "gone"
-    status = 410
-
-
-class PreconditionFailed(FilestoreError):
-    """A condition of the request does not hold: the record or the content is another now."""
-
-    code = "precondition_failed"
-    status = 412
-
-
-class PayloadTooLarge(FilestoreError):
-    """There are more bytes than were declared, or than the quota of the bucket has room for."""
-
-    code = "payload_too_large"
-    status = 413
-
-
-class UriTooLong(FilestoreError):
-    """The address of the request is too long."""
-
-    code = "uri_too_long"
-    status = 414
-
-
-class UnsupportedMediaType(FilestoreError):
-    """The body is of a type that is not taken here."""
-
-    code = "unsupported_media_type"
-    status = 415
-
-
 class RangeNotSatisfiable(FilestoreError):
     """No requested range overlaps the content, of `size_bytes`."""
 
@@ -138,38 +40,6 @@ class RangeNotSatisfiable(FilestoreError):
     def __init__(self, details: str, *, size_bytes: int = 0) -> None:
         super().__init__(details)
         self.size_bytes = size_bytes
-
-
-class UploadLocked(FilestoreError):
-    """Another request is writing this upload now."""
-
-    code = "upload_locked"
-    status = 423
-
-
-class RateLimited(FilestoreError):
-    """There were too many failures or requests from this address."""
-
-    code = "rate_limited"
-    status = 429
-
-
-class ChecksumMismatch(FilestoreError):
-    """The bytes are not those that were declared; nothing of them is stored."""
-
-    code = "checksum_mismatch"
-    status = 460
-
-
-class Internal(FilestoreError):
-    """The server failed, or answered what this client does not understand."""
-
-
-class NotImplementedHere(FilestoreError):
-    """The server does not know this method or transfer coding."""
-
-    code = "not_implemented"
-    status = 501
 
 
 class Unavailable(FilestoreError):
@@ -186,11 +56,8 @@ class Unavailable(FilestoreError):
         self.is_unknown = is_unknown
 
 
-class InsufficientStorage(FilestoreError):
-    """No node has room."""
-
-    code = "insufficient_storage"
-    status = 507
+class Internal(FilestoreError):
+    """The server failed, or answered what this client does not understand."""
 
 
 class UntrustedServer(FilestoreError):
@@ -207,30 +74,145 @@ class FileChanged(FilestoreError):
     status = 409
 
 
-CATALOGUE: tuple[type[FilestoreError], ...] = (
-    InvalidRequest,
-    Unauthorized,
-    Forbidden,
-    NotFound,
-    MethodNotAllowed,
-    NotAcceptable,
-    RequestTimeout,
-    Conflict,
-    NotAvailable,
-    OffsetMismatch,
-    Gone,
-    PreconditionFailed,
-    PayloadTooLarge,
-    UriTooLong,
-    UnsupportedMediaType,
-    RangeNotSatisfiable,
-    UploadLocked,
-    RateLimited,
-    ChecksumMismatch,
-    Internal,
-    NotImplementedHere,
-    Unavailable,
-    InsufficientStorage,
+# ---- written by `python -m release.client` from here on ----
+
+
+class InvalidRequest(FilestoreError):
+    """The request is malformed; `details` names the field."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class Unauthorized(FilestoreError):
+    """No credential, or an invalid, expired or revoked one. The same body whatever the reason."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(FilestoreError):
+    """The caller is known, but lacks the permission."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(FilestoreError):
+    """No such record, or its file is deleted."""
+
+    code = "not_found"
+    status = 404
+
+
+class MethodNotAllowed(FilestoreError):
+    """The path exists; `Allow` lists what it answers to."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class NotAcceptable(FilestoreError):
+    """The caller accepts nothing that this resource can be shown as."""
+
+    code = "not_acceptable"
+    status = 406
+
+
+class RequestTimeout(FilestoreError):
+    """Headers or body came too slowly."""
+
+    code = "request_timeout"
+    status = 408
+
+
+class Conflict(FilestoreError):
+    """The record is in a state that forbids this: a name taken, something that is not empty."""
+
+    code = "conflict"
+    status = 409
+
+
+class NotAvailable(FilestoreError):
+    """Content was asked of a file that is not `available` yet."""
+
+    code = "not_available"
+    status = 409
+
+
+class Gone(FilestoreError):
+    """It existed and will not come back: an expired upload or public token, a tombstoned file."""
+
+    code = "gone"
+    status = 410
+
+
+class PreconditionFailed(FilestoreError):
+    """A conditional header does not hold."""
+
+    code = "precondition_failed"
+    status = 412
+
+
+class PayloadTooLarge(FilestoreError):
+    """A body beyond its limit: JSON over 1 MiB, upload beyond the declared size, bucket quota."""
+
+    code = "payload_too_large"
+    status = 413
+
+
+class UriTooLong(FilestoreError):
+    """The target of the request has more bytes than are read."""
+
+    code = "uri_too_long"
+    status = 414
+
+
+class UnsupportedMediaType(FilestoreError):
+    """A content type or content encoding that is not taken here."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class UploadLocked(FilestoreError):
+    """Another request is writing this upload now."""
+
+    code = "upload_locked"
+    status = 423
+
+
+class RateLimited(FilestoreError):
+    """Too many failures or requests from this address; `Retry-After` says how long to wait."""
+
+    code = "rate_limited"
+    status = 429
+
+
+class ChecksumMismatch(FilestoreError):
+    """The bytes are not those that the caller declared; nothing of them is kept."""
+
+    code = "checksum_mismatch"
+    status = 460
+
+
+class NotImplementedHere(FilestoreError):
+    """A method, or a transfer coding, that no resource of this service knows."""
+
+    code = "not_implemented"
+    status = 501
+
+
+class InsufficientStorage(FilestoreError):
+    """No node has room."""
+
+    code = "insufficient_storage"
+    status = 507
+
+
+# ---- to here ----
+CATALOGUE = tuple(
+    kind for kind in FilestoreError.__subclasses__() if kind not in (UntrustedServer, FileChanged)
 )
 _BY_CODE = {kind.code: kind for kind in CATALOGUE}
 _BY_STATUS = {kind.status: kind for kind in reversed(CATALOGUE)}
