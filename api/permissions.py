@@ -29,7 +29,7 @@ from api.pages import (
     page_wanted,
     query_flag,
 )
-from api.spec.operation import Answer, Handler, OperationTable, Parameter
+from api.spec.operation import Answer, OperationTable, Parameter
 from ca.errors import Conflict
 from ca.usertoken import check_names, check_user_id
 from metadata.model.listed_records import GrantPage
@@ -39,15 +39,14 @@ from metadata.protocol.commands.access import Target
 from metadata.protocol.queries import CheckPrincipal, ListOwnPermissions, ListPermissions
 from web.app import json_response, read_json
 
-_PATHS: Final[dict[Target, str]] = {
-    "bucket": "/api/v1/buckets/{bucket_id}/permissions",
-    "file": "/api/v1/files/{file_uuid}/permissions",
+_PLACES: Final[dict[Target, tuple[str, str]]] = {  # the path, and what a permission there is on
+    "bucket": ("/api/v1/buckets/{bucket_id}/permissions", "a bucket and on every file in it"),
+    "file": ("/api/v1/files/{file_uuid}/permissions", "one file, beside what its bucket gives"),
 }
 _EXISTING: Final = Parameter(
     "existing", "`1`: 404 if there is no such user, or no user with such a group or role."
 )
 OPERATIONS: Final = OperationTable("Permissions")
-_IDS: Final[dict[Target, str]] = {"bucket": "bucket_id", "file": "file_uuid"}
 
 
 @OPERATIONS.add(
@@ -71,45 +70,9 @@ async def list_own(request: web.Request) -> web.Response:
     return page_response(request, OwnPermissionList, permissions, page.next_cursor)
 
 
-async def grant_on_bucket(request: web.Request) -> web.Response:
-    """Read, write or admin on a bucket and on every file in it. Needs admin on the bucket.
-
-    The same principal and level again keep the entry and its id; the new expiry holds.
-    """
-    return await _grant(request, "bucket")
-
-
-async def list_on_bucket(request: web.Request) -> web.Response:
-    """Who was given what on the bucket, oldest first, expired entries too. Needs admin on the bucket."""
-    return await _list(request, "bucket")
-
-
-async def withdraw_from_bucket(request: web.Request) -> web.Response:
-    """The next request of whoever had the permission goes without it. Needs admin on the bucket."""
-    return await _withdraw(request, "bucket")
-
-
-async def grant_on_file(request: web.Request) -> web.Response:
-    """Read, write or admin on one file, beside what its bucket gives. Needs admin on the file.
-
-    The same principal and level again keep the entry and its id; the new expiry holds.
-    """
-    return await _grant(request, "file")
-
-
-async def list_on_file(request: web.Request) -> web.Response:
-    """Who was given what on the file, oldest first, expired entries too. Needs admin on the file."""
-    return await _list(request, "file")
-
-
-async def withdraw_from_file(request: web.Request) -> web.Response:
-    """The next request of whoever had the permission goes without it. Needs admin on the file."""
-    return await _withdraw(request, "file")
-
-
-async def _grant(request: web.Request, target: Target) -> web.Response:
+async def _grant(request: web.Request) -> web.Response:
     caller = await authenticate(request)
-    target_id = path_uuid(request, _IDS[target])
+    target, target_id = _target(request)
     body = await read_json(request, GrantBody)
     command = GrantPermission(
         caller=caller,
@@ -131,18 +94,18 @@ async def _grant(request: web.Request, target: Target) -> web.Response:
     return json_response(_body_of(record), status=201, headers=headers)
 
 
-async def _list(request: web.Request, target: Target) -> web.Response:
+async def _list(request: web.Request) -> web.Response:
     caller = await authenticate(request)
-    target_id = path_uuid(request, _IDS[target])
+    target, target_id = _target(request)
     query = ListPermissions(caller=caller, target=target, target_id=target_id, **page_wanted(request))
     page = await request.app[API].metadata.read(query, PermissionPage)
     permissions = [_body_of(record) for record in page.permissions]
     return page_response(request, PermissionList, permissions, page.next_cursor)
 
 
-async def _withdraw(request: web.Request, target: Target) -> web.Response:
+async def _withdraw(request: web.Request) -> web.Response:
     caller = await authenticate(request)
-    target_id = path_uuid(request, _IDS[target])
+    target, target_id = _target(request)
     permission_id = path_uuid(request, "perm_id")
     command = WithdrawPermission(
         caller=caller, target=target, target_id=target_id, permission_id=permission_id
@@ -151,6 +114,13 @@ async def _withdraw(request: web.Request, target: Target) -> web.Response:
     async with audited(request, "withdraw_permission", principal=caller.subject, target=place):
         await request.app[API].metadata.propose(command, type(None))
     return json_response(WithdrawnPermission(deleted=True, id=permission_id))
+
+
+def _target(request: web.Request) -> tuple[Target, str]:
+    """What the path is below. Raises NotFound."""
+    if "bucket_id" in request.match_info:
+        return "bucket", path_uuid(request, "bucket_id")
+    return "file", path_uuid(request)
 
 
 def _principal_of(command: GrantPermission) -> CheckPrincipal:
@@ -170,37 +140,38 @@ def _body_of(record: PermissionRecord) -> PermissionBody:
     return shown(PermissionBody, record, id=record.permission_id)
 
 
-def _serve(target: Target, grant: Handler, listing: Handler, withdraw: Handler) -> None:
-    path = _PATHS[target]
+for each, (path, what) in _PLACES.items():
     OPERATIONS.add(
         f"POST {path}",
-        f"grant_{target}_permission",
-        f"Give a permission on a {target}",
+        f"grant_{each}_permission",
+        f"Give a permission on a {each}",
         Answer(
             "The permission entry.",
             PermissionBody,
             headers={"Location": "The path of the entry, to delete it."},
         ),
         status=201,
+        description=f"Read, write or admin on {what}. Needs admin on the {each}.\n\n"
+        "The same principal and level again keep the entry and its id; the new expiry holds.",
         body=GrantBody,
         query=(_EXISTING,),
         errors=(Conflict,),
         changes=True,
-    )(grant)
+    )(_grant)
     OPERATIONS.add(
         f"GET {path}",
-        f"list_{target}_permissions",
-        f"List the permissions on a {target}",
+        f"list_{each}_permissions",
+        f"List the permissions on a {each}",
         Answer("A page of permissions.", PermissionList, headers=NEXT_PAGE),
+        description=f"Who was given what on the {each}, oldest first, expired entries too. "
+        f"Needs admin on the {each}.",
         query=PAGE_PARAMETERS,
-    )(listing)
+    )(_list)
     OPERATIONS.add(
         f"DELETE {path}/{{perm_id}}",
-        f"withdraw_{target}_permission",
-        f"Take back a permission on a {target}",
+        f"withdraw_{each}_permission",
+        f"Take back a permission on a {each}",
         Answer("The permission is gone.", WithdrawnPermission),
-    )(withdraw)
-
-
-_serve("bucket", grant_on_bucket, list_on_bucket, withdraw_from_bucket)
-_serve("file", grant_on_file, list_on_file, withdraw_from_file)
+        description="The next request of whoever had the permission goes without it. "
+        f"Needs admin on the {each}.",
+    )(_withdraw)

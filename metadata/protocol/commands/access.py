@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from metadata.model.records import Caller
-from metadata.protocol.commands.root import Command
+from metadata.protocol.commands.root import NODES, Command
 from runtime.bounds import Count, Instant, LifeSeconds, Names, Text
 
 Target = Literal["bucket", "file"]
@@ -31,6 +31,7 @@ class PutUser(Command, frozen=True, kw_only=True, tag="put_user"):
     A conflict when the caller would lock itself out: disable itself, or drop its own role admin.
     """
 
+    proposed_by = NODES
     caller: Caller
     user_id: Text
     roles: Names | None
@@ -44,6 +45,7 @@ class DeleteUser(Command, frozen=True, kw_only=True, tag="delete_user"):
     A conflict while it owns files or buckets, and for the caller itself.
     """
 
+    proposed_by = NODES
     caller: Caller
     user_id: Text
 
@@ -51,6 +53,7 @@ class DeleteUser(Command, frozen=True, kw_only=True, tag="delete_user"):
 class RevokeUser(Command, frozen=True, kw_only=True, tag="revoke_user"):
     """Every permission of the user goes, its tokens die, its public tokens end: one change. Admin only."""
 
+    proposed_by = NODES
     caller: Caller
     user_id: Text
 
@@ -61,6 +64,7 @@ class CreateBucket(Command, frozen=True, kw_only=True, tag="create_bucket"):
     Replies with the BucketRecord.
     """
 
+    proposed_by = NODES
     caller: Caller
     bucket_id: Text
     name: Text
@@ -73,6 +77,7 @@ class UpdateBucket(Command, frozen=True, kw_only=True, tag="update_bucket"):
     `unchanged_since_ms`: as in `UpdateFile`.
     """
 
+    proposed_by = NODES
     caller: Caller
     bucket_id: Text
     name: Text | None
@@ -86,6 +91,7 @@ class DeleteBucket(Command, frozen=True, kw_only=True, tag="delete_bucket"):
     `unchanged_since_ms`: as in `UpdateFile`.
     """
 
+    proposed_by = NODES
     caller: Caller
     bucket_id: Text
     unchanged_since_ms: Instant | UnsetType = UNSET
@@ -98,6 +104,7 @@ class GrantPermission(Command, frozen=True, kw_only=True, tag="grant_permission"
     `ttl_seconds`, instead of `expires_at_ms`, counts from the leader's time.
     """
 
+    proposed_by = NODES
     caller: Caller
     target: Target
     target_id: Text
@@ -112,6 +119,7 @@ class GrantPermission(Command, frozen=True, kw_only=True, tag="grant_permission"
 class WithdrawPermission(Command, frozen=True, kw_only=True, tag="withdraw_permission"):
     """Needs admin on the bucket or file that it is on."""
 
+    proposed_by = NODES
     caller: Caller
     target: Target
     target_id: Text
@@ -125,6 +133,7 @@ class CreatePublicToken(Command, frozen=True, kw_only=True, tag="create_public_t
     `bucket_id` "" or the file's own.
     """
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     bucket_id: Text
@@ -137,6 +146,7 @@ class CreatePublicToken(Command, frozen=True, kw_only=True, tag="create_public_t
 class RevokePublicToken(Command, frozen=True, kw_only=True, tag="revoke_public_token"):
     """Needs admin on the file. From then on the link is gone; again changes nothing."""
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     token_id: Text

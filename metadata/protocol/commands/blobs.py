@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from metadata.protocol.commands.root import Command
+from metadata.protocol.commands.root import ITSELF, Command
 from runtime.bounds import Count, Ids, Spans, Text
 
 STEP_ROWS_MAX = 1000  # in one step; the leader asks for fewer, so that nobody waits for it
@@ -29,6 +29,7 @@ class Collect(Command, frozen=True, kw_only=True, tag="collect"):
     At most about `rows_max` rows: the last blob may go beyond with its own. Replies with Collected.
     """
 
+    is_long = True
     rows_max: StepRows = STEP_ROWS_MAX
     grace_ms: Count = COLLECT_GRACE_MS
 
@@ -42,6 +43,7 @@ class CollectOverQuota(Command, frozen=True, kw_only=True, tag="collect_over_quo
     At most about `rows_max` rows, as of Collect. Replies with Collected.
     """
 
+    is_long = True
     rows_max: StepRows
     grace_ms: Count
 
@@ -66,6 +68,8 @@ class AddReplica(Command, frozen=True, kw_only=True, tag="add_replica"):
     Replies with what the blob lacks still (an integer; see ShortBlob).
     """
 
+    proposed_by = ITSELF
+
     sha256: Text
     node_id: Text
     as_of: Count
@@ -81,6 +85,8 @@ class ReportDropped(Command, frozen=True, kw_only=True, tag="report_dropped"):
     Replies with Dropped.
     """
 
+    proposed_by = ITSELF
+    is_long = True
     node_id: Text
     as_of: Count
     dropped: Ids = []
@@ -95,6 +101,8 @@ class ReportLost(Command, frozen=True, kw_only=True, tag="report_lost"):
     Lost.
     """
 
+    proposed_by = ITSELF
+    is_long = True
     node_id: Text
     sha256s: Ids
     reason: Literal["missing", "damaged"]
@@ -108,6 +116,7 @@ class ReportDamaged(Command, frozen=True, kw_only=True, tag="report_damaged"):
     where no file refers to the blob, or the log names the node for a replica. Replies with None.
     """
 
+    proposed_by = ITSELF
     node_id: Text
     sha256: Text
     spans: Spans
@@ -121,6 +130,8 @@ class ReportOrphans(Command, frozen=True, kw_only=True, tag="report_orphans"):
     the sha256s of these.
     """
 
+    proposed_by = ITSELF
+    is_long = True
     node_id: Text
     sha256s: Ids
 
@@ -131,4 +142,5 @@ class RecountReplicas(Command, frozen=True, kw_only=True, tag="recount_replicas"
     At most `rows_max` replicas. Replies with Recounted.
     """
 
+    is_long = True
     rows_max: StepRows = STEP_ROWS_MAX

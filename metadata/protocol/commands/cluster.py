@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from metadata.model.records import Caller, CertificateRecord, CoordinatorRecord
-from metadata.protocol.commands.root import Command
+from metadata.protocol.commands.root import ITSELF, NODES, Command
 from runtime.bounds import Count, Names, Pem, Text, WrappedKey
 
 COORDINATORS_LISTED_MAX = 64  # voters and learners; far beyond what Raft admits
@@ -40,6 +40,7 @@ class OpenSession(Command, frozen=True, kw_only=True, tag="open_session"):
     rules, and of older processes (0), it is the log index.
     """
 
+    proposed_by = NODES
     nonce: Text
     number: Count = 0
 
@@ -50,6 +51,7 @@ class AddIntermediate(Command, frozen=True, kw_only=True, tag="add_intermediate"
     What it signs was found to lead to the root before it was proposed. Replies with None.
     """
 
+    proposed_by = NODES
     caller: Caller
     pem: Pem
     wrapped: WrappedKey
@@ -71,6 +73,7 @@ class AddTokenKey(Command, frozen=True, kw_only=True, tag="add_token_key"):
 class CreateJoinToken(Command, frozen=True, kw_only=True, tag="create_join_token"):
     """Admin only. `node_id` "" admits any id. Lives `ttl_seconds` from the leader's time."""
 
+    proposed_by = NODES
     caller: Caller
     token_id: Text
     secret_sha256: Text
@@ -82,6 +85,7 @@ class CreateJoinToken(Command, frozen=True, kw_only=True, tag="create_join_token
 class DeleteJoinToken(Command, frozen=True, kw_only=True, tag="delete_join_token"):
     """Admin only."""
 
+    proposed_by = NODES
     caller: Caller
     token_id: Text
 
@@ -133,6 +137,7 @@ class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
     the same directory on the same machine says that it has ended.
     """
 
+    proposed_by = ITSELF
     node_id: Text
     peer_port: Count
     zone: Text
@@ -147,6 +152,7 @@ class MoveNode(Command, frozen=True, kw_only=True, tag="move_node"):
     Its next certificate is for that address. Replies with the NodeRecord.
     """
 
+    proposed_by = NODES
     caller: Caller
     node_id: Text
     address: Text
@@ -161,6 +167,7 @@ class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
     Replies with the NodeRecord.
     """
 
+    proposed_by = NODES
     caller: Caller
     node_id: Text
     draining: bool
@@ -189,6 +196,7 @@ class RemoveNode(Command, frozen=True, kw_only=True, tag="remove_node"):
     `is_gone`: with `force`, also one that is not recorded as down yet, since who asks knows better.
     """
 
+    proposed_by = NODES
     caller: Caller
     node_id: Text
     force: bool = False
@@ -203,6 +211,7 @@ class RevokeNode(Command, frozen=True, kw_only=True, tag="revoke_node"):
     NodeRemoval that counts what it holds.
     """
 
+    proposed_by = NODES
     caller: Caller
     node_id: Text
 
@@ -213,6 +222,7 @@ class ForgetInstance(Command, frozen=True, kw_only=True, tag="forget_instance"):
     Its replicas count again when they were compared with the log. Replies with the NodeRecord.
     """
 
+    proposed_by = NODES
     caller: Caller
     node_id: Text
 
@@ -261,6 +271,7 @@ class RaiseRules(Command, frozen=True, kw_only=True, tag="raise_rules"):
 class HashState(Command, frozen=True, kw_only=True, tag="hash_state"):
     """Hash the next slice of the state, at most `rows_max` rows of one table. Replies with a StateHash."""
 
+    is_long = True
     rows_max: Annotated[int, Meta(ge=1, le=HASH_ROWS_MAX)] = 2000
 
 

@@ -3,7 +3,7 @@
 from msgspec import UNSET, Struct, UnsetType
 
 from metadata.model.records import Caller, Manifest
-from metadata.protocol.commands.root import Command
+from metadata.protocol.commands.root import ITSELF, NODES, Command
 from runtime.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Parts, Text
 
 
@@ -26,6 +26,7 @@ class CreateFile(Command, frozen=True, kw_only=True):
     Replies with an UploadRecord.
     """
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     bucket_id: Text
@@ -82,6 +83,7 @@ class UpdateFile(Command, frozen=True, kw_only=True):
     refused with precondition_failed when it is another by now.
     """
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     filename: Text | UnsetType = UNSET
@@ -132,6 +134,7 @@ class DeleteFile(Command, frozen=True, kw_only=True, tag="delete_file"):
     `unchanged_since_ms`: as in UpdateFile.
     """
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     kind: Text  # 'project_file', 'vm', 'backup', or '' for any
@@ -148,6 +151,7 @@ class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
     large when the bucket's quota leaves no room for either.
     """
 
+    proposed_by = ITSELF
     caller: Caller
     file_uuid: Text
     node_id: Text
@@ -165,6 +169,7 @@ class RewindUpload(Command, frozen=True, kw_only=True, tag="rewind_upload"):
     before any copy is cut. Replies with the UploadRecord.
     """
 
+    proposed_by = ITSELF
     caller: Caller
     file_uuid: Text
     node_id: Text
@@ -180,6 +185,7 @@ class TakeOverUpload(Command, frozen=True, kw_only=True, tag="take_over_upload")
     Nothing that the old holder proposes is taken any more. Replies with the UploadRecord.
     """
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     holder: Text
@@ -191,6 +197,7 @@ class TakeOverUpload(Command, frozen=True, kw_only=True, tag="take_over_upload")
 class DeclareSize(Command, frozen=True, kw_only=True, tag="declare_size"):
     """The size of an upload that began without one (tus creation-defer-length). Needs write."""
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     size_bytes: Count
@@ -210,6 +217,7 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     older nodes.
     """
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     blob_sha256: Text
@@ -226,6 +234,7 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
 class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"):
     """Give up an upload that has not ended; its record goes. Needs write. A finished file is a conflict."""
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
 
@@ -256,6 +265,7 @@ class RestartUpload(Command, frozen=True, kw_only=True, tag="restart_upload"):
     UploadRecord.
     """
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     holder: Text
@@ -272,6 +282,7 @@ class CreatePartial(Command, frozen=True, kw_only=True, tag="create_partial"):
     an UploadRecord.
     """
 
+    proposed_by = NODES
     caller: Caller
     file_uuid: Text
     bucket_id: Text

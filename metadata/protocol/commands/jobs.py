@@ -1,7 +1,7 @@
 """Commands about job runs. Apart from those about files: any leader resumes the runs that it finds here."""
 
 from metadata.model.records import Caller
-from metadata.protocol.commands.root import Command
+from metadata.protocol.commands.root import NODES, Command
 from runtime.bounds import Count, Document, Text
 
 CANCELLED = "cancelled"
@@ -14,6 +14,7 @@ class TriggerJob(Command, frozen=True, kw_only=True, tag="trigger_job"):
     `node_id` is stamped by the leader, which does the work; `parameters` is a JSON object.
     """
 
+    proposed_by = NODES
     caller: Caller
     run_id: Text
     job_name: Text
@@ -35,6 +36,7 @@ class CancelRun(Command, frozen=True, kw_only=True, tag="cancel_run"):
     Whoever works on it stops; what was done stays done. A conflict for a run that has ended otherwise.
     """
 
+    proposed_by = NODES
     caller: Caller
     run_id: Text
 
@@ -58,5 +60,6 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     tokens.
     """
 
+    is_long = True
     rows_max: Count = EXPIRE_ROWS_MAX
     tombstone_ms: Count = 24 * 60 * 60 * 1000

@@ -1,7 +1,31 @@
 """The root of all commands. Apart from the package, which imports them all: it cuts a circle."""
 
+from collections.abc import Iterator
+from typing import ClassVar, Final, TypeVar
+
 from msgspec import Struct
+
+S = TypeVar("S", bound=Struct)
+NODES: Final = "nodes"
+ITSELF: Final = "itself"
 
 
 class Command(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """One change, as data. A field is only ever added, with a default: older logs must decode for ever."""
+    """One change, as data. A field is only ever added, with a default: older logs must decode for ever.
+
+    `proposed_by`: NODES, if a node may propose it as it is; ITSELF, if it may for itself only (`node_id`);
+    else the leader alone, and joining, renewing and minting pass through calls that check more. `is_long`:
+    it changes, or looks at, up to a page of rows, which may lie anywhere in the state.
+    """
+
+    proposed_by: ClassVar[str] = "leader"
+    is_long: ClassVar[bool] = False
+
+
+def leaves(root: type[S]) -> Iterator[type[S]]:
+    """The classes below a root that nothing is derived from: all that can be sent, or be in the log."""
+    for kind in root.__subclasses__():
+        if kind.__subclasses__():
+            yield from leaves(kind)
+        else:
+            yield kind
