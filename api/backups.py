@@ -2,7 +2,14 @@
 
 from typing import Final
 
-from api.bodies.backups import CHECKS, BackupBody, BackupList, CreateBackupBody, UpdateBackupBody
+from api.bodies.backups import (
+    CHECKS,
+    BackupBody,
+    BackupFilter,
+    BackupList,
+    CreateBackupBody,
+    UpdateBackupBody,
+)
 from api.file_kinds import FileKind
 from api.file_operations import BY_TUS, operations
 from api.spec.operation import Operation
@@ -37,6 +44,7 @@ KIND: Final = FileKind(
     update_body=UpdateBackupBody,
     body=BackupBody,
     list_body=BackupList,
+    list_filter=BackupFilter,
     create_command=CreateBackup,
     update_command=UpdateBackup,
     get_query=GetBackup,

@@ -15,7 +15,14 @@ from msgspec.structs import replace
 
 from api import tus_creation
 from api.access import audited, authenticate
-from api.bodies.checks import check_filename, check_media_type, check_sha256, check_uuid, path_uuid
+from api.bodies.checks import (
+    check_filename,
+    check_label,
+    check_media_type,
+    check_sha256,
+    check_uuid,
+    path_uuid,
+)
 from api.bodies.files import (
     CreateFileBody,
     DeletedFile,
@@ -48,6 +55,7 @@ from ca.errors import (
     PreconditionFailed,
     UploadLocked,
 )
+from metadata.model.later_fields import later_of
 from metadata.model.records import Caller, FileRecord, UploadPart, UploadRecord
 from metadata.protocol.commands import CreateFile, CreatePartial, UpdateFile
 from metadata.protocol.queries import GetParts, GetUpload
@@ -349,8 +357,9 @@ async def _find(kind: FileKind, request: web.Request, caller: Caller, file_uuid:
 def _given(kind: FileKind, body: Struct, names: tuple[str, ...]) -> dict[str, Any]:
     """Those of a kind's own fields that a body has, checked in this order. Raises InvalidRequest."""
     values = ((name, getattr(body, name)) for name in names)
+    checks = {**kind.checks, **{each.name: check_label for each in later_of(kind.name) if each.is_label}}
     return {
-        name: kind.checks[name](value, name) if name in kind.checks else value
+        name: checks[name](value, name) if name in checks else value
         for name, value in values
         if value is not None
     }

@@ -6,7 +6,17 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.bodies.checks import Checks, check_label, check_uuid
 from api.bodies.fields import Count, GivenUuid, MaybeLabel, MaybeUuid, NextCursor
-from api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
+from api.bodies.files import (
+    CreateFileBody,
+    FileBody,
+    ListFilter,
+    UpdateFileBody,
+    in_answers,
+    in_filters,
+    in_requests,
+)
+from metadata.model.later_fields import with_later
+from metadata.model.records import BACKUP
 
 _BACKUP_TYPE = "A full backup stands alone; an incremental one needs its parent."
 GivenBackupType = Annotated[Literal["full", "incremental"], Meta(description=_BACKUP_TYPE, examples=["full"])]
@@ -28,6 +38,7 @@ SourceNodeId = Annotated[
 CHECKS: Final[Checks] = {"parent_backup_uuid": check_uuid, "source_node_id": check_label}
 
 
+@with_later(BACKUP, in_requests)
 class CreateBackupBody(CreateFileBody, frozen=True, kw_only=True):
     """A backup to be made. `bucket_id` left out: the default bucket."""
 
@@ -38,6 +49,7 @@ class CreateBackupBody(CreateFileBody, frozen=True, kw_only=True):
     source_node_id: SourceNodeId = ""
 
 
+@with_later(BACKUP, in_requests)
 class UpdateBackupBody(UpdateFileBody, frozen=True, kw_only=True):
     """What is absent stays as it is. A change to `full` drops the parent."""
 
@@ -48,6 +60,7 @@ class UpdateBackupBody(UpdateFileBody, frozen=True, kw_only=True):
     source_node_id: SourceNodeId | None = None
 
 
+@with_later(BACKUP, in_answers)
 class BackupBody(FileBody, frozen=True, kw_only=True):
     """A backup: file record and backup metadata in one."""
 
@@ -66,3 +79,8 @@ class BackupList(Struct, frozen=True, kw_only=True):
     count: Count
     backups: Annotated[list[BackupBody], Meta(description="The backups.")]
     next_cursor: NextCursor | UnsetType = UNSET
+
+
+@with_later(BACKUP, in_filters)
+class BackupFilter(ListFilter, frozen=True, kw_only=True):
+    """What a list of backups can be narrowed by."""

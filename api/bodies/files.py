@@ -1,11 +1,12 @@
 """Bodies of files of every kind: the fields that all kinds have, and tickets."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.bodies.fields import (
+    Amount,
     BlobSha256,
     BucketId,
     ContentType,
@@ -19,6 +20,7 @@ from api.bodies.fields import (
     GivenSha256,
     GivenSizeBytes,
     KindOfFile,
+    MaybeLabel,
     MemberId,
     NewRetentionHours,
     OwnerId,
@@ -31,6 +33,7 @@ from api.bodies.fields import (
     UploadUrl,
 )
 from ca.usertoken import TICKET_TTL_SECONDS_DEFAULT, TICKET_TTL_SECONDS_MAX, TICKET_TTL_SECONDS_MIN
+from metadata.model.later_fields import Later
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, FileRecord
 
 KIND_WORDS: Final[Mapping[str, str]] = {PROJECT_FILE: "project", VM: "image", BACKUP: "backup"}
@@ -57,6 +60,27 @@ class UpdateFileBody(Request, frozen=True, kw_only=True):
 
 class ListFilter(Struct, frozen=True, kw_only=True):
     """What the list of a kind can be narrowed by, beside what every list of files can; "" is any."""
+
+
+def _said(field: Later) -> Any:
+    """The type of a later field of a kind, as the API says it."""
+    said = Meta(description=field.meaning, examples=[field.example])
+    return Annotated[MaybeLabel if field.is_label else Amount, said]
+
+
+def in_requests(field: Later) -> tuple[Any, ...]:
+    """A later field of a kind in the body of a request: it may be left out."""
+    return _said(field) | None, None
+
+
+def in_answers(field: Later) -> tuple[Any, ...]:
+    """A later field of a kind in an answer: a label is "" where it was not given."""
+    return (_said(field), "") if field.is_label else (_said(field) | UnsetType, UNSET)
+
+
+def in_filters(field: Later) -> tuple[Any, ...] | None:
+    """A list is narrowed by labels."""
+    return (_said(field), "") if field.is_label else None
 
 
 class UploadInitialisation(Struct, frozen=True, kw_only=True):

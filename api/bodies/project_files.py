@@ -6,7 +6,17 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.bodies.checks import Checks, check_label
 from api.bodies.fields import Count, FileUuid, FilterText, Label, MaybeLabel, NextCursor
-from api.bodies.files import CreateFileBody, FileBody, ListFilter, UpdateFileBody
+from api.bodies.files import (
+    CreateFileBody,
+    FileBody,
+    ListFilter,
+    UpdateFileBody,
+    in_answers,
+    in_filters,
+    in_requests,
+)
+from metadata.model.later_fields import with_later
+from metadata.model.records import PROJECT_FILE
 
 Compression = Annotated[
     Literal["deflate", "bz2", "xz", "zstd", "none"],
@@ -37,6 +47,7 @@ CHECKS: Final[Checks] = {
 }
 
 
+@with_later(PROJECT_FILE, in_requests)
 class CreateProjectFileBody(CreateFileBody, frozen=True, kw_only=True):
     """A project file to be made. `bucket_id` left out: the default bucket."""
 
@@ -51,6 +62,7 @@ class CreateProjectFileBody(CreateFileBody, frozen=True, kw_only=True):
     reset_mac_addresses: ResetMacAddresses = False
 
 
+@with_later(PROJECT_FILE, in_requests)
 class UpdateProjectFileBody(UpdateFileBody, frozen=True, kw_only=True):
     """What is absent stays as it is."""
 
@@ -64,6 +76,7 @@ class UpdateProjectFileBody(UpdateFileBody, frozen=True, kw_only=True):
     version_tag: VersionTag | None = None
 
 
+@with_later(PROJECT_FILE, in_answers)
 class ProjectFileBody(FileBody, frozen=True, kw_only=True):
     """A project file: file record and project metadata in one."""
 
@@ -93,6 +106,7 @@ class ProjectFileList(Struct, frozen=True, kw_only=True):
     next_cursor: NextCursor | UnsetType = UNSET
 
 
+@with_later(PROJECT_FILE, in_filters)
 class ProjectFileFilter(ListFilter, frozen=True, kw_only=True):
     """What a list of project files can be narrowed by."""
 

@@ -8,8 +8,18 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.bodies.checks import Checks
 from api.bodies.fields import Count, MaybeMd5, NextCursor
-from api.bodies.files import CreateFileBody, FileBody, ListFilter, UpdateFileBody
+from api.bodies.files import (
+    CreateFileBody,
+    FileBody,
+    ListFilter,
+    UpdateFileBody,
+    in_answers,
+    in_filters,
+    in_requests,
+)
 from ca.errors import InvalidRequest
+from metadata.model.later_fields import with_later
+from metadata.model.records import VM
 from runtime.bounds import DOCUMENT_CHARS_MAX
 
 VIRT_TYPES: Final = ["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"]
@@ -48,6 +58,7 @@ ExtraAttributes = Annotated[
 ]
 
 
+@with_later(VM, in_requests)
 class CreateVmBody(CreateFileBody, frozen=True, kw_only=True):
     """A VM image to be made. `bucket_id` left out: the default bucket."""
 
@@ -58,6 +69,7 @@ class CreateVmBody(CreateFileBody, frozen=True, kw_only=True):
     extra_attributes_json: ExtraAttributes = ""
 
 
+@with_later(VM, in_requests)
 class UpdateVmBody(UpdateFileBody, frozen=True, kw_only=True):
     """What is absent stays as it is."""
 
@@ -68,6 +80,7 @@ class UpdateVmBody(UpdateFileBody, frozen=True, kw_only=True):
     virt_type: GivenVirtType | None = None
 
 
+@with_later(VM, in_answers)
 class VmBody(FileBody, frozen=True, kw_only=True):
     """A VM image: file record and image metadata in one."""
 
@@ -87,6 +100,7 @@ class VmList(Struct, frozen=True, kw_only=True):
     next_cursor: NextCursor | UnsetType = UNSET
 
 
+@with_later(VM, in_filters)
 class VmFilter(ListFilter, frozen=True, kw_only=True):
     """What a list of VM images can be narrowed by."""
 

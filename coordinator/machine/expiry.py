@@ -19,7 +19,8 @@ from msgspec import Struct
 from coordinator.machine import burials, cluster, files
 from coordinator.machine.execution import states
 from coordinator.machine.execution.change import Change
-from metadata.model.records import BACKUP, PARTIAL, Expired
+from metadata.model.jobs import Expired
+from metadata.model.records import BACKUP, PARTIAL
 from metadata.protocol.commands import EXPIRE_ROWS_MAX, Expire
 
 HOUR_MS = 3_600_000

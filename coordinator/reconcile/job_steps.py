@@ -14,7 +14,7 @@ from coordinator.reconcile.job_runs import StepProgress
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.snapshot_store import SNAPSHOT_RESERVE_BYTES, describe
 from coordinator.storage.state_backup import copy_database
-from metadata.model.records import Expired
+from metadata.model.jobs import Expired
 from metadata.protocol.commands import Expire
 from runtime.clock import now_ms
 from runtime.file_digests import write_digest

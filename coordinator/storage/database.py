@@ -15,6 +15,7 @@ from coordinator.machine.blobs import FILL_TOTALS
 from coordinator.machine.files import RETENTION_MS
 from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
 from coordinator.storage.state_damage import DATABASE_ERRORS
+from metadata.model.later_fields import LATER
 from metadata.model.records import VOTER
 from runtime.sqlite import WAL_BYTES_MAX, reserve_wal
 
@@ -116,6 +117,7 @@ def prepare(writer: sqlite3.Connection) -> None:
     """Make the tables that are not there, and bring those of an older version up to this one."""
     writer.execute("PRAGMA foreign_keys = ON")
     schema = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
+    schema += "".join(each.schema for each in LATER)
     missing = _missing_columns(writer, schema)
     for (table, column), declaration in missing.items():
         declared = _DECLARED_OTHERWISE.get((table, column), declaration)

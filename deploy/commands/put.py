@@ -3,10 +3,10 @@
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -25,6 +25,8 @@ from filestore_client.base.records import FileRecord, Kind
 from filestore_client.transfer.parallel import PARTS_MAX
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 from filestore_client.transfer.upload_memory import Memory
+from metadata.model.later_fields import LATER
+from metadata.model.records import BACKUP, PROJECT_FILE, VM
 
 COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 VIRT_TYPES = ("docker", "dynamips", "iou", "qemu", "virtualbox", "vmware", "vpcs")
@@ -42,7 +44,9 @@ _OPTIONS_OF_A_KIND: Mapping[Kind, Sequence[str]] = {
     ),
     "image": ("virt_type", "format", "vcpus", "ram_mb"),
 }
+_WORDS: Mapping[str, Kind] = {PROJECT_FILE: "project", VM: "image", BACKUP: "backup"}
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 Outcome = FileRecord | FilestoreError | LocalError | OSError
 
 
@@ -52,6 +56,18 @@ class Wanted:
 
     path: Path
     filename: str
+
+
+def later_options(command: Command) -> Command:
+    """Add an option for each field of a kind that came later."""
+    for each in reversed(LATER):
+        option = f"--{each.name.replace('_', '-')}"
+        kind, told = (
+            str if each.is_label else click.IntRange(0),
+            f"{_WORDS[each.kind].title()}: {each.meaning}",
+        )
+        command = click.option(option, type=kind, help=told)(command)
+    return command
 
 
 @click.command()
@@ -81,6 +97,7 @@ class Wanted:
 @click.option("--format", help="Image: its format.  [default: by the content]")
 @click.option("--vcpus", type=click.IntRange(1, 1024), help="Image: how many processors it wants.")
 @click.option("--ram", "ram_mb", type=click.IntRange(1), help="Image: how much memory it wants, in MB.")
+@later_options
 @click.option(
     "--only-url",
     is_flag=True,
@@ -241,7 +258,8 @@ def _chosen_kind(given: Kind | None, fields: Mapping[str, Any]) -> Kind | None:
     Raises click.UsageError for options of another kind.
     """
     chosen, why = given, f"--kind {given}"
-    for kind, names in _OPTIONS_OF_A_KIND.items():
+    later = ((_WORDS[each.kind], [each.name]) for each in LATER)
+    for kind, names in (*_OPTIONS_OF_A_KIND.items(), *later):
         for name in names:
             if name not in fields:
                 continue

@@ -188,3 +188,16 @@ def check_schedules(schedules: Mapping[str, float]) -> None:
     for name in schedules:
         if name not in _BY_NAME:
             raise InvalidRequest(f"schedules: there is no job {name}.")
+
+
+class Expired(Struct, frozen=True, kw_only=True):
+    """What one Expire ended, in rows. `more`: it stopped at its bound."""
+
+    uploads: int = 0
+    retained: int = 0
+    tombstones: int = 0
+    permissions: int = 0
+    public_tokens: int = 0
+    join_tokens: int = 0
+    burials: int = 0
+    more: bool = False

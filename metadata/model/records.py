@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from metadata.model.later_fields import in_the_log, with_later
 from runtime.bounds import IMAGES_MAX, Count, Label, Parts, Pem, Span, Text, Token
 
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
@@ -65,6 +66,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     kind: str | UnsetType = UNSET
 
 
+@with_later(PROJECT_FILE, in_the_log)
 class ProjectFileRecord(FileRecord, frozen=True, kw_only=True):
     """An exported network-emulation project, with the options that it was exported with."""
 
@@ -79,6 +81,7 @@ class ProjectFileRecord(FileRecord, frozen=True, kw_only=True):
     reset_mac_addresses: bool
 
 
+@with_later(VM, in_the_log)
 class VmRecord(FileRecord, frozen=True, kw_only=True):
     """A virtual machine's disk image. `md5` is "" until its content is here."""
 
@@ -90,6 +93,7 @@ class VmRecord(FileRecord, frozen=True, kw_only=True):
     md5: str
 
 
+@with_later(BACKUP, in_the_log)
 class BackupRecord(FileRecord, frozen=True, kw_only=True):
     """A backup. `parent_backup_uuid` is "" for a full one."""
 
@@ -348,19 +352,6 @@ class JobRunPage(Struct, frozen=True):
 
     runs: list[JobRunRecord]
     next_cursor: int
-
-
-class Expired(Struct, frozen=True, kw_only=True):
-    """What one Expire ended, in rows. `more`: it stopped at its bound."""
-
-    uploads: int = 0
-    retained: int = 0
-    tombstones: int = 0
-    permissions: int = 0
-    public_tokens: int = 0
-    join_tokens: int = 0
-    burials: int = 0
-    more: bool = False
 
 
 class NodeRecord(Struct, frozen=True, kw_only=True):

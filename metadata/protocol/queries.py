@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from msgspec import Meta, Struct
 
-from metadata.model.records import Caller
+from metadata.model.later_fields import in_queries, with_later
+from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller
 from metadata.model.replica_records import HeldReplica, ReplicaPage
 from metadata.protocol.commands.access import PrincipalType, Target
 from metadata.protocol.commands.root import leaves
@@ -122,6 +123,7 @@ class ListFilesQuery(ListQuery, frozen=True, kw_only=True):
     filename_prefix: Label = ""
 
 
+@with_later(PROJECT_FILE, in_queries)
 class ListProjectFiles(ListFilesQuery, frozen=True, kw_only=True, tag="list_project_files"):
     """A ProjectFilePage: what the caller owns, for admins all."""
 
@@ -139,6 +141,7 @@ class GetVm(GetFileQuery, frozen=True, kw_only=True, tag="get_vm"):
     """A VmRecord."""
 
 
+@with_later(VM, in_queries)
 class ListVms(ListFilesQuery, frozen=True, kw_only=True, tag="list_vms"):
     """A VmPage: what the caller owns, for admins all; `md5` "" is any."""
 
@@ -149,6 +152,7 @@ class GetBackup(GetFileQuery, frozen=True, kw_only=True, tag="get_backup"):
     """A BackupRecord."""
 
 
+@with_later(BACKUP, in_queries)
 class ListBackups(ListFilesQuery, frozen=True, kw_only=True, tag="list_backups"):
     """A BackupPage: what the caller owns, for admins all."""
 

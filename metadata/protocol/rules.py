@@ -17,6 +17,8 @@ from typing import Final
 from msgspec import UNSET
 
 from ca.errors import Unavailable
+from metadata.model.later_fields import LATER
+from metadata.model.records import BACKUP, PROJECT_FILE, VM
 from metadata.protocol.commands import (
     AddIntermediate,
     AddTokenKey,
@@ -24,9 +26,12 @@ from metadata.protocol.commands import (
     AdmitCoordinator,
     CollectOverQuota,
     Command,
+    CreateBackup,
     CreateFile,
     CreatePartial,
+    CreateProjectFile,
     CreatePublicToken,
+    CreateVm,
     DeleteBucket,
     DeleteFile,
     ForgetInstance,
@@ -39,8 +44,11 @@ from metadata.protocol.commands import (
     ReportOrphans,
     RestartUpload,
     RevokeNode,
+    UpdateBackup,
     UpdateBucket,
     UpdateFile,
+    UpdateProjectFile,
+    UpdateVm,
 )
 
 FIRST: Final = 1
@@ -102,6 +110,12 @@ FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a co
     (GrantPermission, "ttl_seconds"): ENDS_ARE_COUNTED,
     (CreatePublicToken, "ttl_seconds"): ENDS_ARE_COUNTED,
 }
+_OF_KINDS: Final[dict[str, tuple[type[Command], ...]]] = {
+    PROJECT_FILE: (CreateProjectFile, UpdateProjectFile),
+    VM: (CreateVm, UpdateVm),
+    BACKUP: (CreateBackup, UpdateBackup),
+}
+FIELDS_SINCE.update({(kind, each.name): each.since for each in LATER for kind in _OF_KINDS[each.kind]})
 _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these tables from there on, in this order: coordinators that know only older rules
 # do not have them. A newer table is the last one here.
@@ -112,6 +126,7 @@ TABLES_SINCE: Final = {
     "concatenations": UPLOADS_ARE_CONCATENATED,
     "parts": UPLOADS_ARE_CONCATENATED,
     "restores": RESTORES_ARE_KNOWN,
+    **{each.table: each.since for each in LATER},
 }
 # No more: a version that is put back hashes every column that it finds in a table that it knows, and so would
 # differ from those that were never upgraded. What is new has a table of its own (see CONTRIBUTING.md).

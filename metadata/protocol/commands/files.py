@@ -2,7 +2,8 @@
 
 from msgspec import UNSET, Struct, UnsetType
 
-from metadata.model.records import Caller, Manifest
+from metadata.model.later_fields import in_the_log, with_later
+from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller, Manifest
 from metadata.protocol.commands.root import ITSELF, NODES, Command
 from runtime.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Parts, Text
 
@@ -41,6 +42,7 @@ class CreateFile(Command, frozen=True, kw_only=True):
     content: StoredContent | UnsetType = UNSET
 
 
+@with_later(PROJECT_FILE, in_the_log)
 class CreateProjectFile(CreateFile, frozen=True, kw_only=True, tag="create_project_file"):
     """An exported network-emulation project, with the options of its export."""
 
@@ -55,6 +57,7 @@ class CreateProjectFile(CreateFile, frozen=True, kw_only=True, tag="create_proje
     reset_mac_addresses: bool
 
 
+@with_later(VM, in_the_log)
 class CreateVm(CreateFile, frozen=True, kw_only=True, tag="create_vm"):
     """A virtual machine's disk image, with its hardware."""
 
@@ -65,6 +68,7 @@ class CreateVm(CreateFile, frozen=True, kw_only=True, tag="create_vm"):
     extra_attributes_json: Document
 
 
+@with_later(BACKUP, in_the_log)
 class CreateBackup(CreateFile, frozen=True, kw_only=True, tag="create_backup"):
     """A backup. `parent_backup_uuid` is "" or the backup that an incremental one builds on."""
 
@@ -92,6 +96,7 @@ class UpdateFile(Command, frozen=True, kw_only=True):
     unchanged_since_ms: Instant | UnsetType = UNSET
 
 
+@with_later(PROJECT_FILE, in_the_log)
 class UpdateProjectFile(UpdateFile, frozen=True, kw_only=True, tag="update_project_file"):
     """None leaves a field of the kind as it is. Replies with the ProjectFileRecord."""
 
@@ -105,6 +110,7 @@ class UpdateProjectFile(UpdateFile, frozen=True, kw_only=True, tag="update_proje
     reset_mac_addresses: bool | None = None
 
 
+@with_later(VM, in_the_log)
 class UpdateVm(UpdateFile, frozen=True, kw_only=True, tag="update_vm"):
     """None leaves a field of the kind as it is. Replies with the VmRecord."""
 
@@ -115,6 +121,7 @@ class UpdateVm(UpdateFile, frozen=True, kw_only=True, tag="update_vm"):
     extra_attributes_json: Document | None = None
 
 
+@with_later(BACKUP, in_the_log)
 class UpdateBackup(UpdateFile, frozen=True, kw_only=True, tag="update_backup"):
     """None leaves a field of the kind as it is. Replies with the BackupRecord.
 

@@ -16,7 +16,8 @@ import pytest
 from coordinator.machine.execution.digests import COLUMNS_LEFT_OUT, tables_of
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store
-from metadata.model.records import DEFAULT_BUCKET_ID, Manifest
+from metadata.model.later_fields import LATER, later_of
+from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, Manifest
 from metadata.protocol import commands
 from metadata.protocol.rules import RULES
 from tests.unit.state import (
@@ -41,6 +42,17 @@ SLICES_MAX = 200
 TABLES = tables_of(RULES)
 
 
+def schema() -> str:
+    """The statements that make all tables."""
+    fixed = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
+    return fixed + "".join(each.schema for each in LATER)
+
+
+def later(kind: str) -> dict[str, Any]:
+    """The fields of a kind that came later."""
+    return {each.name: each.example for each in later_of(kind)}
+
+
 def rich_state(path: Path) -> State:
     """A state with rows in every table."""
     state = State(path)
@@ -49,15 +61,15 @@ def rich_state(path: Path) -> State:
     session = state.apply(commands.OpenSession(nonce="x"))
     state.apply(create(ADMIN, "f1"), session=session, sequence=1, acknowledged_below=1)
     state.apply(create(ADMIN, "f2", filename="größe \x01"))
-    state.done(create(ADMIN, "f5"))
+    state.done(create(ADMIN, "f5", **later(PROJECT_FILE)))
     state.done(complete(ADMIN, "f5", "dd", ["n1", "n2"]))
     for node_id in ("n1", "n2"):
         state.done(commands.ReportLost(node_id=node_id, sha256s=["dd"], reason="damaged"))
         state.done(commands.ReportDamaged(node_id=node_id, sha256="dd", spans=[(0, 1)]))
     whole = complete(ADMIN, "f2", "aa", ["n1", "n2"])
     state.done(msgspec.structs.replace(whole, manifest=Manifest(archive="gns3")))
-    state.done(create_vm(ADMIN, "f3"))
-    state.done(create_backup(ADMIN, "f4"))
+    state.done(create_vm(ADMIN, "f3", **later(VM)))
+    state.done(create_backup(ADMIN, "f4", **later(BACKUP)))
     part = commands.CreatePartial(
         caller=ADMIN, file_uuid="p1", bucket_id=DEFAULT_BUCKET_ID, size_bytes=0, placement=["n1"]
     )
@@ -98,8 +110,7 @@ def digests(slices: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def test_every_table_of_the_schema_is_hashed() -> None:
-    schema = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
-    tables = re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", schema)
+    tables = re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", schema())
     assert sorted([*TABLES, "rules"]) == sorted(tables)  # those are in every digest
 
 
@@ -133,9 +144,8 @@ def test_members_that_applied_the_same_log_agree_whatever_their_batches(
 
 def columns_of(table: str) -> list[tuple[str, str]]:
     """Name and type of each column that is hashed, but for the key of tables of one row."""
-    schema = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
     with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(schema)
+        db.executescript(schema())
         described = db.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall()
     left_out = ("one", *COLUMNS_LEFT_OUT.get(table, ()))
     return [(name, kind) for name, kind in described if name not in left_out]

@@ -1,0 +1,91 @@
+"""Shared by all that has to do with files: the fields of a kind that came after release 0.1.0, said once.
+
+They are optional. The Structs of a kind, from the body of a request to the record, get them by `with_later`;
+rules, tables, checks, the options of `filestore put` and the client are made of LATER as well. A field has a
+table of its own (`vms_os_name`): the release before must find in the tables that it knows only columns that
+it knows. "A field of a kind of file" in CONTRIBUTING.md has an example.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from msgspec import UNSET, Struct, UnsetType, defstruct
+
+from runtime.bounds import Count, Text
+
+S = TypeVar("S", bound=Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A label, or by its example a number. `since`: the rules from which on it may be said."""
+
+    kind: str
+    name: str
+    meaning: str
+    example: str | int
+    since: int
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it is no number."""
+        return isinstance(self.example, str)
+
+    @property
+    def table(self) -> str:
+        """The table of its values."""
+        return f"{self.kind}s_{self.name}"
+
+    @property
+    def schema(self) -> str:
+        """The statement that makes its table."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.table} (sequence INTEGER PRIMARY KEY"
+            " REFERENCES files (sequence) ON DELETE CASCADE,"
+            f" {self.name} {'TEXT' if self.is_label else 'INTEGER'} NOT NULL) STRICT;\n"
+        )
+
+
+LATER: Final[tuple[Later, ...]] = (
+    # kind, name, meaning, example, and since which rules
+)
+
+
+def later_of(kind: str) -> list[Later]:
+    """Those of a kind."""
+    return [each for each in LATER if each.kind == kind]
+
+
+def with_later(kind: str, typed: Callable[[Later], tuple[Any, ...] | None]) -> Callable[[type[S]], type[S]]:
+    """Add the later fields of a kind to a Struct. `typed`: type and default there, None for no field."""
+
+    def added(struct: type[S]) -> type[S]:
+        own = [(each.name, *said) for each in later_of(kind) if (said := typed(each)) is not None]
+        if not own:
+            return struct
+        config = struct.__struct_config__
+        made: Any = defstruct(
+            struct.__name__,
+            own,
+            bases=(struct,),
+            module=struct.__module__,
+            namespace={"__doc__": struct.__doc__},
+            frozen=True,
+            kw_only=True,
+            tag=config.tag,
+            tag_field=config.tag_field,
+        )
+        return cast("type[S]", made)
+
+    return added
+
+
+def in_the_log(field: Later) -> tuple[Any, ...]:
+    """Of commands and records: left out where it was not given."""
+    return (Text if field.is_label else Count) | UnsetType, UNSET
+
+
+def in_queries(field: Later) -> tuple[Any, ...] | None:
+    """Lists are narrowed by labels; "" is any."""
+    return (Text, "") if field.is_label else None
