@@ -3,8 +3,7 @@
 The Structs say what the fields are, and which of them a creation takes, a change may name, a record shows and
 a list is narrowed by. A kind's own are those that a Struct has beside its base. They have the same names in
 bodies, commands, queries and records, so that `file_operations` needs to name none. What a body leaves out is
-left to the default of the command. Where a new one is written beside the Structs is said in CONTRIBUTING.md,
-"A field of a kind of file".
+left to the default of the command. A new one is a line of `metadata.model.later_fields`.
 """
 
 import functools
