@@ -65,7 +65,7 @@ class ListFilter(Struct, frozen=True, kw_only=True):
 def _said(field: Later) -> Any:
     """The type of a later field of a kind, as the API says it."""
     said = Meta(description=field.meaning, examples=[field.example])
-    return Annotated[MaybeLabel if field.is_label else Amount, said]
+    return Annotated[{str: MaybeLabel, int: Amount, bool: bool}[type(field.example)], said]
 
 
 def in_requests(field: Later) -> tuple[Any, ...]:

@@ -62,11 +62,8 @@ def later_options(command: Command) -> Command:
     """Add an option for each field of a kind that came later."""
     for each in reversed(LATER):
         option = f"--{each.name.replace('_', '-')}"
-        kind, told = (
-            str if each.is_label else click.IntRange(0),
-            f"{_WORDS[each.kind].title()}: {each.meaning}",
-        )
-        command = click.option(option, type=kind, help=told)(command)
+        is_flag, told = isinstance(each.example, bool), f"{_WORDS[each.kind].title()}: {each.meaning}"
+        command = click.option(option, type=type(each.example), is_flag=is_flag, help=told)(command)
     return command
 
 

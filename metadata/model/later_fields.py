@@ -19,17 +19,17 @@ S = TypeVar("S", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A label, or by its example a number. `since`: the rules from which on it may be said."""
+    """A label, a number or a flag, as its example is. `since`: the rules from which on it may be said."""
 
     kind: str
     name: str
     meaning: str
-    example: str | int
+    example: str | int | bool
     since: int
 
     @property
     def is_label(self) -> bool:
-        """Whether it is no number."""
+        """Whether it is a text."""
         return isinstance(self.example, str)
 
     @property
@@ -83,7 +83,7 @@ def with_later(kind: str, typed: Callable[[Later], tuple[Any, ...] | None]) -> C
 
 def in_the_log(field: Later) -> tuple[Any, ...]:
     """Of commands and records: left out where it was not given."""
-    return (Text if field.is_label else Count) | UnsetType, UNSET
+    return {str: Text, int: Count, bool: bool}[type(field.example)] | UnsetType, UNSET
 
 
 def in_queries(field: Later) -> tuple[Any, ...] | None:
