@@ -46,7 +46,7 @@ async def list_page(request: web.Request) -> web.Response:
 def _wanted(filters: dict[str, str], since_seconds: int) -> AuditFilter:
     """`since_seconds` 0 is none. Raises InvalidRequest."""
     if since_seconds and filters["since"]:
-        raise InvalidRequest("since_seconds: give either this or since")
+        raise InvalidRequest("since_seconds: cannot be combined with since")
     since_ms = now_ms() - 1000 * since_seconds if since_seconds else None
     target = filters["target"]
     return AuditFilter(
@@ -77,16 +77,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path="/api/v1/audit",
         handler=list_page,
-        summary="List what people did",
+        summary="List audit entries",
         query=(
             *parameters_of(AuditFilters),
             Parameter(
                 name="since_seconds",
-                description="Only entries of the last N seconds, by the clock of this member.",
+                description="Only entries of the last N seconds, by this member's clock.",
                 type=SinceSeconds,
             ),
             _LIMIT,
-            Parameter(name="cursor", description="`next_cursor` of the page before.", type=AuditCursor),
+            Parameter(name="cursor", description="`next_cursor` of the previous page.", type=AuditCursor),
         ),
         answers={200: Answer(description="A page of entries.", body=AuditList, headers=NEXT_PAGE)},
     ),

@@ -87,7 +87,7 @@ async def join_coordinator(request: web.Request) -> web.Response:
         raise refuse_join(request, error) from error
     body = await read_json(request, JoinCoordinatorBody)
     if services.bundles is None:
-        raise NotFound("A node has no bundle to hand on: ask a coordinator.")
+        raise NotFound("A node cannot create a bundle. Ask a coordinator.")
     development = services.view.current.development
     call = JoinCoordinatorCall(
         token_id=token_id,
@@ -176,9 +176,9 @@ async def create_join_token(request: web.Request) -> web.Response:
 def _made_elsewhere(body: CreateJoinTokenBody) -> tuple[str, str]:
     """Id and digest of a token whose secret does not come here. Raises InvalidRequest."""
     if not body.token_id.startswith(ID_PREFIX) or not is_token_id(body.token_id):
-        raise InvalidRequest(f"token_id: {ID_PREFIX} and up to 58 of a-z, 0-9 and '-' are required")
+        raise InvalidRequest(f"token_id: expected {ID_PREFIX} followed by up to 58 of a-z, 0-9 and '-'")
     if not re.fullmatch(r"[0-9a-f]{64}", body.secret_sha256):
-        raise InvalidRequest("secret_sha256: 64 of 0-9 and a-f are required")
+        raise InvalidRequest("secret_sha256: expected 64 of 0-9 and a-f")
     return body.token_id, body.secret_sha256
 
 
@@ -242,7 +242,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=join_coordinator,
         summary="Join as a coordinator",
         body=JoinCoordinatorBody,
-        answers={200: Answer(description="What it begins with.", body=JoinedCoordinator, headers=NOT_STORED)},
+        answers={
+            200: Answer(
+                description="The data that the new coordinator starts with.",
+                body=JoinedCoordinator,
+                headers=NOT_STORED,
+            )
+        },
         credential="join token",
         errors=(Conflict, NotFound),
         changes=True,
@@ -263,9 +269,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="POST",
         path=f"{_CLUSTER}/intermediates",
         handler=add_intermediate,
-        summary="Let another intermediate certificate sign",
+        summary="Replace the intermediate certificate",
         body=IntermediateBody,
-        answers={201: Answer(description="It signs from now on.", body=Intermediate)},
+        answers={201: Answer(description="The new certificate signs from now on.", body=Intermediate)},
         changes=True,
     ),
     Operation(
@@ -279,7 +285,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         is_body_required=False,
         answers={
             201: Answer(
-                description="The token, shown this once.",
+                description="The token, which is shown only once.",
                 body=MintedJoinToken,
                 headers={"Location": "The path of the new token.", **NOT_STORED},
             )
@@ -303,6 +309,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=f"{_TOKENS}/{{token_id}}",
         handler=delete_join_token,
         summary="Revoke a join token",
-        answers={200: Answer(description="The token is gone.", body=DeletedJoinToken)},
+        answers={200: Answer(description="The token is revoked.", body=DeletedJoinToken)},
     ),
 )

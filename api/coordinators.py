@@ -253,8 +253,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path=f"{_CLUSTER}/status",
         handler=status,
-        summary="Show how the cluster is",
-        answers={200: Answer(description="How it is.", body=ClusterStatus)},
+        summary="Show the health of the cluster",
+        answers={200: Answer(description="The health of the cluster.", body=ClusterStatus)},
     ),
     Operation(
         name="add_coordinator",
@@ -264,7 +264,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=add,
         summary="Add a coordinator",
         body=AddCoordinatorBody,
-        answers={201: Answer(description="The coordinator is a learner.", body=CoordinatorBody)},
+        answers={201: Answer(description="The coordinator was added as a learner.", body=CoordinatorBody)},
         errors=(Conflict,),
         changes=True,
     ),
@@ -275,7 +275,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=f"{_COORDINATORS}/{{id}}",
         handler=remove,
         summary="Remove a coordinator",
-        answers={200: Answer(description="It is out of the group.", body=RemovedCoordinator)},
+        answers={
+            200: Answer(description="The coordinator is no longer in the group.", body=RemovedCoordinator)
+        },
         errors=(Conflict,),
         changes=True,
     ),
@@ -285,10 +287,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="POST",
         path=f"{_CLUSTER}/leader",
         handler=transfer_leader,
-        summary="Let another coordinator lead",
+        summary="Transfer the lead to another coordinator",
         body=TransferLeaderBody,
         is_body_required=False,
-        answers={200: Answer(description="Who leads now.", body=Leader)},
+        answers={200: Answer(description="The coordinator that leads now.", body=Leader)},
         errors=(Conflict,),
     ),
 )

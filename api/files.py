@@ -22,9 +22,12 @@ from web.headers.conditions import evaluate
 FindFile = Callable[[web.Request, Caller], Awaitable[Found]]
 
 PRECONDITIONS: Final = (
-    Parameter(name="If-Match", description="Only with this content: an entity tag, or a list of them."),
-    Parameter(name="If-None-Match", description="Only with other content than this, or none."),
-    Parameter(name="If-Unmodified-Since", description="Only with content that is no newer."),
+    Parameter(name="If-Match", description="Only if the content has this entity tag, or one of a list."),
+    Parameter(
+        name="If-None-Match",
+        description=("Only if the content differs from this entity tag, or there is none."),
+    ),
+    Parameter(name="If-Unmodified-Since", description="Only if the content is not newer."),
 )
 
 

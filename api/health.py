@@ -23,22 +23,24 @@ class Health(Struct, frozen=True, kw_only=True):
     status: Annotated[
         str,
         Meta(
-            description="ok of a process that lives; ready of one that serves; disk_full of one that "
-            "serves what it has, while its own disk has no room.",
+            description=(
+                "ok of a process that runs; ready of one that can serve; disk_full of one that "
+                "serves what it has while its own disk is full."
+            ),
             examples=["ready"],
             extra_json_schema={"enum": ["ok", "ready", "disk_full"]},
         ),
     ]
-    version: Annotated[str, Meta(description="Of the product, of this process.", examples=["0.1.0"])] = (
-        VERSION
-    )
+    version: Annotated[str, Meta(description="The version of this process.", examples=["0.1.0"])] = VERSION
 
 
 class ScrapeTargets(Struct, frozen=True, kw_only=True):
     """Processes that answer `/metrics`, as Prometheus takes them (`http_sd_configs`)."""
 
-    targets: Annotated[list[str], Meta(description="Address and port of each.", examples=[["10.0.0.1:7443"]])]
-    labels: Annotated[dict[str, str], Meta(description="Labels that all of them get: none.", examples=[{}])]
+    targets: Annotated[
+        list[str], Meta(description="Address and port of each target.", examples=[["10.0.0.1:7443"]])
+    ]
+    labels: Annotated[dict[str, str], Meta(description="Labels of all targets: none.", examples=[{}])]
 
 
 async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
@@ -92,7 +94,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path="/healthz",
         handler=lives,
-        summary="Whether the process lives",
+        summary="Check that the process runs",
         answers={200: Answer(description="It does.", body=Health, headers=NOT_STORED)},
         credential="none",
         is_json=False,
@@ -103,7 +105,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path="/readyz",
         handler=ready,
-        summary="Whether the process can serve",
+        summary="Check that the process can serve",
         answers={200: Answer(description="It can.", body=Health, headers=NOT_STORED)},
         credential="none",
         is_json=False,
@@ -114,7 +116,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path="/metrics",
         handler=metrics,
-        summary="The numbers of the process",
+        summary="Show the metrics of the process",
         answers={
             200: Answer(
                 description="One sample a line.",
@@ -132,11 +134,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path="/metrics/targets",
         handler=targets,
-        summary="Where the metrics of all members are",
+        summary="List the metrics targets of all members",
         query=(
             Parameter(
                 name="role",
-                description="coordinator or node; both without.",
+                description="coordinator or node. If absent: both.",
                 type=Literal["coordinator", "node"],
             ),
         ),

@@ -73,7 +73,7 @@ async def _require_node(services: ApiServices, caller: Caller, node_id: str) -> 
     """Raises NotFound when there is no such node, Forbidden when the caller is no admin."""
     records = await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
     if all(record.node_id != node_id for record in records):
-        raise NotFound(f"There is no node {node_id}.")
+        raise NotFound(f"No such node: {node_id}.")
 
 
 async def list_jobs(request: web.Request) -> web.Response:
@@ -212,7 +212,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         is_body_required=False,
         answers={
             202: Answer(
-                description="The run has begun.",
+                description="The run was started.",
                 body=TriggeredRun,
                 headers={"Location": "The path of the run."},
             )

@@ -137,7 +137,7 @@ async def remove(request: web.Request) -> web.Response:
         is_gone=query_flag(request, "is_gone"),
     )
     if command.is_gone and not command.force:
-        raise InvalidRequest("is_gone: only with force")
+        raise InvalidRequest("is_gone: only allowed with force")
     action = "remove_node_by_force" if command.force else "remove_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
         if command.force:
@@ -162,25 +162,26 @@ async def _require_expendable(services: ApiServices, command: RemoveNode) -> Non
     is_down = seen is not None and seen.state == DOWN
     if command.is_gone and seen is not None and not is_down and 0 < seen.heard_ms_ago < PLACEABLE_S * 1000:
         raise Conflict(
-            f"{node_id} was heard {seen.heard_ms_ago} ms ago, so it is not gone: stop it first. Where that"
-            f" cannot be done, or another has its certificate: `filestore node revoke {node_id}`."
+            f"{node_id} sent a heartbeat {seen.heard_ms_ago} ms ago, so it is not gone. Stop it first. "
+            "If you cannot stop it, or someone else has its certificate: `filestore node revoke "
+            f"{node_id}`."
         )
     if command.give_up:
         return
     others = _others_there(leader, node_id)
     sole = await _sole(services, node_id, others, count_max=1)
     if sole and not (is_down or command.is_gone):
-        raise Conflict(f"{node_id} is not down, and has content that no other node has: drain it.")
+        raise Conflict(f"{node_id} is not down and has content that no other node has. Drain it first.")
     if sole:
         raise Conflict(
-            f"Of what {node_id} holds, {sole} blobs or more are on no node that is there: bring one back"
-            " first, or say that this content is given up (--give-up, give_up=1)."
+            f"At least {sole} blobs on {node_id} are on no other live node. Bring one back first, or "
+            "accept that this content is lost (--give-up, give_up=1)."
         )
     if named := await _endangered(services, node_id, frozenset(others), leader.write_quorum):
         raise Conflict(
-            f"What is acknowledged of unfinished uploads may be on no node that is there without {node_id}:"
-            f" {', '.join(named)}. Bring one back first, or say that this content is given up (--give-up,"
-            " give_up=1)."
+            f"Acknowledged bytes of unfinished uploads may be on no live node except {node_id}: "
+            f"{', '.join(named)}. Bring a node back first, or accept that these bytes are lost "
+            "(--give-up, give_up=1)."
         )
 
 
@@ -189,7 +190,7 @@ async def _leader(services: ApiServices, caller: Caller) -> StatusReply:
     replies = (await services.metadata.status(caller)).values()
     leaders = [reply for reply in replies if reply is not None and reply.coordinator.role == "leader"]
     if not leaders:
-        raise Unavailable("No coordinator leads.")
+        raise Unavailable("There is no leading coordinator.")
     return leaders[-1]
 
 
@@ -236,7 +237,9 @@ async def _removed(services: ApiServices, command: RemoveNode) -> NodeRemoval | 
         node = services.view.node(command.node_id)
         if command.force or node is None or node.state != DOWN:
             raise
-        raise Conflict(f"{error.details} It is down: if it is gone for good, force its removal.") from error
+        raise Conflict(
+            f"{error.details} The node is down. If it is gone for good, force its removal."
+        ) from error
 
 
 async def _set_draining(request: web.Request, *, draining: bool) -> web.Response:
@@ -316,7 +319,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="PATCH",
         path=_NODE,
         handler=move,
-        summary="Reach a node at another address",
+        summary="Change the address of a node",
         body=MoveNodeBody,
         answers={200: Answer(description="The node, at its new address.", body=NodeBody)},
         changes=True,
@@ -327,9 +330,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="POST",
         path=f"{_NODE}/drain",
         handler=drain,
-        summary="Place nothing new on a node",
+        summary="Drain a node",
         query=(
-            Parameter(name="force", description="`1`: also where others need damaged copies that it keeps."),
+            Parameter(
+                name="force",
+                description=("`1`: drain the node even if others need damaged copies that it keeps."),
+            ),
         ),
         answers={200: Answer(description="The node, draining.", body=NodeBody)},
         changes=True,
@@ -340,8 +346,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="DELETE",
         path=f"{_NODE}/drain",
         handler=stop_draining,
-        summary="Place new files on a node again",
-        answers={200: Answer(description="The node, as it was before.", body=NodeBody)},
+        summary="Stop draining a node",
+        answers={200: Answer(description="The node in its previous state.", body=NodeBody)},
         changes=True,
     ),
     Operation(
@@ -351,7 +357,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=f"{_NODE}/revoke",
         handler=revoke,
         summary="Revoke the certificates of a node",
-        answers={200: Answer(description="The node is shut out.", body=RevokedNode)},
+        answers={200: Answer(description="The node is rejected from now on.", body=RevokedNode)},
         changes=True,
     ),
     Operation(
@@ -360,8 +366,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="DELETE",
         path=f"{_NODE}/instance",
         handler=forget_instance,
-        summary="Let another directory speak for a node",
-        answers={200: Answer(description="The node, whoever speaks for it next.", body=NodeBody)},
+        summary="Let a node reconnect from another directory",
+        answers={
+            200: Answer(description="The node, which accepts the next process with its name.", body=NodeBody)
+        },
         changes=True,
     ),
     Operation(
@@ -372,9 +380,17 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=remove,
         summary="Remove a node from the cluster",
         query=(
-            Parameter(name="force", description="`1`: the node is gone for good, with all that it holds."),
-            Parameter(name="give_up", description="`1`: also what no other node has that is not down."),
-            Parameter(name="is_gone", description="`1`: before it counts as down; with `force`."),
+            Parameter(
+                name="force", description=("`1`: the node is gone for good, with everything that it holds.")
+            ),
+            Parameter(
+                name="give_up",
+                description=("`1`: remove the node even if that loses content that no other live node has."),
+            ),
+            Parameter(
+                name="is_gone",
+                description=("`1`: remove the node before it counts as down. Only with `force`."),
+            ),
         ),
         answers={200: Answer(description="The node is removed.", body=RemovedNode)},
         errors=(Conflict,),

@@ -70,7 +70,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path="/api/v1/permissions",
         handler=list_permissions,
-        summary="List the permissions that one has, gave, or that are on what one owns",
+        summary="List the caller's permissions",
         query=PAGE_PARAMETERS,
         answers={
             200: Answer(description="A page of permissions.", body=OwnPermissionList, headers=NEXT_PAGE)
@@ -82,7 +82,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path="/api/v1/public-tokens",
         handler=list_public_tokens,
-        summary="List the public tokens that one made, or that are on one's files",
+        summary="List the caller's public tokens",
         query=PAGE_PARAMETERS,
         answers={200: Answer(description="A page of links.", body=OwnPublicTokenList, headers=NEXT_PAGE)},
     ),

@@ -34,7 +34,8 @@ _PATHS: Final[dict[Target, str]] = {
     "file": "/api/v1/files/{file_uuid}/permissions",
 }
 _EXISTING: Final = Parameter(
-    name="existing", description="`1`: 404 if there is no such user, or no user with such a group or role."
+    name="existing",
+    description=("`1`: fail with 404 if there is no such user, or no user with such a group or role."),
 )
 _IDS: Final[dict[Target, str]] = {"bucket": "bucket_id", "file": "file_uuid"}
 
@@ -165,7 +166,7 @@ def _operations(target: Target, grant: Handler, listing: Handler, withdraw: Hand
             method="POST",
             path=path,
             handler=grant,
-            summary=f"Give a permission on a {target}",
+            summary=f"Grant a permission on a {target}",
             body=GrantBody,
             query=(_EXISTING,),
             answers={
@@ -196,8 +197,8 @@ def _operations(target: Target, grant: Handler, listing: Handler, withdraw: Hand
             method="DELETE",
             path=f"{path}/{{perm_id}}",
             handler=withdraw,
-            summary=f"Take back a permission on a {target}",
-            answers={200: Answer(description="The permission is gone.", body=WithdrawnPermission)},
+            summary=f"Revoke a permission on a {target}",
+            answers={200: Answer(description="The permission is revoked.", body=WithdrawnPermission)},
         ),
     )
 

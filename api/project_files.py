@@ -45,7 +45,10 @@ KIND: Final = FileKind(
     page=ProjectFilePage,
     checks=CHECKS,
     descriptions={
-        "list": "The caller's project files, for admins all, oldest first. Filters come after access control."
+        "list": (
+            "The caller's project files, oldest first. Admins see all. Filters are applied after "
+            "access control."
+        )
     },
 )
 
@@ -77,8 +80,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path=f"{KIND.path}/{{file_uuid}}/manifest",
         handler=get_manifest,
-        summary="Show what a project's archive holds",
-        answers={200: Answer(description="What the archive says.", body=ManifestBody)},
+        summary="Show the contents of a project's archive",
+        answers={200: Answer(description="What was found in the archive.", body=ManifestBody)},
         errors=(NotAvailable,),
     ),
 )

@@ -43,7 +43,7 @@ async def create(request: web.Request) -> web.Response:
     file_uuid = path_uuid(request)
     body = await read_json(request, CreatePublicTokenBody)
     if body.file_uuid and check_uuid(body.file_uuid, "file_uuid") != file_uuid:
-        raise InvalidRequest("file_uuid: is not the file in the path")
+        raise InvalidRequest("file_uuid: does not match the file in the path")
     secret = secrets.token_urlsafe(_TOKEN_BYTES)
     command = CreatePublicToken(
         caller=caller,
@@ -117,7 +117,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="POST",
         path=f"{_FILE}/public-token",
         handler=create,
-        summary="Share a file by a link without a credential",
+        summary="Share a file by a public link",
         body=CreatePublicTokenBody,
         is_body_required=False,
         answers={
@@ -149,7 +149,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="DELETE",
         path=f"{_FILE}/public-tokens/{{id}}",
         handler=revoke,
-        summary="End a public token",
-        answers={200: Answer(description="The link is gone.", body=RevokedPublicToken)},
+        summary="Revoke a public token",
+        answers={200: Answer(description="The link is revoked.", body=RevokedPublicToken)},
     ),
 )

@@ -19,16 +19,16 @@ from web.app import json_response
 from web.headers.conditions import Outcome, evaluate, field_of, http_date
 
 CONDITIONS: Final = (
-    Parameter(name="If-Match", description="Only this state of the record: an entity tag, or several."),
-    Parameter(name="If-None-Match", description="Only another state than this one."),
-    Parameter(name="If-Unmodified-Since", description="Only when it was not changed later."),
+    Parameter(name="If-Match", description="Only if the record has this entity tag, or one of a list."),
+    Parameter(name="If-None-Match", description="Only if the record has another entity tag."),
+    Parameter(name="If-Unmodified-Since", description="Only if the record was not changed later."),
 )
 OF_RECORD: Final = {
-    "ETag": "The state of the record, for `If-Match`; strong. It is not that of the content.",
+    "ETag": "The state of the record, for `If-Match`; strong. It differs from the content's entity tag.",
     "Last-Modified": "`updated_at`, in seconds.",
     "Cache-Control": "`private, no-cache`.",
 }
-UNCHANGED: Final = Answer(description="The caller's copy is still good.", headers=OF_RECORD)
+UNCHANGED: Final = Answer(description="The caller's copy is still current.", headers=OF_RECORD)
 _NAMES: Final = tuple(condition.name for condition in CONDITIONS)
 _TAG_BYTES: Final = 16
 

@@ -40,7 +40,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="POST",
         path="/api/v1/files/{file_uuid}/ticket",
         handler=create,
-        summary="Make an address of a file for a browser",
+        summary="Create a temporary address of a file for a browser",
         body=CreateTicketBody,
         is_body_required=False,
         answers={200: Answer(description="The address.", body=TicketBody, headers=NOT_STORED)},

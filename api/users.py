@@ -46,7 +46,8 @@ _USERS: Final = "/api/v1/auth/users"
 _USER: Final = f"{_USERS}/{{user_id}}"
 _KEYS: Final = "/api/v1/auth/keys"
 _EXISTING: Final = Parameter(
-    name="existing", description="`1`: 404 if there is no such user; otherwise the user is created."
+    name="existing",
+    description=("`1`: fail with 404 if there is no such user. Otherwise the user is created."),
 )
 _KEY_SET_AGE_S: Final = 10  # a new key signs at once, and one that is replaced may end at once
 
@@ -196,7 +197,7 @@ def _path_user(request: web.Request) -> str:
     try:
         return check_user_id(request.match_info["user_id"])
     except InvalidRequest as error:
-        raise NotFound("No user has such an id.") from error
+        raise NotFound("There is no user with this id.") from error
 
 
 def _names(names: list[str] | None, field: str) -> list[str] | None:
@@ -247,7 +248,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=(_EXISTING,),
         answers={
             200: Answer(
-                description="The token, shown once.",
+                description="The token, which is shown only once.",
                 body=MintedToken,
                 headers=NOT_STORED,
             )
@@ -264,7 +265,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Renew one's own token",
         body=RenewTokenBody,
         is_body_required=False,
-        answers={200: Answer(description="The token, shown once.", body=MintedToken, headers=NOT_STORED)},
+        answers={
+            200: Answer(
+                description="The token, which is shown only once.", body=MintedToken, headers=NOT_STORED
+            )
+        },
     ),
     Operation(
         name="rotate_token_key",
@@ -272,10 +277,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="POST",
         path=_KEYS,
         handler=rotate_key,
-        summary="Let another key sign user tokens",
+        summary="Replace the key that signs user tokens",
         body=RotateKeyBody,
         is_body_required=False,
-        answers={201: Answer(description="It signs from now on.", body=RotatedKey)},
+        answers={201: Answer(description="The new key signs from now on.", body=RotatedKey)},
         errors=(Conflict,),
         changes=True,
     ),
@@ -331,8 +336,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Revoke all permissions and tokens of a user",
         body=RevokeBody,
         is_body_required=False,
-        query=(Parameter(name="user_id", description="The user, unless the body names it.", type=UserId),),
-        answers={200: Answer(description="All of it is revoked.", body=Literal["OK"])},
+        query=(
+            Parameter(name="user_id", description="The user, if the body does not give one.", type=UserId),
+        ),
+        answers={200: Answer(description="Everything was revoked.", body=Literal["OK"])},
         errors=(NotFound,),
     ),
     Operation(
@@ -350,13 +357,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path="/.well-known/jwks.json",
         handler=key_set,
-        summary="Show the keys that user tokens verify with",
+        summary="Show the keys that verify user tokens",
         credential="none",
         answers={
             200: Answer(
                 description="A JSON Web Key Set.",
                 body=KeySet,
-                headers={"Cache-Control": "How long it may be kept."},
+                headers={"Cache-Control": "How long the response may be cached."},
             )
         },
     ),
