@@ -1,4 +1,4 @@
-"""The audit log of this member: `/api/v1/audit`. Apart from what all members share: each has its own."""
+"""The audit log of this member: `/api/v1/audit`. Apart from the log of the cluster: each has its own."""
 
 from typing import Final
 
@@ -26,17 +26,15 @@ OPERATIONS: Final = OperationTable("Audit")
 @OPERATIONS.add(
     "GET /api/v1/audit",
     "list_audit_entries",
-    "List what people did",
+    "List audit entries",
     Answer("A page of entries.", AuditList, headers=NEXT_PAGE),
     query=(
         *parameters_of(AuditFilters),
         Parameter(
-            "since_seconds",
-            "Only entries of the last N seconds, by the clock of this member.",
-            type=SinceSeconds,
+            "since_seconds", "Only entries of the last N seconds, by this member's clock.", type=SinceSeconds
         ),
         _LIMIT,
-        Parameter("cursor", "`next_cursor` of the page before.", type=AuditCursor),
+        Parameter("cursor", "`next_cursor` of the previous page.", type=AuditCursor),
     ),
 )
 async def list_page(request: web.Request) -> web.Response:
@@ -60,7 +58,7 @@ async def list_page(request: web.Request) -> web.Response:
 def _wanted(filters: dict[str, str], since_seconds: int) -> AuditFilter:
     """`since_seconds` 0 is none. Raises InvalidRequest."""
     if since_seconds and filters["since"]:
-        raise InvalidRequest("since_seconds: give either this or since")
+        raise InvalidRequest("since_seconds: cannot be combined with since")
     since_ms = now_ms() - 1000 * since_seconds if since_seconds else None
     target = filters["target"]
     return AuditFilter(

@@ -18,21 +18,22 @@ from metadata.model.records import BACKUP, BackupPage, BackupRecord
 from metadata.protocol.commands import CreateBackup, UpdateBackup
 from metadata.protocol.queries import GetBackup, ListBackups
 
-_CREATE: Final = """\
-File record, backup metadata and upload are made in one change. Needs write on the bucket.
-
-An incremental backup names an existing one as `parent_backup_uuid`, which the caller may read.
-
-"""
-_UPDATE: Final = """\
-What the body leaves out stays as it is. Needs write on the file, and read on a new parent. Downloads show
-another name and content type at once, on every node; content and its `ETag` are the same.
-
-A change to `full` drops the parent; a chain may not loop."""
-_DELETE: Final = """\
-The record goes at once, the blob when nothing refers to it any more. Needs admin on the file.
-
-A backup that others build on is a conflict."""
+_CREATE: Final = (
+    "Creates the file record, the backup metadata and the upload in one change. Needs "
+    "write on the bucket.\n\nAn incremental backup gives an existing backup that the "
+    "caller may read as `parent_backup_uuid`.\n\n"
+)
+_UPDATE: Final = (
+    "Fields that are absent from the body keep their values. Needs write on the file, and "
+    "read on a new parent.\nDownloads use a new name and content type at once, on every "
+    "node. The content and its `ETag` do not change.\n\nA change to `full` removes the "
+    "parent. A chain may not contain a loop."
+)
+_DELETE: Final = (
+    "Deletes the record at once, and the blob when nothing refers to it any more. Needs "
+    "admin on the file.\n\nA backup that is the parent of another one cannot be deleted "
+    "(409)."
+)
 
 KIND: Final = FileKind(
     name=BACKUP,

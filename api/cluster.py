@@ -94,7 +94,7 @@ async def join(request: web.Request) -> web.Response:
     f"POST {_CLUSTER}/join/coordinator",
     "join_coordinator",
     "Join as a coordinator",
-    Answer("What it begins with.", JoinedCoordinator, headers=NOT_STORED),
+    Answer("The data that the new coordinator starts with.", JoinedCoordinator, headers=NOT_STORED),
     body=JoinCoordinatorBody,
     credential="join token",
     errors=(Conflict, NotFound),
@@ -114,7 +114,7 @@ async def join_coordinator(request: web.Request) -> web.Response:
         raise refuse_join(request, error) from error
     body = await read_json(request, JoinCoordinatorBody)
     if services.bundles is None:
-        raise NotFound("A node has no bundle to hand on: ask a coordinator.")
+        raise NotFound("A node cannot create a bundle. Ask a coordinator.")
     development = services.view.current.development
     call = JoinCoordinatorCall(
         token_id=token_id,
@@ -157,8 +157,8 @@ async def authority(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"POST {_CLUSTER}/intermediates",
     "add_intermediate",
-    "Let another intermediate certificate sign",
-    Answer("It signs from now on.", Intermediate),
+    "Replace the intermediate certificate",
+    Answer("The new certificate signs from now on.", Intermediate),
     status=201,
     body=IntermediateBody,
     changes=True,
@@ -184,7 +184,7 @@ async def add_intermediate(request: web.Request) -> web.Response:
     "create_join_token",
     "Mint a join token",
     Answer(
-        "The token, shown this once.",
+        "The token, which is shown only once.",
         MintedJoinToken,
         headers={"Location": "The path of the new token.", **NOT_STORED},
     ),
@@ -218,9 +218,9 @@ async def create_join_token(request: web.Request) -> web.Response:
 def _made_elsewhere(body: CreateJoinTokenBody) -> tuple[str, str]:
     """Id and digest of a token whose secret does not come here. Raises InvalidRequest."""
     if not body.token_id.startswith(ID_PREFIX) or not is_token_id(body.token_id):
-        raise InvalidRequest(f"token_id: {ID_PREFIX} and up to 58 of a-z, 0-9 and '-' are required")
+        raise InvalidRequest(f"token_id: expected {ID_PREFIX} followed by up to 58 of a-z, 0-9 and '-'")
     if not re.fullmatch(r"[0-9a-f]{64}", body.secret_sha256):
-        raise InvalidRequest("secret_sha256: 64 of 0-9 and a-f are required")
+        raise InvalidRequest("secret_sha256: expected 64 of 0-9 and a-f")
     return body.token_id, body.secret_sha256
 
 
@@ -245,7 +245,7 @@ async def list_join_tokens(request: web.Request) -> web.Response:
     f"DELETE {_TOKENS}/{{token_id}}",
     "delete_join_token",
     "Revoke a join token",
-    Answer("The token is gone.", DeletedJoinToken),
+    Answer("The token is revoked.", DeletedJoinToken),
 )
 async def delete_join_token(request: web.Request) -> web.Response:
     """The token admits nobody any more; nodes that have joined with it stay. Admins only."""

@@ -29,13 +29,13 @@ _MIB: Final = 1 << 20
 _WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
 _SILENT: Final = frozenset({DOWN, "suspect"})
 _DIFFER: Final = (
-    "The states of coordinators differ, and nothing shows yet whose is wrong: one that lags is not brought up"
-    " to date meanwhile."
+    "The states of coordinators differ, and it is not known yet which one is wrong. Until then, a "
+    "coordinator that lags receives no snapshot."
 )
-_ONCE_DOWN: Final = ": its replicas do not count, and repair makes others"
+_ONCE_DOWN: Final = ": its replicas do not count, and repair creates others"
 _START: Final = (
-    "start it; where it runs, its log says why (after a restore of the coordinators: `filestore node"
-    " reconnect`)."
+    "start it. If it runs, its log says why (after a restore of the coordinators: `filestore node "
+    "reconnect`)."
 )
 
 Since = Mapping[str, Mapping[str, str]]  # by node, and then by what it has: a time
@@ -80,10 +80,10 @@ def findings_of(
     blockers = _blockers(leader, coordinators)
     takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
     if takers < best.write_quorum:
-        refused = f"{_nodes_take(takers)} new files, {best.write_quorum} must: uploads are refused."
+        refused = f"{_nodes_take(takers)} new files, {best.write_quorum} are required: uploads are rejected."
         blockers.append(Finding(problem=refused, runbook="FilestoreTooFewNodes"))
     addresses = {each.coordinator_id: f"{each.address}:{each.peer_port}" for each in best.coordinators}
-    lost = "The member that was asked has lost the coordinators and refuses requests."
+    lost = "The member that was asked has lost contact with the coordinators and rejects requests."
     others = [
         *[Finding(problem=lost, runbook="FilestoreViewStale")] * (not is_served),
         *_of_coordinators(coordinators, leader, addresses),
@@ -108,7 +108,7 @@ def _of_certificate(certificate: EndingCertificate, now: str) -> Finding:
     if certificate.holder.endswith(FOR_BROWSERS):
         runbook = "FilestoreWebCertificateExpires"
     return Finding(
-        problem=f"The {of} {'ended' if has_ended else 'ends'} at {certificate.expires_at}.",
+        problem=f"The {of} {'expired' if has_ended else 'expires'} at {certificate.expires_at}.",
         runbook=runbook,
         since=certificate.expires_at if has_ended else "",
     )
@@ -119,7 +119,7 @@ def _blockers(leader: str, coordinators: list[CoordinatorState]) -> list[Finding
         unled = "No coordinator leads: nothing can be changed."
         return [Finding(problem=unled, runbook="FilestoreNoLeader")]
     is_full = any(each.id == leader and each.disk_full is True for each in coordinators)
-    refused = f"The disk of the coordinator {leader}, which leads, is full: changes are refused."
+    refused = f"The disk of the leading coordinator {leader} is full: changes are rejected."
     return [Finding(problem=refused, runbook="FilestoreCoordinatorDiskFull")] * is_full
 
 
@@ -139,12 +139,12 @@ def _of_coordinators(
             found.append(Finding(problem=problem, runbook="FilestoreCoordinatorDiskFull"))
         if each.recovering is True:
             problem = (
-                f"The coordinator {each.id} has lost the end of its log: it neither votes nor leads until a"
-                " leader of a later term has brought it up to date. Look at its disk."
+                f"The coordinator {each.id} has lost the end of its log. It neither votes nor leads "
+                "until a leader of a later term has sent it the missing entries. Check its disk."
             )
             found.append(Finding(problem=problem, runbook="FilestoreCoordinatorRecovering"))
         if each.diverged:
-            problem = f"The state of the coordinator {each.id} is wrong: rebuild it."
+            problem = f"The state of the coordinator {each.id} is wrong. Rebuild it."
             found.append(Finding(problem=problem, runbook="FilestoreCoordinatorDiverged"))
     return found
 
@@ -152,8 +152,10 @@ def _of_coordinators(
 def _of_nodes(nodes: list[NodeState], since: Since) -> list[Finding]:
     stopped = [
         Finding(
-            problem=f"Too many replicas of the node {node.id} would go at once, so a {kind} stopped: see its"
-            " log.",
+            problem=(
+                f"A {kind} on the node {node.id} stopped, because it would remove too many "
+                "replicas at once. See the node's log."
+            ),
             runbook="FilestoreCustodyStopped",
             since=_since(since, node, CUSTODY),
         )
@@ -162,7 +164,7 @@ def _of_nodes(nodes: list[NodeState], since: Since) -> list[Finding]:
     ]
     failing = [
         Finding(
-            problem=f"The node {node.id} {node.copy_failures}: see its log.",
+            problem=f"The node {node.id} {node.copy_failures}. See its log.",
             runbook="FilestoreNodeFailsCopies",
         )
         for node in nodes
@@ -171,7 +173,7 @@ def _of_nodes(nodes: list[NodeState], since: Since) -> list[Finding]:
     states = [_of_state(node, since) for node in nodes if node.state not in _WELL]
     rivals = [
         Finding(
-            problem=f"A second process claims to be the node {node.id} and is refused: {node.rival}.",
+            problem=f"A second process that claims to be the node {node.id} is rejected: {node.rival}.",
             runbook="FilestoreNodeContested",
         )
         for node in nodes
@@ -181,8 +183,10 @@ def _of_nodes(nodes: list[NodeState], since: Since) -> list[Finding]:
     poison = [_of_poison(node, since) for node in nodes if node.poison_count]
     too_old = [
         Finding(
-            problem=f"The node {node.id} runs an older version than the cluster has gone on to, and is"
-            " refused: install the version of the others.",
+            problem=(
+                f"The node {node.id} is rejected, because its version is older than the cluster "
+                "requires. Install the version of the other members."
+            ),
             runbook="FilestoreNodeDown",
         )
         for node in nodes
@@ -195,17 +199,17 @@ def _of_state(node: NodeState, since: Since) -> Finding:
     problem = f"The node {node.id} is {node.state}."
     if node.revoked:
         problem = (
-            f"The node {node.id} is revoked: remove it (`filestore node remove --force`), or let it join anew"
-            " with a token of its name."
+            f"The node {node.id} is revoked. Remove it (`filestore node remove --force`), or let it "
+            "join again with a token for its name."
         )
     elif node.state == UNHEARD and node.rival:
-        problem = f"The node {node.id} is refused: {node.rival}."
+        problem = f"The node {node.id} is rejected: {node.rival}."
     elif node.state == "joined":
-        problem = f"The node {node.id} has never run, as far as the coordinator that leads knows: {_START}"
+        problem = f"The node {node.id} has never run, as far as the current leader knows: {_START}"
     elif node.state == UNHEARD:
         problem = (
-            f"The node {node.id} has not been heard yet by the coordinator that leads, and the log has it as"
-            f" {node.recorded}: {_START}"
+            f"The node {node.id} has sent no heartbeat to the current leader yet, and was last "
+            f"recorded as {node.recorded}: {_START}"
         )
     return Finding(
         problem=problem,
@@ -223,7 +227,7 @@ def _runbook_of(node: NodeState) -> str:
 def _of_failed_disk(node: NodeState, since: Since) -> Finding:
     more = _ONCE_DOWN if node.state == DOWN else ""
     return Finding(
-        problem=f"The disk of the node {node.id} takes no bytes{more}.",
+        problem=f"The disk of the node {node.id} cannot be written{more}.",
         runbook="FilestoreDiskNotWritable",
         since=_since(since, node, DISK),
     )
@@ -231,7 +235,7 @@ def _of_failed_disk(node: NodeState, since: Since) -> Finding:
 
 def _of_room(nodes: list[NodeState], since: Since) -> list[Finding]:
     problems = {
-        DISK_LOW: ("is nearly full.", "FilestoreDiskLow"),
+        DISK_LOW: ("is almost full.", "FilestoreDiskLow"),
         DISK_FULL: ("is full: nothing can be written there.", "FilestoreDiskNotWritable"),
     }
     return [
@@ -249,8 +253,10 @@ def _of_blocked(node: NodeState) -> Finding:
     """Round up: as much as the sentence asks for is enough."""
     dead, wanted = (-(-size // _MIB) for size in (node.blocked_dead_bytes, node.blocked_wanted_bytes))
     return Finding(
-        problem=f"The node {node.id} cannot give back {dead} MiB of deleted small files until its disk has"
-        f" {wanted} MiB more room: delete larger files, or add a node.",
+        problem=(
+            f"The node {node.id} cannot free {dead} MiB of deleted small files until its disk has "
+            f"{wanted} MiB more free space. Delete larger files, or add a node."
+        ),
         runbook="FilestoreDiskLow",
     )
 
@@ -259,7 +265,7 @@ def _of_poison(node: NodeState, since: Since) -> Finding:
     more = node.poison_count - len(node.poison)
     items = "; ".join([*node.poison, *[f"{more} more"] * (more > 0)])
     return Finding(
-        problem=f"The node {node.id} passes over what it cannot use: {items.removesuffix('.')}.",
+        problem=f"The node {node.id} skips what it cannot use: {items.removesuffix('.')}.",
         runbook="FilestorePoisonItems",
         since=_since(since, node, POISON),
     )
@@ -274,33 +280,33 @@ def _of_replicas(best: StatusReply, takers: int) -> list[Finding]:
     if counts is None:
         return []
     if counts.lost:
-        problem = f"{_several(counts.lost, 'blob')} lost: no node holds a replica."
+        problem = f"{_several(counts.lost, 'blob')} lost: no live node holds a replica."
         found.append(Finding(problem=problem, runbook="FilestoreBlobsLost"))
     if counts.gone:
         where = f"{counts.gone_bytes} bytes are damaged on every node"
-        problem = f"{_several(counts.gone, 'blob')} incomplete: {where}. `filestore damaged` names the files."
+        problem = f"{_several(counts.gone, 'blob')} incomplete: {where}. `filestore damaged` lists the files."
         found.append(Finding(problem=problem, runbook="FilestoreBlobsIncomplete"))
     if counts.damaged:
         problem = (
-            f"{_several(counts.damaged, 'blob')} damaged on every node, each elsewhere: repair puts the sound"
-            " parts together."
+            f"{_several(counts.damaged, 'blob')} damaged on every node, but in different places: "
+            "repair combines the intact parts."
         )
         found.append(Finding(problem=problem, runbook="FilestoreBlobsDamaged"))
     if counts.absent:
         least = "At least " if _is_cut(counts) else ""
-        where = "only on nodes that are down, or not compared since: bring one back"
+        where = "only on nodes that are down or have not compared their disks since: bring one back"
         problem = f"{least}{_several(counts.absent, 'blob')} {where}."
         found.append(Finding(problem=problem, runbook="FilestoreBlobsLost"))
     if counts.last:
-        hope = "stop none, bring another back or add one"
-        problem = f"{_several(counts.last, 'blob')} on one node alone that is there: {hope}."
+        hope = "do not stop that node; bring another back or add one"
+        problem = f"{_several(counts.last, 'blob')} on only one live node: {hope}."
         found.append(Finding(problem=problem, runbook="FilestoreLastReplica"))
     # What only waits to leave a node that drains is on as many nodes as it shall be.
     in_all = sum(counts.short.values())
     short = (in_all if counts.few < 0 else counts.few) - counts.absent
     if short > 0:
-        cannot = f"{_nodes_take(takers)} replicas, {best.replicas_wanted} must: start or add one"
-        hope = cannot if takers < best.replicas_wanted else "repair makes them where nodes have room"
+        cannot = f"{_nodes_take(takers)} replicas, {best.replicas_wanted} are required: start or add one"
+        hope = cannot if takers < best.replicas_wanted else "repair creates them on nodes that have room"
         least = "At least " if counts.few != in_all and _is_cut(counts) else ""
         problem = f"{least}{_several(short, 'blob')} short of replicas: {hope}."
         found.append(Finding(problem=problem, runbook="FilestoreReplicasShort"))
@@ -325,8 +331,10 @@ def _of_clocks(coordinators: list[CoordinatorState], nodes: list[NodeState]) -> 
     offsets_ms |= {f"node {each.id}": each.clock_offset_ms for each in nodes}
     return [
         Finding(
-            problem=f"The clock of the {name} is {duration(abs(offset_ms) / 1000)}"
-            f" {'ahead of' if offset_ms > 0 else 'behind'} most others'.",
+            problem=(
+                f"The clock of the {name} is {duration(abs(offset_ms) / 1000)} "
+                f"{'ahead of' if offset_ms > 0 else 'behind'} most other clocks."
+            ),
             runbook="FilestoreClockOff",
         )
         for name, offset_ms in offsets_ms.items()
@@ -336,8 +344,8 @@ def _of_clocks(coordinators: list[CoordinatorState], nodes: list[NodeState]) -> 
 
 def _of_jump(jump_ms: int) -> list[Finding]:
     way = f"{duration(abs(jump_ms) / 1000)} {'ahead' if jump_ms > 0 else 'back'}"
-    meaning = "Nothing is deleted that has not ended by both times"
+    meaning = "Expiry waits until both the old and the new time are reached"
     if jump_ms < 0:
-        meaning = "The cluster keeps its own time"
-    problem = f"Most clocks have jumped {way}. {meaning}, until the clocks are set right or a day has passed."
+        meaning = "The cluster continues with its own time"
+    problem = f"Most clocks have jumped {way}. {meaning}, until the clocks are corrected or a day has passed."
     return [Finding(problem=problem, runbook="FilestoreClockOff")] * bool(jump_ms)

@@ -41,8 +41,8 @@ OPERATIONS: Final = OperationTable(_TAG)
 @OPERATIONS.add(
     f"GET {_CLUSTER}/status",
     "get_cluster_status",
-    "Show how the cluster is",
-    Answer("How it is.", ClusterStatus),
+    "Show the health of the cluster",
+    Answer("The health of the cluster.", ClusterStatus),
 )
 async def status(request: web.Request) -> web.Response:
     """It answers without a quorum too. Admins only, by what each coordinator knows."""
@@ -84,7 +84,7 @@ async def status(request: web.Request) -> web.Response:
     f"POST {_COORDINATORS}",
     "add_coordinator",
     "Add a coordinator",
-    Answer("The coordinator is a learner.", CoordinatorBody),
+    Answer("The coordinator was added as a learner.", CoordinatorBody),
     status=201,
     body=AddCoordinatorBody,
     errors=(Conflict,),
@@ -111,7 +111,7 @@ async def add(request: web.Request) -> web.Response:
     f"DELETE {_COORDINATORS}/{{id}}",
     "remove_coordinator",
     "Remove a coordinator",
-    Answer("It is out of the group.", RemovedCoordinator),
+    Answer("The coordinator is no longer in the group.", RemovedCoordinator),
     errors=(Conflict,),
     changes=True,
 )
@@ -130,8 +130,8 @@ async def remove(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"POST {_CLUSTER}/leader",
     "transfer_leader",
-    "Let another coordinator lead",
-    Answer("Who leads now.", Leader),
+    "Transfer the lead to another coordinator",
+    Answer("The coordinator that leads now.", Leader),
     body=TransferLeaderBody,
     errors=(Conflict,),
 )

@@ -98,7 +98,7 @@ async def get_part(request: web.Request) -> web.Response:
     if name == "start.js":
         return _answer(_START.encode(), "text/javascript")
     if name not in _PACKAGED:
-        raise NotFound("The documentation has no such part.")
+        raise NotFound("This part of the documentation does not exist.")
     packaged, content_type = _PACKAGED[name]
     return _answer(await asyncio.to_thread(packaged_file, packaged), content_type)
 
@@ -133,7 +133,7 @@ def _operations(get_document: Handler) -> tuple[Operation, ...]:
             method="GET",
             path="/docs",
             handler=get_page,
-            summary="This document in a browser",
+            summary="Show this document in a browser",
             answers={200: Answer("A page.", media_type="text/html")},
             credential="none",
             is_json=False,
@@ -144,7 +144,7 @@ def _operations(get_document: Handler) -> tuple[Operation, ...]:
             method="GET",
             path="/docs/{file}",
             handler=get_part,
-            summary="A part of that page",
+            summary="Fetch a part of that page",
             answers={200: Answer("A script or a style sheet.", media_type="text/*")},
             credential="none",
             errors=(RateLimited,),

@@ -64,41 +64,51 @@ from web.app import json_response, read_json
 from web.headers.tus_fields import PARTIAL_CONCAT, PATCH_TYPE, versioned
 
 CREATED: Final = Answer(
-    "The record is made; its bytes go to `upload_url`.",
+    "The record was created. Send its bytes to `upload_url`.",
     UploadInitialisation,
     headers={
-        "Location": "The path of the new record; of a creation by tus the address of its upload.",
-        "Tus-Resumable": "Of a creation by tus: the version of the protocol.",
-        "Upload-Offset": "Of a creation by tus: where the upload stands; at its end the file is available.",
-        "Upload-Expires": "Of a creation by tus: when the upload is given up unless bytes come.",
-        "Upload-Concat": "Of a partial or a final upload: which it is.",
+        "Location": "The path of the new record; for tus, the address of its upload.",
+        "Tus-Resumable": "For tus: the version of the protocol.",
+        "Upload-Offset": (
+            "For tus: the offset of the upload. When it reaches the size, the file is available."
+        ),
+        "Upload-Expires": "For tus: when the upload expires if no more bytes arrive.",
+        "Upload-Concat": "For a partial or final upload: which of the two it is.",
         "Preference-Applied": "`return=representation`: the body is the record of the file.",
-        "Content-Location": "Then: the path of the record.",
-        "ETag": "Then: the state of the record.",
-        "Last-Modified": "Then: `updated_at` of the record, in seconds.",
+        "Content-Location": "With `return=representation`: the path of the record.",
+        "ETag": "With `return=representation`: the state of the record.",
+        "Last-Modified": "With `return=representation`: `updated_at` of the record, in seconds.",
     },
 )
 BY_TUS: Final = (
-    "A tus client creates by a POST of which `Tus-Resumable`, `Upload-Length` and `Upload-Metadata` say the "
-    "same. Its body, of the type `application/offset+octet-stream`, is the beginning of the content, or all "
-    "of it (tus creation-with-upload): then the answer comes when the file is available. How much was taken "
-    "is in `Upload-Offset`; the rest goes to `Location`. Where the body is refused, by its checksum or as it "
-    "is too long, nothing was created. Who may have to ask again sends an `Idempotency-Key`. Coordinators "
-    "take no bytes (415).\n\n"
-    "A file may come in parts at the same time (tus concatenation): each is a creation with `Upload-Concat: "
-    "partial`, and the last creation, with `Upload-Concat: final;` and their addresses, is answered when the "
-    "file is available. Where that answer is lost, the same request again has the same one."
+    "A tus client creates an upload by a POST with `Tus-Resumable`, `Upload-Length` and "
+    "`Upload-Metadata`. Its body, of the type `application/offset+octet-stream`, holds the beginning "
+    "of the content or all of it (tus creation-with-upload); with all of it, the response is sent when "
+    "the file is available. `Upload-Offset` says how many bytes were accepted. Send the rest to "
+    "`Location`. If the body is rejected, because of its checksum or its length, nothing is created. A "
+    "client that may have to repeat the request sends an `Idempotency-Key`. Coordinators accept no "
+    "bytes (415).\n\nA file may be uploaded in parallel parts (tus concatenation). Each part is a "
+    "creation with `Upload-Concat: partial`. The last creation has `Upload-Concat: final;` and the "
+    "addresses of the parts, and is answered when the file is available. If that response is lost, "
+    "repeat the request to get it again."
 )
 _OF_FINAL: Final = (NotFound, Conflict, Gone, UploadLocked, ChecksumMismatch)
 _DESCRIPTIONS: Final[Mapping[Act, str]] = {
-    "create": "File record, {metadata} and upload are made in one change. Needs write on the bucket.\n\n"
+    "create": (
+        "Creates the file record, {metadata} and the upload in one change. Needs write on the bucket.\n\n"
+    )
     + BY_TUS,
-    "list": "The caller's {noun}s, for admins all, oldest first.",
-    "get": "File record and {metadata} in one. Needs read.",
-    "update": "What the body leaves out stays as it is. Needs write on the file. Downloads show another name "
-    "and content type at once, on every node; content and its `ETag` are the same.",
-    "delete": "The record goes at once, the blob when nothing refers to it any more. "
-    "Needs admin on the file.",
+    "list": "The caller's {noun}s, oldest first. Admins see all.",
+    "get": "The file record together with {metadata}. Needs read.",
+    "update": (
+        "Fields that are absent from the body keep their values. Needs write on the file. "
+        "Downloads use a new name and content type at once, on every node. The content and its "
+        "`ETag` do not change."
+    ),
+    "delete": (
+        "Deletes the record at once, and the blob when nothing refers to it any more. Needs "
+        "admin on the file."
+    ),
 }
 
 
@@ -115,7 +125,7 @@ def _of_collection(kind: FileKind) -> tuple[Operation, ...]:
             method="POST",
             path=kind.path,
             handler=partial(_create, kind),
-            summary=f"Create a {kind.noun} and begin its upload",
+            summary=f"Create a {kind.noun} and start its upload",
             description=_described(kind, "create"),
             body=kind.create_body,
             takes=PATCH_TYPE,
@@ -222,7 +232,7 @@ async def _create_by_tus(kind: FileKind, request: web.Request, caller: Caller) -
         return await tus_creation.made(request, request.app[API].metadata, creation)
     concatenate = request.app.get(CONCATENATE)
     if concatenate is None:
-        raise InvalidRequest("Upload-Concat: a coordinator has no content; ask a node for a final upload.")
+        raise InvalidRequest("Upload-Concat: a coordinator stores no content. Ask a node for a final upload.")
     return await concatenate(request, caller, await _final(kind, request, caller, parts))
 
 

@@ -22,9 +22,9 @@ from web.headers.conditions import evaluate
 FindFile = Callable[[web.Request, Caller], Awaitable[Found]]
 
 PRECONDITIONS: Final = (
-    Parameter("If-Match", "Only with this content: an entity tag, or a list of them."),
-    Parameter("If-None-Match", "Only with other content than this, or none."),
-    Parameter("If-Unmodified-Since", "Only with content that is no newer."),
+    Parameter("If-Match", "Only if the content has this entity tag, or one of a list."),
+    Parameter("If-None-Match", ("Only if the content differs from this entity tag, or there is none.")),
+    Parameter("If-Unmodified-Since", "Only if the content is not newer."),
 )
 OPERATIONS: Final = OperationTable("Files")
 

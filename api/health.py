@@ -23,22 +23,24 @@ class Health(Struct, frozen=True, kw_only=True):
     status: Annotated[
         str,
         Meta(
-            description="ok of a process that lives; ready of one that serves; disk_full of one that "
-            "serves what it has, while its own disk has no room.",
+            description=(
+                "ok of a process that runs; ready of one that can serve; disk_full of one that "
+                "serves what it has while its own disk is full."
+            ),
             examples=["ready"],
             extra_json_schema={"enum": ["ok", "ready", "disk_full"]},
         ),
     ]
-    version: Annotated[str, Meta(description="Of the product, of this process.", examples=["0.1.0"])] = (
-        VERSION
-    )
+    version: Annotated[str, Meta(description="The version of this process.", examples=["0.1.0"])] = VERSION
 
 
 class ScrapeTargets(Struct, frozen=True, kw_only=True):
     """Processes that answer `/metrics`, as Prometheus takes them (`http_sd_configs`)."""
 
-    targets: Annotated[list[str], Meta(description="Address and port of each.", examples=[["10.0.0.1:7443"]])]
-    labels: Annotated[dict[str, str], Meta(description="Labels that all of them get: none.", examples=[{}])]
+    targets: Annotated[
+        list[str], Meta(description="Address and port of each target.", examples=[["10.0.0.1:7443"]])
+    ]
+    labels: Annotated[dict[str, str], Meta(description="Labels of all targets: none.", examples=[{}])]
 
 
 OPERATIONS: Final = OperationTable(_TAG)
@@ -47,7 +49,7 @@ OPERATIONS: Final = OperationTable(_TAG)
 @OPERATIONS.add(
     "GET /healthz",
     "is_alive",
-    "Whether the process lives",
+    "Check that the process runs",
     Answer("It does.", Health, headers=NOT_STORED),
     credential="none",
     is_json=False,
@@ -60,7 +62,7 @@ async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
 @OPERATIONS.add(
     "GET /readyz",
     "is_ready",
-    "Whether the process can serve",
+    "Check that the process can serve",
     Answer("It can.", Health, headers=NOT_STORED),
     credential="none",
     is_json=False,
@@ -79,7 +81,7 @@ async def ready(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     "GET /metrics",
     "get_metrics",
-    "The numbers of the process",
+    "Show the metrics of the process",
     Answer(
         "One sample a line.",
         media_type="text/plain",
@@ -102,9 +104,9 @@ async def metrics(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     "GET /metrics/targets",
     "get_scrape_targets",
-    "Where the metrics of all members are",
+    "List the metrics targets of all members",
     Answer("One group of targets.", list[ScrapeTargets], headers=NOT_STORED),
-    query=(Parameter("role", "coordinator or node; both without.", type=Literal["coordinator", "node"]),),
+    query=(Parameter("role", "coordinator or node. If absent: both.", type=Literal["coordinator", "node"]),),
     credential="none",
 )
 async def targets(request: web.Request) -> web.Response:

@@ -41,7 +41,7 @@ OPERATIONS: Final = OperationTable("Jobs")
     f"POST {_PATH}/{{job_name}}",
     "trigger_job",
     "Start a job",
-    Answer("The run has begun.", TriggeredRun, headers={"Location": "The path of the run."}),
+    Answer("The run was started.", TriggeredRun, headers={"Location": "The path of the run."}),
     status=202,
     body=TriggerJobBody,
     errors=(Conflict,),
@@ -81,7 +81,7 @@ async def _require_node(services: ApiServices, caller: Caller, node_id: str) -> 
     """Raises NotFound when there is no such node, Forbidden when the caller is no admin."""
     records = await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
     if all(record.node_id != node_id for record in records):
-        raise NotFound(f"There is no node {node_id}.")
+        raise NotFound(f"No such node: {node_id}.")
 
 
 @OPERATIONS.add(

@@ -61,7 +61,7 @@ async def get(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"PATCH {_NODE}",
     "move_node",
-    "Reach a node at another address",
+    "Change the address of a node",
     Answer("The node, at its new address.", NodeBody),
     body=MoveNodeBody,
     changes=True,
@@ -85,9 +85,9 @@ async def move(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"POST {_NODE}/drain",
     "drain_node",
-    "Place nothing new on a node",
+    "Drain a node",
     Answer("The node, draining.", NodeBody),
-    query=(Parameter("force", "`1`: also where others need damaged copies that it keeps."),),
+    query=(Parameter("force", ("`1`: drain the node even if others need damaged copies that it keeps.")),),
     changes=True,
 )
 async def drain(request: web.Request) -> web.Response:
@@ -101,8 +101,8 @@ async def drain(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"DELETE {_NODE}/drain",
     "stop_draining_node",
-    "Place new files on a node again",
-    Answer("The node, as it was before.", NodeBody),
+    "Stop draining a node",
+    Answer("The node in its previous state.", NodeBody),
     changes=True,
 )
 async def stop_draining(request: web.Request) -> web.Response:
@@ -114,7 +114,7 @@ async def stop_draining(request: web.Request) -> web.Response:
     f"POST {_NODE}/revoke",
     "revoke_node",
     "Revoke the certificates of a node",
-    Answer("The node is shut out.", RevokedNode),
+    Answer("The node is rejected from now on.", RevokedNode),
     changes=True,
 )
 async def revoke(request: web.Request) -> web.Response:
@@ -144,8 +144,8 @@ async def revoke(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"DELETE {_NODE}/instance",
     "forget_node_instance",
-    "Let another directory speak for a node",
-    Answer("The node, whoever speaks for it next.", NodeBody),
+    "Let a node reconnect from another directory",
+    Answer("The node, which accepts the next process with its name.", NodeBody),
     changes=True,
 )
 async def forget_instance(request: web.Request) -> web.Response:
@@ -167,9 +167,11 @@ async def forget_instance(request: web.Request) -> web.Response:
     "Remove a node from the cluster",
     Answer("The node is removed.", RemovedNode),
     query=(
-        Parameter("force", "`1`: the node is gone for good, with all that it holds."),
-        Parameter("give_up", "`1`: also what no other node has that is not down."),
-        Parameter("is_gone", "`1`: before it counts as down; with `force`."),
+        Parameter("force", ("`1`: the node is gone for good, with everything that it holds.")),
+        Parameter(
+            "give_up", ("`1`: remove the node even if that loses content that no other live node has.")
+        ),
+        Parameter("is_gone", ("`1`: remove the node before it counts as down. Only with `force`.")),
     ),
     errors=(Conflict,),
 )
@@ -194,7 +196,7 @@ async def remove(request: web.Request) -> web.Response:
         is_gone=query_flag(request, "is_gone"),
     )
     if command.is_gone and not command.force:
-        raise InvalidRequest("is_gone: only with force")
+        raise InvalidRequest("is_gone: only allowed with force")
     action = "remove_node_by_force" if command.force else "remove_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
         if command.force:
@@ -217,25 +219,26 @@ async def _require_expendable(services: ApiServices, command: RemoveNode) -> Non
     is_down = seen is not None and seen.state == DOWN
     if command.is_gone and seen is not None and not is_down and 0 < seen.heard_ms_ago < PLACEABLE_S * 1000:
         raise Conflict(
-            f"{node_id} was heard {seen.heard_ms_ago} ms ago, so it is not gone: stop it first. Where that"
-            f" cannot be done, or another has its certificate: `filestore node revoke {node_id}`."
+            f"{node_id} sent a heartbeat {seen.heard_ms_ago} ms ago, so it is not gone. Stop it first. "
+            "If you cannot stop it, or someone else has its certificate: `filestore node revoke "
+            f"{node_id}`."
         )
     if command.give_up:
         return
     others = _others_there(leader, node_id)
     sole = await _sole(services, node_id, others, count_max=1)
     if sole and not (is_down or command.is_gone):
-        raise Conflict(f"{node_id} is not down, and has content that no other node has: drain it.")
+        raise Conflict(f"{node_id} is not down and has content that no other node has. Drain it first.")
     if sole:
         raise Conflict(
-            f"Of what {node_id} holds, {sole} blobs or more are on no node that is there: bring one back"
-            " first, or say that this content is given up (--give-up, give_up=1)."
+            f"At least {sole} blobs on {node_id} are on no other live node. Bring one back first, or "
+            "accept that this content is lost (--give-up, give_up=1)."
         )
     if named := await _endangered(services, node_id, frozenset(others), leader.write_quorum):
         raise Conflict(
-            f"What is acknowledged of unfinished uploads may be on no node that is there without {node_id}:"
-            f" {', '.join(named)}. Bring one back first, or say that this content is given up (--give-up,"
-            " give_up=1)."
+            f"Acknowledged bytes of unfinished uploads may be on no live node except {node_id}: "
+            f"{', '.join(named)}. Bring a node back first, or accept that these bytes are lost "
+            "(--give-up, give_up=1)."
         )
 
 
@@ -244,7 +247,7 @@ async def _leader(services: ApiServices, caller: Caller) -> StatusReply:
     replies = (await services.metadata.status(caller)).values()
     leaders = [reply for reply in replies if reply is not None and reply.coordinator.role == "leader"]
     if not leaders:
-        raise Unavailable("No coordinator leads.")
+        raise Unavailable("There is no leading coordinator.")
     return leaders[-1]
 
 
@@ -291,7 +294,9 @@ async def _removed(services: ApiServices, command: RemoveNode) -> NodeRemoval | 
         node = services.view.node(command.node_id)
         if command.force or node is None or node.state != DOWN:
             raise
-        raise Conflict(f"{error.details} It is down: if it is gone for good, force its removal.") from error
+        raise Conflict(
+            f"{error.details} The node is down. If it is gone for good, force its removal."
+        ) from error
 
 
 async def _set_draining(request: web.Request, *, draining: bool) -> web.Response:

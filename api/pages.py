@@ -22,19 +22,19 @@ from web.app import json_response
 _T = TypeVar("_T")
 
 NUMBER_DIGITS_MAX: Final = 16  # COUNT_MAX has as many
-NEXT_PAGE: Final = {"Link": 'Where the next page is (RFC 8288, `rel="next"`); absent on the last one.'}
+NEXT_PAGE: Final = {"Link": 'Address of the next page (RFC 8288, `rel="next"`). Absent on the last page.'}
 PAGE_PARAMETERS: Final = (
     Parameter(
         "limit",
-        f"How many elements at most, 1..{LIST_LIMIT_MAX}; left out: as many as there may be.",
+        (f"Maximum number of elements, 1..{LIST_LIMIT_MAX}. If absent: the largest possible number."),
         type=Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, examples=[100])],
     ),
-    Parameter("cursor", "`next_cursor` of the page before.", type=NextCursor),
+    Parameter("cursor", "`next_cursor` of the previous page.", type=NextCursor),
 )
 STATUSES: Final = ("pending", "uploading", "available", "tombstoned", "deleted")
 FILE_PARAMETERS: Final = (
-    Parameter("status", "Only files in this state.", type=FileStatus),
-    Parameter("filename", "Only files whose name begins with this; case counts.", type=MaybeLabel),
+    Parameter("status", "Only files with this status.", type=FileStatus),
+    Parameter("filename", "Only files whose name begins with this text. Case matters.", type=MaybeLabel),
     *PAGE_PARAMETERS,
 )
 
@@ -131,7 +131,11 @@ def query_number(request: web.Request, name: str, default: int, number_max: int)
         return default
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX else 0
     if not 1 <= number <= number_max:
-        expected = f"an integer from 1 to {number_max}" if name == "limit" else "the next_cursor of a page"
+        expected = (
+            f"an integer from 1 to {number_max}"
+            if name == "limit"
+            else ("the next_cursor of a previous page")
+        )
         raise InvalidRequest(f"{name}: expected {expected}")
     return number
 

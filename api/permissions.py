@@ -44,7 +44,7 @@ _PLACES: Final[dict[Target, tuple[str, str]]] = {  # the path, and what a permis
     "file": ("/api/v1/files/{file_uuid}/permissions", "one file, beside what its bucket gives"),
 }
 _EXISTING: Final = Parameter(
-    "existing", "`1`: 404 if there is no such user, or no user with such a group or role."
+    "existing", ("`1`: fail with 404 if there is no such user, or no user with such a group or role.")
 )
 OPERATIONS: Final = OperationTable("Permissions")
 
@@ -52,7 +52,7 @@ OPERATIONS: Final = OperationTable("Permissions")
 @OPERATIONS.add(
     "GET /api/v1/permissions",
     "list_own_permissions",
-    "List the permissions that one has, gave, or that are on what one owns",
+    "List the caller's permissions",
     Answer("A page of permissions.", OwnPermissionList, headers=NEXT_PAGE),
     query=PAGE_PARAMETERS,
 )
@@ -144,7 +144,7 @@ for each, (path, what) in _PLACES.items():
     OPERATIONS.add(
         f"POST {path}",
         f"grant_{each}_permission",
-        f"Give a permission on a {each}",
+        f"Grant a permission on a {each}",
         Answer(
             "The permission entry.",
             PermissionBody,
@@ -170,8 +170,8 @@ for each, (path, what) in _PLACES.items():
     OPERATIONS.add(
         f"DELETE {path}/{{perm_id}}",
         f"withdraw_{each}_permission",
-        f"Take back a permission on a {each}",
-        Answer("The permission is gone.", WithdrawnPermission),
+        f"Revoke a permission on a {each}",
+        Answer("The permission is revoked.", WithdrawnPermission),
         description="The next request of whoever had the permission goes without it. "
         f"Needs admin on the {each}.",
     )(_withdraw)

@@ -46,7 +46,10 @@ KIND: Final = FileKind(
     page=ProjectFilePage,
     checks=CHECKS,
     descriptions={
-        "list": "The caller's project files, for admins all, oldest first. Filters come after access control."
+        "list": (
+            "The caller's project files, oldest first. Admins see all. Filters are applied after "
+            "access control."
+        )
     },
 )
 OPERATIONS: Final = OperationTable(KIND.tag, operations(KIND))
@@ -55,8 +58,8 @@ OPERATIONS: Final = OperationTable(KIND.tag, operations(KIND))
 @OPERATIONS.add(
     f"GET {KIND.path}/{{file_uuid}}/manifest",
     "get_project_manifest",
-    "Show what a project's archive holds",
-    Answer("What the archive says.", ManifestBody),
+    "Show the contents of a project's archive",
+    Answer("What was found in the archive.", ManifestBody),
     errors=(NotAvailable,),
 )
 async def get_manifest(request: web.Request) -> web.Response:

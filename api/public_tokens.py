@@ -47,7 +47,7 @@ OPERATIONS: Final = OperationTable("Public tokens")
 @OPERATIONS.add(
     f"POST {_FILE}/public-token",
     "create_public_token",
-    "Share a file by a link without a credential",
+    "Share a file by a public link",
     Answer(
         "The link.",
         PublicTokenBody,
@@ -67,7 +67,7 @@ async def create(request: web.Request) -> web.Response:
     file_uuid = path_uuid(request)
     body = await read_json(request, CreatePublicTokenBody)
     if body.file_uuid and check_uuid(body.file_uuid, "file_uuid") != file_uuid:
-        raise InvalidRequest("file_uuid: is not the file in the path")
+        raise InvalidRequest("file_uuid: does not match the file in the path")
     secret = secrets.token_urlsafe(_TOKEN_BYTES)
     command = CreatePublicToken(
         caller=caller,
@@ -109,8 +109,8 @@ async def list_page(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"DELETE {_FILE}/public-tokens/{{id}}",
     "revoke_public_token",
-    "End a public token",
-    Answer("The link is gone.", RevokedPublicToken),
+    "Revoke a public token",
+    Answer("The link is revoked.", RevokedPublicToken),
 )
 async def revoke(request: web.Request) -> web.Response:
     """The link answers 410 from now on. Needs admin on the file."""
@@ -126,7 +126,7 @@ async def revoke(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     "GET /api/v1/public-tokens",
     "list_own_public_tokens",
-    "List the public tokens that one made, or that are on one's files",
+    "List the caller's public tokens",
     Answer("A page of links.", OwnPublicTokenList, headers=NEXT_PAGE),
     query=PAGE_PARAMETERS,
 )

@@ -133,7 +133,7 @@ def _json(handler: Handler) -> Handler:
 
     async def answering(request: web.Request) -> web.StreamResponse:
         if not accepts_json(", ".join(request.headers.getall(hdrs.ACCEPT, []))):
-            raise NotAcceptable("Accept: this endpoint answers with application/json.")
+            raise NotAcceptable("Accept: this endpoint only returns application/json.")
         return await watching(request)
 
     return answering

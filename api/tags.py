@@ -19,16 +19,16 @@ from web.app import json_response
 from web.headers.conditions import Outcome, evaluate, field_of, http_date
 
 CONDITIONS: Final = (
-    Parameter("If-Match", "Only this state of the record: an entity tag, or several."),
-    Parameter("If-None-Match", "Only another state than this one."),
-    Parameter("If-Unmodified-Since", "Only when it was not changed later."),
+    Parameter("If-Match", "Only if the record has this entity tag, or one of a list."),
+    Parameter("If-None-Match", "Only if the record has another entity tag."),
+    Parameter("If-Unmodified-Since", "Only if the record was not changed later."),
 )
 OF_RECORD: Final = {
-    "ETag": "The state of the record, for `If-Match`; strong. It is not that of the content.",
+    "ETag": "The state of the record, for `If-Match`; strong. It differs from the content's entity tag.",
     "Last-Modified": "`updated_at`, in seconds.",
     "Cache-Control": "`private, no-cache`.",
 }
-UNCHANGED: Final = Answer("The caller's copy is still good.", headers=OF_RECORD)
+UNCHANGED: Final = Answer("The caller's copy is still current.", headers=OF_RECORD)
 _NAMES: Final = tuple(condition.name for condition in CONDITIONS)
 _TAG_BYTES: Final = 16
 

@@ -23,7 +23,7 @@ OPERATIONS: Final = OperationTable("Files")
 @OPERATIONS.add(
     "POST /api/v1/files/{file_uuid}/ticket",
     "create_ticket",
-    "Make an address of a file for a browser",
+    "Create a temporary address of a file for a browser",
     Answer("The address.", TicketBody, headers=NOT_STORED),
     body=CreateTicketBody,
     errors=(Gone, NotAvailable),

@@ -47,34 +47,39 @@ from web.headers.tus_fields import (
 from web.json_body import convert_fields
 
 HEADERS: Final = (
-    Parameter("Tus-Resumable", "`1.0.0`, for a creation by tus, whose body is no JSON."),
-    Parameter("Upload-Length", "Of a creation by tus: the bytes that will come."),
-    Parameter("Upload-Defer-Length", "Of a creation by tus: `1` where nobody knows yet."),
+    Parameter("Tus-Resumable", ("`1.0.0`, for a creation by tus. Its body is then not JSON.")),
+    Parameter("Upload-Length", "For tus: the size of the content."),
+    Parameter("Upload-Defer-Length", "For tus: `1` if the size is not known yet."),
     Parameter(
         "Upload-Metadata",
-        "Of a creation by tus: the fields of the body, each as `name BASE64`, between commas. "
-        "`filetype` stands for `content_type`. Of a partial upload `bucket_id` alone counts.",
+        (
+            "For tus: the fields of the body, as `name BASE64` pairs separated by commas. "
+            "`filetype` stands for `content_type`. For a partial upload only `bucket_id` "
+            "counts."
+        ),
     ),
     Parameter(
         "Upload-Concat",
-        "Of a creation by tus: `partial` for an upload that becomes a part of a file, `final;` "
-        f"and the addresses of up to {PARTS_MAX} of them, between spaces, for that file, which has no "
-        "`Upload-Length`.",
+        (
+            "For tus: `partial` for an upload that becomes a part of a file; or `final;` and "
+            f"the addresses of up to {PARTS_MAX} partial uploads, separated by spaces, for "
+            "that file. A final upload has no `Upload-Length`."
+        ),
     ),
     Parameter(
         "Idempotency-Key",
-        "Of a creation by tus: 1 to 128 characters that the client makes up, best a new UUIDv7. "
-        "The same request under the same key makes no second upload, and is answered as the first was.",
+        (
+            "For tus: 1 to 128 characters chosen by the client, best a new UUIDv7. A repeated "
+            "request with the same key creates no second upload and gets the first response."
+        ),
     ),
-    Parameter("Prefer", "`return=representation`: where the file is available then, answer with its record."),
+    Parameter("Prefer", "`return=representation`: return the record once the file is available."),
     Parameter(
-        "Upload-Checksum", "`ALGORITHM BASE64` of the bytes in a creation by tus: sha256, sha1 or md5."
+        "Upload-Checksum", "For tus: `ALGORITHM BASE64` of the bytes in this request; sha256, sha1 or md5."
     ),
-    Parameter("Content-Digest", "`sha-256=:BASE64:` of the bytes in a creation by tus."),
-    Parameter("Content-MD5", "MD5 in base64 of the bytes in a creation by tus."),
-    Parameter(
-        "Repr-Digest", "`sha-256=:BASE64:` of the whole content, whose bytes a creation by tus brings."
-    ),
+    Parameter("Content-Digest", ("For tus: `sha-256=:BASE64:` of the bytes in this request.")),
+    Parameter("Content-MD5", "For tus: MD5 in base64 of the bytes in this request."),
+    Parameter("Repr-Digest", "For tus: `sha-256=:BASE64:` of the whole content."),
 )
 _ALIASES: Final = {"filetype": "content_type", "name": "filename", "type": "content_type"}
 _PASSED_OVER: Final = "relativePath"  # of where a browser has the file
@@ -142,8 +147,8 @@ async def made(request: web.Request, metadata: MetadataClient, creation: Creatio
     receive = request.app.get(RECEIVE)
     if request.body_exists and receive is None:
         raise UnsupportedMediaType(
-            "Content-Type: a coordinator takes no bytes. Ask a node, or create without them, and send "
-            "them to the Location of the answer."
+            "Content-Type: a coordinator accepts no bytes. Ask a node, or create the upload without "
+            "bytes and send them to the Location of the response."
         )
     is_empty = creation.command.size_bytes == 0 and not creation.is_partial
     if receive is not None and (request.body_exists or is_empty):  # an empty file has all of its bytes
@@ -163,7 +168,7 @@ def parts_of(request: web.Request) -> list[str] | None:
     require_version(request.headers)
     parts = parts_field(request.headers)
     if parts and request.body_exists:
-        raise Forbidden("A final upload takes no bytes: its content is that of its parts.")
+        raise Forbidden("A final upload accepts no bytes: its content is that of its parts.")
     return parts
 
 
@@ -174,11 +179,11 @@ def body_of(request: web.Request, body_type: type[_Body], *, is_final: bool = Fa
     """
     headers = request.headers
     if is_final and ("Upload-Length" in headers or "Upload-Defer-Length" in headers):
-        raise InvalidRequest("Upload-Length: a final upload is as long as its parts are.")
+        raise InvalidRequest("Upload-Length: not allowed, as a final upload is as long as its parts.")
     size_bytes = None if is_final else declared_length(headers)
     fields = parse_metadata(headers)
     if "size_bytes" in fields:
-        raise InvalidRequest("Upload-Metadata: size_bytes is what Upload-Length says.")
+        raise InvalidRequest("Upload-Metadata: size_bytes must be equal to Upload-Length")
     fields.pop(_PASSED_OVER, None)
     for alias, name in _ALIASES.items():
         if alias in fields:
@@ -209,7 +214,7 @@ def keyed_uuid(request: web.Request, caller: Caller, kind: str, said: Any) -> st
     if key is None:
         return ""
     if (match := _KEY.fullmatch(key.strip(" \t"))) is None:
-        raise InvalidRequest("Idempotency-Key: must be 1 to 128 visible characters of ASCII.")
+        raise InvalidRequest("Idempotency-Key: must be 1 to 128 visible ASCII characters.")
     timed = _TIMED.fullmatch(match[1])
     return _uuid_of(timed and timed[1], caller.subject, kind, match[1], msgspec.json.encode(said).decode())
 
@@ -261,9 +266,9 @@ def options_of(names: str, tag: str, path: str) -> Operation:
     told = {
         "Tus-Resumable": "The version of the protocol: 1.0.0.",
         "Tus-Version": "Versions: 1.0.0.",
-        "Tus-Extension": f"`{EXTENSIONS}`; of a coordinator without creation-with-upload.",
-        "Tus-Max-Size": "Bytes of the largest file.",
-        "Tus-Checksum-Algorithm": "What Upload-Checksum may use.",
+        "Tus-Extension": f"`{EXTENSIONS}`; without creation-with-upload on a coordinator.",
+        "Tus-Max-Size": "Size limit of a file in bytes.",
+        "Tus-Checksum-Algorithm": "Algorithms for Upload-Checksum.",
         "Allow": "The methods of this path.",
     }
     return Operation(
@@ -272,9 +277,9 @@ def options_of(names: str, tag: str, path: str) -> Operation:
         method="OPTIONS",
         path=path,
         handler=options,
-        summary="Ask what of tus is spoken",
+        summary="Show the supported tus extensions",
         credential="none",
-        answers={204: Answer("What is spoken.", headers=told)},
+        answers={204: Answer("The supported extensions.", headers=told)},
         is_json=False,
     )
 

@@ -42,7 +42,9 @@ from web.app import json_response, read_json
 _USERS: Final = "/api/v1/auth/users"
 _USER: Final = f"{_USERS}/{{user_id}}"
 _KEYS: Final = "/api/v1/auth/keys"
-_EXISTING: Final = Parameter("existing", "`1`: 404 if there is no such user; otherwise the user is created.")
+_EXISTING: Final = Parameter(
+    "existing", ("`1`: fail with 404 if there is no such user. Otherwise the user is created.")
+)
 _KEY_SET_AGE_S: Final = 10  # a new key signs at once, and one that is replaced may end at once
 OPERATIONS: Final = OperationTable("Users")
 
@@ -51,7 +53,7 @@ OPERATIONS: Final = OperationTable("Users")
     f"POST {_USER}/token",
     "mint_user_token",
     "Mint a token for a user",
-    Answer("The token, shown once.", MintedToken, headers=NOT_STORED),
+    Answer("The token, which is shown only once.", MintedToken, headers=NOT_STORED),
     body=MintBody,
     query=(_EXISTING,),
     errors=(Conflict,),
@@ -81,7 +83,7 @@ async def mint(request: web.Request) -> web.Response:
     "POST /api/v1/auth/token",
     "renew_user_token",
     "Renew one's own token",
-    Answer("The token, shown once.", MintedToken, headers=NOT_STORED),
+    Answer("The token, which is shown only once.", MintedToken, headers=NOT_STORED),
     body=RenewTokenBody,
 )
 async def renew(request: web.Request) -> web.Response:
@@ -174,9 +176,9 @@ async def delete(request: web.Request) -> web.Response:
     "POST /api/v1/auth/revoke",
     "revoke_user",
     "Revoke all permissions and tokens of a user",
-    Answer("All of it is revoked.", Literal["OK"]),
+    Answer("Everything was revoked.", Literal["OK"]),
     body=RevokeBody,
-    query=(Parameter("user_id", "The user, unless the body names it.", type=UserId),),
+    query=(Parameter("user_id", "The user, if the body does not give one.", type=UserId),),
     errors=(NotFound,),
 )
 async def revoke(request: web.Request) -> web.Response:
@@ -215,8 +217,8 @@ async def whoami(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"POST {_KEYS}",
     "rotate_token_key",
-    "Let another key sign user tokens",
-    Answer("It signs from now on.", RotatedKey),
+    "Replace the key that signs user tokens",
+    Answer("The new key signs from now on.", RotatedKey),
     status=201,
     body=RotateKeyBody,
     errors=(Conflict,),
@@ -236,8 +238,8 @@ async def rotate_key(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     "GET /.well-known/jwks.json",
     "key_set",
-    "Show the keys that user tokens verify with",
-    Answer("A JSON Web Key Set.", KeySet, headers={"Cache-Control": "How long it may be kept."}),
+    "Show the keys that verify user tokens",
+    Answer("A JSON Web Key Set.", KeySet, headers={"Cache-Control": "How long the response may be cached."}),
     credential="none",
 )
 async def key_set(request: web.Request) -> web.Response:
@@ -260,7 +262,7 @@ def _path_user(request: web.Request) -> str:
     try:
         return check_user_id(request.match_info["user_id"])
     except InvalidRequest as error:
-        raise NotFound("No user has such an id.") from error
+        raise NotFound("There is no user with this id.") from error
 
 
 def _names(names: list[str] | None, field: str) -> list[str] | None:

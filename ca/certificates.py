@@ -76,7 +76,7 @@ class Authority:
         not_after = min(_whole_seconds(now) + LEAF_LIFE, issuer.not_valid_after_utc)
         if not_after - now < _LEAF_LIFE_LEFT_MIN:
             raise IntermediateEnded(
-                "the intermediate certificate has ended: sign a new one with the root key"
+                "the intermediate certificate has expired: sign a new one with the root key"
             )
         certificate = (
             _builder(_leaf_subject(identity), issuer.subject, public_key, now, not_after)
@@ -121,7 +121,7 @@ def new_intermediate(
     """
     root = certificates_in(root_cert_pem)[0]
     if not is_for(root, root_key):
-        raise UntrustedCertificate("the root key is not the one of this cluster's root certificate")
+        raise UntrustedCertificate("the root key does not belong to this cluster's root certificate")
     key = new_key()
     subject = _ca_subject(cluster, "Filestore intermediate")
     try:
@@ -134,7 +134,7 @@ def new_intermediate(
             .sign(root_key, hashes.SHA256())
         )
     except X509_FAILURES as error:
-        raise UntrustedCertificate(f"the root certificate can sign nothing: {error}") from error
+        raise UntrustedCertificate(f"the root certificate cannot sign: {error}") from error
     return _pem(certificate), key
 
 
@@ -142,17 +142,17 @@ def check_authority(authority: Authority, cluster: str, *, now: datetime) -> Non
     """Raises UntrustedCertificate unless leaves of this cluster that it signs now would be trusted."""
     found = certificates_in(authority.intermediate_pem)
     if len(found) != 1:
-        raise UntrustedCertificate(f"one intermediate certificate is expected, {len(found)} came")
+        raise UntrustedCertificate(f"expected one intermediate certificate, got {len(found)}")
     if not is_for(found[0], authority.intermediate_key):
-        raise UntrustedCertificate("the intermediate certificate is for another key")
+        raise UntrustedCertificate("the intermediate certificate belongs to another key")
     key, identity = new_key(), Identity(cluster, Role.NODE, "check")
     try:
         constraints = found[0].extensions.get_extension_for_class(x509.BasicConstraints)
         leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=now)
     except (Internal, *X509_FAILURES) as error:
-        raise UntrustedCertificate(f"the intermediate certificate can sign nothing: {error}") from error
+        raise UntrustedCertificate(f"the intermediate certificate cannot sign: {error}") from error
     if constraints.value.path_length != 0:
-        raise UntrustedCertificate("the intermediate certificate may sign other authorities")
+        raise UntrustedCertificate("the intermediate certificate is allowed to sign other authorities")
     check_leaf_matches(leaf.pem, key, authority.root_pem, identity=identity, now=now)
 
 
@@ -191,7 +191,7 @@ def trusted_root(root_pem: str, digest: str) -> str:
     The joiner's first contact (fetched unverified) goes through here. Raises UntrustedCertificate.
     """
     if root_digest(root_pem) != digest:
-        raise UntrustedCertificate("the cluster's root certificate is not the one that the join token names")
+        raise UntrustedCertificate("the cluster's root certificate is not the one named in the join token")
     return _pem(_only_certificate(root_pem))
 
 
@@ -209,14 +209,14 @@ def check_leaf_matches(
     """
     leaf, *intermediates = certificates_in(leaf_pem)
     if not is_for(leaf, key):
-        raise UntrustedCertificate("the certificate is for another key than ours")
+        raise UntrustedCertificate("the certificate belongs to another key than this member's")
     _check_chain(leaf, intermediates, certificates_in(root_pem), now or datetime.now(UTC))
     try:
         named = Identity.from_certificate(leaf)
     except Unauthorized as error:
         raise UntrustedCertificate(error.reason) from error
     if identity is not None and named != identity:
-        raise UntrustedCertificate(f"the certificate names {named.uri}, not {identity.uri}")
+        raise UntrustedCertificate(f"the certificate is for {named.uri}, not for {identity.uri}")
     return named
 
 
@@ -229,9 +229,9 @@ def check_signed(chain: Sequence[x509.Certificate], root_pem: str) -> None:
         for certificate, issuer in pairwise(chain):
             certificate.verify_directly_issued_by(issuer)
         if not any(_is_issued_by(chain[-1], root) for root in certificates_in(root_pem)):
-            raise UntrustedCertificate("the certificate does not lead to the cluster's root")
+            raise UntrustedCertificate("the certificate was not issued under the cluster's root certificate")
     except (InvalidSignature, *X509_FAILURES) as error:
-        raise UntrustedCertificate("the certificate is not what was signed: it is damaged") from error
+        raise UntrustedCertificate("the certificate's signature does not match: it is damaged") from error
 
 
 def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -278,7 +278,7 @@ def validity_ms(certificate: x509.Certificate) -> tuple[int, int]:
 def _only_certificate(pem: str) -> x509.Certificate:
     certificates = certificates_in(pem)
     if len(certificates) != 1:
-        raise UntrustedCertificate(f"one root certificate is expected, {len(certificates)} came")
+        raise UntrustedCertificate(f"expected one root certificate, got {len(certificates)}")
     return certificates[0]
 
 
@@ -298,7 +298,7 @@ def _check_chain(
     except (verification.VerificationError, *X509_FAILURES) as error:
         reason = str(error).split(" (encountered", 1)[0]  # behind it: how Python shows the object
         raise UntrustedCertificate(
-            f"the certificate does not lead to the cluster's root: {reason}"
+            f"the certificate was not issued under the cluster's root certificate: {reason}"
         ) from error
 
 

@@ -93,7 +93,7 @@ def _refused(reason: str) -> InvalidRequest:
 def _der(pem: object) -> bytes:
     """The bytes of the one PEM block that `pem` is."""
     if not isinstance(pem, str) or not pem:
-        raise _refused("a certificate signing request in PEM is required")
+        raise _refused("a certificate signing request in PEM format is required")
     if not pem.isascii() or len(pem) > CSR_BYTES_MAX:
         raise _refused(f"it must be ASCII text of at most {CSR_BYTES_MAX} bytes")
     match = _PEM.fullmatch(pem)
@@ -120,7 +120,9 @@ def _accepted_key(request: x509.CertificateSigningRequest) -> PublicKey:
     plain = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     if _public_key_info(request.tbs_certrequest_bytes) != plain:
         # Explicit curve parameters and RSA-PSS keys read as usual ones, and then other software disagrees.
-        raise _refused("the key must be in its usual form: named curve and uncompressed point, or plain RSA")
+        raise _refused(
+            "the key must be in its usual encoding: a named curve with an uncompressed point, or plain RSA"
+        )
     return key
 
 
@@ -152,13 +154,13 @@ def _check_signature(request: x509.CertificateSigningRequest) -> None:
     if not isinstance(request.signature_hash_algorithm, _HASHES):
         raise _refused("it must be signed with SHA-256, SHA-384 or SHA-512")
     if not request.is_signature_valid:
-        raise _refused("its signature is not by the key in it")
+        raise _refused("its signature was not made with the key in it")
 
 
 def _check_attributes(request: x509.CertificateSigningRequest) -> None:
     """A second list of extensions would stay unread, whatever it asks for."""
     if sum(1 for attribute in request.attributes if attribute.oid in _EXTENSION_REQUESTS) > 1:
-        raise _refused("it holds more than one extension request")
+        raise _refused("it contains more than one extension request")
 
 
 def _check_subject(subject: x509.Name, identity: Identity) -> None:
@@ -172,7 +174,7 @@ def _check_extension(value: x509.ExtensionType, identity: Identity, address: str
     """An allow-list: what is not known to be harmless is refused."""
     if isinstance(value, x509.BasicConstraints):
         if value.ca:
-            raise _refused("it asks to be an authority (CA:TRUE)")
+            raise _refused("it asks for a CA certificate (CA:TRUE)")
     elif isinstance(value, x509.KeyUsage):
         if value.key_cert_sign or value.crl_sign:
             raise _refused("it asks for the key usage keyCertSign or cRLSign")
@@ -183,7 +185,7 @@ def _check_extension(value: x509.ExtensionType, identity: Identity, address: str
         for name in value:
             _check_name(name, identity, address)
     elif not isinstance(value, x509.SubjectKeyIdentifier):
-        raise _refused(f"it asks for the extension {value.oid.dotted_string}, which no member may have")
+        raise _refused(f"it asks for the extension {value.oid.dotted_string}, which is not allowed")
 
 
 def _check_name(name: x509.GeneralName, identity: Identity, address: str | None) -> None:

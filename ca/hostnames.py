@@ -58,7 +58,7 @@ def _fault_of(name: str) -> str:
     if not name or any(char.isspace() or not char.isprintable() for char in name):
         return WANTED
     if not name.isascii():
-        return "write a name of other letters in its ASCII form, which begins with xn--"
+        return "write a name with other letters in its ASCII form, which begins with xn--"
     if len(name) > NAME_CHARS_MAX:
         return f"a DNS name has at most {NAME_CHARS_MAX} characters"
     for char, reason in _FOREIGN.items():
@@ -69,19 +69,22 @@ def _fault_of(name: str) -> str:
     labels = name.split(".")
     if not all(len(label) <= LABEL_CHARS_MAX and _LABEL.fullmatch(label) for label in labels):
         return (
-            f"{WANTED}: between the dots of a name stand 1 to {LABEL_CHARS_MAX} of a-z, 0-9 and '-',"
-            " with no '-' at either end"
+            f"{WANTED}: each part of a name must be 1 to {LABEL_CHARS_MAX} of a-z, 0-9 and '-', with "
+            "no '-' at either end"
         )
     if _NUMBER.fullmatch(labels[-1]):
-        return f"{WANTED}: this is no IPv4 address, and no name ends with a number"
+        return f"{WANTED}: this is not a valid IPv4 address, and a name cannot end with a number"
     if is_identity_name(name):
-        return "names of the form ID.node.CLUSTER.internal are those of members: a machine needs another"
+        return (
+            "names of the form ID.node.CLUSTER.internal are reserved for members: use another name "
+            "for the machine"
+        )
     return ""
 
 
 _FOREIGN: Final = {
-    "*": "a wildcard is the name of no machine",
-    "_": "the name of a machine has no underscore",
+    "*": "a wildcard is not the name of a machine",
+    "_": "a machine's name cannot contain an underscore",
     "%": f"{WANTED}, without a zone",
     "/": f"{WANTED}, not a URL",
     "@": f"{WANTED}, without a user",

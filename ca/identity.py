@@ -77,7 +77,7 @@ class Identity:
         """The identity that a SPIFFE ID names. Raises Unauthorized for any other text."""
         match = _URI.fullmatch(uri)
         if match is None or not _LABEL.fullmatch(match["cluster"]) or not _LABEL.fullmatch(match["id"]):
-            raise Unauthorized("the certificate's URI names no member of a cluster")
+            raise Unauthorized("the certificate's URI does not name a member of a cluster")
         return Identity(match["cluster"], Role(match["role"]), match["id"])
 
     @staticmethod
@@ -92,7 +92,7 @@ class Identity:
         except X509_FAILURES as error:
             raise Unauthorized("the certificate's names cannot be read") from error
         if len(uris) != 1:
-            raise Unauthorized(f"the certificate has {len(uris)} URI names, not one")
+            raise Unauthorized(f"the certificate has {len(uris)} URI names instead of one")
         return Identity.from_uri(uris[0])
 
     @staticmethod
@@ -128,7 +128,7 @@ def check_address(value: object, *, development: bool, field: str = "ip_address"
         name = check_name(value, field)
         if not development and is_loopback_name(name):
             raise InvalidRequest(
-                f"{field}: others cannot dial {name}, which is each machine's name for itself"
+                f"{field}: other machines cannot connect to {name}, which every machine uses for itself"
             )
         return name
     address: _Address = ipaddress.ip_address(value)
@@ -136,10 +136,11 @@ def check_address(value: object, *, development: bool, field: str = "ip_address"
         address = address.ipv4_mapped
     forms = [address, *_embedded_ipv4(address)]
     if _BROADCAST in forms:
-        raise InvalidRequest(f"{field}: the broadcast address is nobody's")
+        raise InvalidRequest(f"{field}: the broadcast address cannot belong to a machine")
     if not development and any(_is_unreachable(form) for form in forms):
         raise InvalidRequest(
-            f"{field}: others cannot dial a loopback, unspecified, multicast or link-local address"
+            f"{field}: other machines cannot connect to a loopback, unspecified, multicast or "
+            "link-local address"
         )
     return str(address)
 

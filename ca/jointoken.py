@@ -49,12 +49,10 @@ class JoinToken:
         stripped = text.strip()
         parts = stripped.split(".") if len(stripped) <= _TEXT_CHARS_MAX else []
         if len(parts) != 4 or parts[0] != VERSION:
-            raise InvalidRequest(
-                f"join_token: a text of the form {VERSION}.<id>.<secret>.<digest> is required"
-            )
+            raise InvalidRequest(f"join_token: expected a text of the form {VERSION}.<id>.<secret>.<digest>")
         _, token_id, secret, ca_digest = parts
         if not (_TOKEN_ID.fullmatch(token_id) and _SECRET.fullmatch(secret) and _DIGEST.fullmatch(ca_digest)):
-            raise InvalidRequest("join_token: it is damaged; copy it again, whole")
+            raise InvalidRequest("join_token: it is damaged or incomplete. Copy the whole token again")
         return JoinToken(token_id, secret, ca_digest)
 
 

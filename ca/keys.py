@@ -49,7 +49,7 @@ def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UnreadableKey("the private key is not an unencrypted PEM key, or it is damaged") from error
+        raise UnreadableKey("the private key is encrypted, damaged or not in PEM format") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise UnreadableKey("the private key is not on the curve P-256")
     return key
@@ -81,13 +81,13 @@ def unwrap(cluster_key: bytes, wrapped: bytes, *, purpose: str) -> bytes:
     if len(cluster_key) != CLUSTER_KEY_BYTES:
         raise WrongClusterKey(f"the cluster key has {len(cluster_key)} bytes, not {CLUSTER_KEY_BYTES}")
     if len(wrapped) < len(_VERSION) + _NONCE_BYTES + _TAG_BYTES or wrapped[:1] != _VERSION:
-        raise WrongClusterKey(f"the stored {purpose} has a form that this version does not know")
+        raise WrongClusterKey(f"this version does not know the format of the stored {purpose}")
     nonce, sealed = wrapped[1 : 1 + _NONCE_BYTES], wrapped[1 + _NONCE_BYTES :]
     try:
         return AESGCM(cluster_key).decrypt(nonce, sealed, _associated_data(purpose))
     except InvalidTag as error:
         raise WrongClusterKey(
-            f"the stored {purpose} does not open with this cluster key: is it this cluster's key file?"
+            f"this cluster key does not decrypt the stored {purpose}: is it the key file of this cluster?"
         ) from error
 
 

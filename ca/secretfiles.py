@@ -39,7 +39,7 @@ def create_secret(path: Path, data: bytes) -> None:
     try:
         _place(path, data, SECRET_MODE, _link)
     except FileExistsError as error:
-        raise Conflict(f"{path} exists already and is not replaced") from error
+        raise Conflict(f"{path} already exists and is not overwritten") from error
 
 
 def make_directory(path: Path) -> None:
@@ -86,7 +86,7 @@ def read_secret(path: Path) -> bytes:
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(SECRET_BYTES_MAX)
     except OSError as error:  # of a disk that fails
-        raise UnsafeSecretFile(f"{path} cannot be read: {error.strerror}. Look at the disk.") from error
+        raise UnsafeSecretFile(f"{path} cannot be read: {error.strerror}. Check the disk.") from error
     finally:
         os.close(descriptor)
 
@@ -102,7 +102,9 @@ def _check_private(path: Path, facts: os.stat_result) -> None:
     if not stat.S_ISREG(facts.st_mode):
         raise UnsafeSecretFile(f"{path} is not a regular file")
     if facts.st_size > SECRET_BYTES_MAX:
-        raise UnsafeSecretFile(f"{path} is over {SECRET_BYTES_MAX} bytes: this is no secret of ours")
+        raise UnsafeSecretFile(
+            f"{path} is larger than {SECRET_BYTES_MAX} bytes, so it is not a secret of Filestore"
+        )
     refused = _ACCESSIBLE_BY_GROUP_OR_OTHERS
     if _is_systemd_credential(path):
         # systemd lets the service's user in by an access list, whose mask the mode shows as the group's read
@@ -110,7 +112,9 @@ def _check_private(path: Path, facts: os.stat_result) -> None:
         refused &= ~_READABLE_BY_GROUP
     if facts.st_mode & refused:
         mode = stat.S_IMODE(facts.st_mode)
-        raise UnsafeSecretFile(f"{path} has mode {mode:04o}, open to others than its owner: chmod 600 it")
+        raise UnsafeSecretFile(
+            f"{path} has mode {mode:04o}, which lets other users access it. Run: chmod 600 {path}"
+        )
 
 
 def _is_systemd_credential(path: Path) -> bool:

@@ -71,7 +71,7 @@ class SetupToken:
         version, _, joined = parts[0].partition(".") if parts else ("", "", "")
         if len(parts) != 3 or version != VERSION:
             raise InvalidRequest(
-                f"join: a text that begins with {VERSION}. is required, as `filestore setup` prints it"
+                f"join: expected a text that begins with {VERSION}., as printed by `filestore setup`"
             )
         try:
             join = JoinToken.parse(f"FST1.{joined}")
@@ -86,7 +86,7 @@ class SetupToken:
                 check_port(int(place["port"])),
             )
         except InvalidRequest as error:
-            raise InvalidRequest("join: it is damaged; copy it again, whole") from error
+            raise InvalidRequest("join: it is damaged or incomplete. Copy the whole text again") from error
 
 
 def new_setup_token(

@@ -43,8 +43,8 @@ _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, 
 _NOT_YET_VALID, _HAS_EXPIRED = 9, 10  # of X509_STORE_CTX_get_error(3), which Python has no names for
 
 _ADVICE: Final = (
-    "Put it back from a backup, or compare the ca.pem beside it with that of another member. Without both, a"
-    " node joins anew, and a coordinator is rebuilt."
+    "Restore it from a backup, or compare ca.pem in the same directory with that of another member. If "
+    "both are lost, join a node again, or rebuild a coordinator."
 )
 
 _Tls = ssl.SSLObject | ssl.SSLSocket
@@ -61,7 +61,7 @@ def read_roots(path: Path) -> str:
         certificates_in(pem := _text_of(path))
     except (OSError, UntrustedCertificate) as error:
         raise UnusableCredential(
-            f"{path} cannot be used: {_reason_of(error)}. Copy it from another member, it is the same on all."
+            f"{path} cannot be used: {_reason_of(error)}. Copy it from another member; it is the same on all."
         ) from error
     return pem
 
@@ -113,7 +113,7 @@ class Credential:
             chain = self.chain()
             named = Identity.from_certificate(chain[0])
             if not is_for(chain[0], key_from_pem(self.path.read_bytes())):
-                raise UntrustedCertificate("the certificate is for another key than the one beside it")
+                raise UntrustedCertificate("the certificate does not belong to the key in the same directory")
             check_signed(chain, self.root_pem)
         except (OSError, UntrustedCertificate, Unauthorized, UnreadableKey) as error:
             raise UnusableCredential(f"{self.path} cannot be used: {_reason_of(error)}. {_ADVICE}") from error
@@ -230,10 +230,10 @@ def distrust(error: Exception) -> str:
     """
     code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
     if code == _NOT_YET_VALID:
-        return "is not valid yet (is the clock here behind, or that of the cluster ahead?)"
+        return "is not valid yet (is the clock here behind, or the cluster's clock ahead?)"
     if code == _HAS_EXPIRED:
-        return "has ended (is the clock here ahead?)"
-    return "is not of this cluster, or not for this address"
+        return "has expired (is the clock here ahead?)"
+    return "was not issued by this cluster, or not for this address"
 
 
 class ReloadingContext:
@@ -288,9 +288,9 @@ def peer_identity(connection: _Connection) -> Peer:
     try:
         der = found.getpeercert(binary_form=True)
     except ValueError as error:
-        raise Unauthorized("the handshake is not complete") from error
+        raise Unauthorized("the TLS handshake is not complete") from error
     if der is None:
-        raise Unauthorized("the peer showed no certificate")
+        raise Unauthorized("the peer presented no certificate")
     return _peer(der)
 
 
@@ -332,7 +332,7 @@ def _load_credential(context: ssl.SSLContext, path: Path, key_path: Path | None 
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise UnusableCredential(
-            f"{path} holds no key with its certificate that can be used: {reason}"
+            f"{path} does not contain a usable key and its certificate: {reason}"
         ) from error
 
 

@@ -154,7 +154,7 @@ def mint(
     }
     token = _encode(signing_key, _TYPE, claims)
     if len(token) > TOKEN_BYTES_MAX:
-        raise InvalidRequest(f"roles, groups: together they make a token over {TOKEN_BYTES_MAX} bytes")
+        raise InvalidRequest(f"roles, groups: too many, as the token would exceed {TOKEN_BYTES_MAX} bytes")
     return token
 
 
@@ -241,7 +241,7 @@ class Verifier:
             text, _TICKET_TYPE, _tickets(self._authority), _TICKET_CLAIMS, _typed_ticket
         )
         if now_ms >= min(ticket.expires_at_ms, key_ends_at_ms):
-            raise Gone("This ticket has ended.")
+            raise Gone("This ticket has expired.")
         if now_ms < issued_at_ms - LEEWAY_S * 1000:
             raise Unauthorized("not valid yet")
         return ticket
@@ -306,10 +306,10 @@ class Verifier:
     def _key_for(self, header: Mapping[str, Any], kind: str) -> ec.EllipticCurvePublicKey:
         """The key that the header names. A header never brings one, nor anything that would go unread."""
         if set(header) != _HEADERS or header["alg"] != _ALGORITHM or header["typ"] != kind:
-            raise Unauthorized(f"the header is not alg ES256, typ {kind} and kid alone")
+            raise Unauthorized(f"the header must have alg ES256, typ {kind} and kid, and nothing else")
         key = self._keys.get(header["kid"])
         if key is None:
-            raise Unauthorized("signed with a key that this cluster does not have")
+            raise Unauthorized("signed with a key that this cluster does not know")
         return key
 
 
@@ -329,7 +329,7 @@ def check_names(value: object, field: str) -> tuple[str, ...]:
         raise InvalidRequest(f"{field}: a list of at most {NAMES_MAX} names is required")
     for name in value:
         if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
-            raise InvalidRequest(f"{field}: each is 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 . _ @ : -")
+            raise InvalidRequest(f"{field}: each name must be 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 . _ @ : -")
     return tuple(dict.fromkeys(value))
 
 
@@ -355,7 +355,7 @@ def _typed_ticket(payload: Mapping[str, Any], key_ends_at_ms: float) -> tuple[Ti
     """The ticket, when it was issued, and when its key ends."""
     issued_at_s, expires_at_s = (_whole_number(payload[name], name) for name in ("iat", "exp"))
     if not issued_at_s < expires_at_s <= issued_at_s + TICKET_TTL_SECONDS_MAX:
-        raise InvalidRequest("exp: not within an hour after iat")
+        raise InvalidRequest("exp: is not within an hour after iat")
     ticket = Ticket(
         subject=check_user_id(payload["sub"], "sub"),
         generation=_whole_number(payload["gen"], "gen"),
@@ -371,7 +371,7 @@ def _typed_claims(payload: Mapping[str, Any], key_ends_at_ms: float) -> _Signed:
     roles = check_names(payload["roles"], "roles")
     longest = longest_ttl_seconds(roles)
     if not times_s["iat"] < times_s["exp"] <= times_s["iat"] + longest:
-        raise InvalidRequest(f"exp: not within {longest // 86_400} days after iat")
+        raise InvalidRequest(f"exp: is not within {longest // 86_400} days after iat")
     claims = Claims(
         subject=check_user_id(payload["sub"], "sub"),
         generation=_whole_number(payload["gen"], "gen"),

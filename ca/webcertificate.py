@@ -86,14 +86,14 @@ def _load(files: WebCertificateFiles, now_ms: int) -> _Loaded:
     try:
         leaf = x509.load_pem_x509_certificates(data)[0]
     except X509_FAILURES as error:
-        why = f"{files.certificate} holds no certificate"
-        raise _unusable(CERTIFICATE_OPTION, why, "Name the PEM file with the whole chain.") from error
+        why = f"{files.certificate} contains no certificate"
+        raise _unusable(CERTIFICATE_OPTION, why, "Give the PEM file with the whole chain.") from error
     names = _names_of(files.certificate, leaf)
     not_after_ms = _require_current(files.certificate, leaf, now_ms)
     _require_private(files.key)
     context = _context_of(files)
     if _read(files.certificate) != data:  # replaced between the two looks: what was checked is not used
-        why = f"{files.certificate} was replaced while it was read"
+        why = f"{files.certificate} was replaced while it was being read"
         raise _unusable(CERTIFICATE_OPTION, why, "Reload again when both files are in place.")
     return _Loaded(context, names, not_after_ms)
 
@@ -104,7 +104,9 @@ def _read(path: Path) -> bytes:
             return file.read(CERTIFICATE_BYTES_MAX)
     except OSError as error:
         why = f"{path} cannot be read: {error.strerror}"
-        raise _unusable(CERTIFICATE_OPTION, why, "Look at the path, and let this user read it.") from error
+        raise _unusable(
+            CERTIFICATE_OPTION, why, "Check the path, and let this user read the file."
+        ) from error
 
 
 def _names_of(path: Path, leaf: x509.Certificate) -> frozenset[str]:
@@ -116,10 +118,10 @@ def _names_of(path: Path, leaf: x509.Certificate) -> frozenset[str]:
     except x509.ExtensionNotFound:
         names, addresses = frozenset(), []
     except X509_FAILURES as error:
-        raise _unusable(CERTIFICATE_OPTION, f"{path} cannot be understood", "Have it made anew.") from error
+        raise _unusable(CERTIFICATE_OPTION, f"{path} cannot be parsed", "Create it again.") from error
     if not names:
-        only = "is for addresses only" if addresses else "is for no name"
-        advice = "Browsers send DNS names: have one made with a DNS name in its subjectAltName."
+        only = "is valid for IP addresses only" if addresses else "is valid for no DNS name"
+        advice = "Browsers send DNS names. Create a certificate with a DNS name in its subjectAltName."
         raise _unusable(CERTIFICATE_OPTION, f"{path} {only}", advice)
     return names
 
@@ -129,10 +131,10 @@ def _require_current(path: Path, leaf: x509.Certificate, now_ms: int) -> int:
     begins_ms, ends_ms = validity_ms(leaf)
     if ends_ms <= now_ms:
         why = f"{path} has expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-        raise _unusable(CERTIFICATE_OPTION, why, "Renew it, or leave the option out.")
+        raise _unusable(CERTIFICATE_OPTION, why, "Renew it, or omit the option.")
     if begins_ms > now_ms:
         why = f"{path} is not valid before {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
-        raise _unusable(CERTIFICATE_OPTION, why, "Look at the clock of this machine.")
+        raise _unusable(CERTIFICATE_OPTION, why, "Check the clock of this machine.")
     return ends_ms
 
 
@@ -149,10 +151,10 @@ def _context_of(files: WebCertificateFiles) -> ssl.SSLContext:
     except UnusableCredential as error:
         reason = error.details.rpartition(": ")[2]
         if reason == "KEY_VALUES_MISMATCH":
-            why = f"{files.key} is not the key of {files.certificate}"
-            raise _unusable(KEY_OPTION, why, "Name the two files that were made together.") from error
+            why = f"{files.key} does not belong to {files.certificate}"
+            raise _unusable(KEY_OPTION, why, "Give a key and its own certificate.") from error
         why = f"{files.key} and {files.certificate} cannot be used: {reason}"
-        advice = "The key must be PEM without a password, the certificate PEM with its own first."
+        advice = "The key must be PEM without a password. The certificate must be PEM, followed by its chain."
         raise _unusable(KEY_OPTION, why, advice) from error
 
 

@@ -62,8 +62,9 @@ class UserTokens:
             )
         if ttl_seconds > TTL_SECONDS_MAX and self._rules() < LONG_SERVICE_TOKENS:
             raise NotInForce(
-                f"ttl_seconds: at most {TTL_SECONDS_MAX} until every coordinator is known to take more:"
-                " upgrade one that runs an older version, start one that is down, remove one that is gone."
+                f"ttl_seconds: at most {TTL_SECONDS_MAX} until every coordinator is known to support more."
+                " Upgrade members that run an older version, start those that are down, and remove those"
+                " that are gone."
             )
         at_ms = self._clocks.now_ms()
         token = self._authority.sign_user_token(

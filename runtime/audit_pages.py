@@ -92,9 +92,11 @@ class AuditPages:
         ask for it.
         """
         if cursor and _CURSOR.fullmatch(cursor) is None:
-            raise InvalidRequest("cursor: expected the next_cursor of a page")
+            raise InvalidRequest("cursor: expected the next_cursor of a previous page")
         if self._waiting >= WAITING_MAX:
-            raise Unavailable("The audit log is being read by others.", retry_after_s=1)
+            raise Unavailable(
+                "Too many clients are reading the audit log. Try again in a moment.", retry_after_s=1
+            )
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="audit")
         reading = asyncio.wrap_future(self._pool.submit(read_page, self._logs, wanted, limit, cursor))

@@ -95,7 +95,7 @@ class Work:
         self._step, self._fails, self._outcome = step, fails, outcome
         self._every_s, self._first_s, self._event = every_s, first_s, event
         self._ready, self._level = ready, level
-        self._trouble = trouble or f"the background work failed: {name}"
+        self._trouble = trouble or f"background work failed: {name}"
         retry_s = (every_s or RETRY_S) if retry_s is None else retry_s
         rest_s_max = max(retry_s, (every_s or 0.0) if retry_s_max is None else retry_s_max)
         self._backoff = Backoff(rest_s_min=retry_s, rest_s_max=rest_s_max)
@@ -204,7 +204,7 @@ class Works:
     def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
         self._failures = prometheus_client.Counter(
             "filestore_work_failures",
-            "Steps of background work that failed, by the name of the work.",
+            "Failed steps of background work, by the name of the work.",
             ["work"],
             registry=registry,
         )

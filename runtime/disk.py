@@ -32,6 +32,6 @@ def while_stopped(directory: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise Conflict(f"{directory} is in use: stop the process that runs there first.") from None
+        raise Conflict(f"{directory} is in use by another process. Stop that process first.") from None
     finally:
         os.close(descriptor)

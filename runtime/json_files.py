@@ -52,9 +52,9 @@ def unsealed(raw: bytes, expected: type[_T], *, of: str = "") -> _T:
     except msgspec.MsgspecError:
         return decode_foreign(raw, expected)  # what was sealed is none of the forms that were kept before
     if found.crc32 != _checksum(bytes(found.content), found.of):
-        raise msgspec.DecodeError("its checksum is wrong")
+        raise msgspec.DecodeError("its checksum does not match")
     if found.of != of:
-        raise msgspec.DecodeError(f"it is the file of {found.of or 'no member'}")
+        raise msgspec.DecodeError(f"it belongs to {found.of or 'no member'}")
     return decode_foreign(bytes(found.content), expected)
 
 

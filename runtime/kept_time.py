@@ -135,7 +135,7 @@ def read_saved(path: Path, own_id: str) -> SavedTime | None:
         return None
     except (OSError, msgspec.MsgspecError) as error:
         _log.warning(
-            "%s cannot be read: what ends by the clock ends by the clocks of now",
+            "%s cannot be read: expiry uses the current clocks only",
             path.name,
             extra={"reason": str(error)},
         )

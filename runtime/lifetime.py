@@ -33,7 +33,8 @@ def raise_descriptor_limit() -> int:
     limit = descriptor_limit()
     if limit < DESCRIPTORS_FEW:
         _log.warning(
-            "this process may open %d files: clients are refused early (LimitNOFILE= in a unit)",
+            "this process may open only %d files and will refuse clients early (raise LimitNOFILE= in "
+            "its systemd unit)",
             limit,
         )
     return limit
@@ -49,7 +50,7 @@ def out_of_descriptors(error: OSError) -> Unavailable | None:
     """What is told of this error if the process, or the system, has as many files open as it may."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
-    return Unavailable("Too many files are open here.", retry_after_s=2)
+    return Unavailable("This process has too many open files.", retry_after_s=2)
 
 
 def quieten_collector() -> None:

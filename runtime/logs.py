@@ -164,7 +164,7 @@ def reread_level(read_level: ReadLevel) -> str:
     try:
         set_level(read_level())
     except FilestoreError as error:
-        _log.error("the level of the log cannot be read", extra={"reason": error.details})
+        _log.error("cannot read the log level", extra={"reason": error.details})
     return current_level()
 
 
@@ -295,4 +295,4 @@ class LastingTroubles:
         del self._met[key]
         what, reason = key
         facts = {"what": what, "reason": reason, "count": trouble.count}
-        self._log.log(trouble.level, "this has not happened again for %.0f s", self._quiet_s, extra=facts)
+        self._log.log(trouble.level, "no repetition of this message for %.0f s", self._quiet_s, extra=facts)

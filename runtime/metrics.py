@@ -30,14 +30,14 @@ class Metrics:
     def __init__(self, component: str) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        Info(
-            "filestore", "Which part of the product this is, and of which version.", registry=self.registry
-        ).info({"component": component, "version": VERSION})
+        Info("filestore", "Role and version of this process.", registry=self.registry).info(
+            {"component": component, "version": VERSION}
+        )
         self._requests = Requests()
         self.registry.register(self._requests)
         self._connections_refused = Counter(
             "filestore_http_connections_refused",
-            "Connections refused because there were too many in all, or from one address.",
+            "Connections refused because there were too many in total, or from one address.",
             labelnames=["cause"],
             registry=self.registry,
         )
@@ -46,7 +46,7 @@ class Metrics:
         self._in_progress: list[Callable[[], int]] = []  # of each listener: a count, read at the scrape
         Gauge(
             "filestore_http_requests_in_progress",
-            "HTTP requests being worked on, the scrape included.",
+            "HTTP requests in progress, including this scrape.",
             registry=self.registry,
         ).set_function(lambda: sum(count() for count in self._in_progress))
 
@@ -93,7 +93,7 @@ class Requests(Collector):
         """What the library asks for at a scrape."""
         requests = CounterMetricFamily(
             "filestore_http_requests",
-            "HTTP requests by method, route template and status; 499 is a client that went away.",
+            "HTTP requests by method, route template and status; 499 means that the client disconnected.",
             labels=["method", "route", "status"],
         )
         for (method, route, status), count in self._counts.items():
@@ -101,7 +101,7 @@ class Requests(Collector):
         yield requests
         times = HistogramMetricFamily(
             "filestore_http_request_duration_seconds",
-            "Time from the end of the request's headers to the end of its answer.",
+            "Time from the end of the request's headers to the end of the answer.",
             labels=["method", "route"],
         )
         for labels, durations in self._durations.items():

@@ -94,7 +94,7 @@ class ServiceManager:
                 sending.connect(self._address)
                 sending.sendall("\n".join(facts).encode())
         except OSError as error:
-            _log.warning("the service manager cannot be told", extra={"reason": error.strerror or str(error)})
+            _log.warning("cannot notify the service manager", extra={"reason": error.strerror or str(error)})
             return False
         return True
 
@@ -116,7 +116,7 @@ async def keep_informed(
     async def beat() -> None:
         nonlocal asked
         manager.show(await status())
-        asked = asked or asyncio.create_task(take_job(), name="job for the watchdog")
+        asked = asked or asyncio.create_task(take_job(), name="watchdog job")
         await asyncio.wait({asked}, timeout=manager.beat_s / 2)
         if asked.done():
             asked.result()
@@ -126,7 +126,7 @@ async def keep_informed(
             manager.alive()
 
     try:
-        await Work("word to the service manager", beat, every_s=manager.beat_s / 2, fails=()).run()
+        await Work("notification of the service manager", beat, every_s=manager.beat_s / 2, fails=()).run()
     finally:
         if asked is not None:
             asked.cancel()

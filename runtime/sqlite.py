@@ -64,6 +64,6 @@ def reserve_wal(writer: sqlite3.Connection, path: Path) -> None:
         finally:
             os.close(wal)
     except OSError as error:
-        _log.warning("no space can be reserved for changes on a full disk: %s", error.strerror)
+        _log.warning("cannot reserve space for changes on a full disk: %s", error.strerror)
     finally:
         writer.execute("ROLLBACK")

@@ -196,8 +196,8 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
         and hdrs.CONTENT_TYPE in request.headers
         and request.content_type != "application/json"
     ):
-        raise errors.UnsupportedMediaType("Content-Type: application/json is what this endpoint takes.")
-    too_large = errors.PayloadTooLarge(f"A JSON body has at most {JSON_BYTES_MAX} bytes.")
+        raise errors.UnsupportedMediaType("Content-Type: this endpoint accepts only application/json.")
+    too_large = errors.PayloadTooLarge(f"A JSON body may have at most {JSON_BYTES_MAX} bytes.")
     if (request.content_length or 0) > JSON_BYTES_MAX:
         raise too_large
     share = request.protocol.share  # type: ignore[attr-defined]  # it is a connection of ours
@@ -212,7 +212,7 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
                     raise too_large
         return decode_json(bytes(body), body_type)
     except TimeoutError:
-        raise errors.RequestTimeout("The body came too slowly.") from None
+        raise errors.RequestTimeout("The body arrived too slowly.") from None
     finally:
         share.give_back()
 

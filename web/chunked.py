@@ -92,11 +92,11 @@ class Chunks:
         head, end, _ = piece.partition(b"\n")
         self._line += head + end
         if len(self._line) > LINE_BYTES_MAX:
-            raise MalformedBody("a line of the framing is too long")
+            raise MalformedBody("a line of the chunked encoding is too long")
         if end:
             line, self._line = self._line, b""
             if not line.endswith(b"\r\n"):
-                raise MalformedBody("a line of the framing ends without CR LF")
+                raise MalformedBody("a line of the chunked encoding does not end with CR LF")
             self._take(line[:-2])
         return at + len(head) + len(end)
 
@@ -109,14 +109,14 @@ class Chunks:
             self._next_line = _Line.END_OF_CHUNK if self._left_bytes else _Line.TRAILER
         elif self._next_line is _Line.END_OF_CHUNK:
             if line:
-                raise MalformedBody("a chunk is longer than it says")
+                raise MalformedBody("a chunk is longer than its declared size")
             self._next_line = _Line.SIZE
         elif line:
             self._trailer_bytes += len(line)
             if self._trailer_bytes > TRAILER_BYTES_MAX:
                 raise MalformedBody("the trailers are too long")
             if not _TRAILER.fullmatch(line):
-                raise MalformedBody("a trailer is no header field")
+                raise MalformedBody("a trailer is not a header field")
         else:
             self.is_ended = True
 

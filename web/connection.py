@@ -113,12 +113,12 @@ class Connections(web.Server):
                 answer_in_http_11(request)
                 raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
             if _HOST.fullmatch(request.headers.get(hdrs.HOST, "")) is None:
-                raise errors.InvalidRequest("Host: no host, or host and port.")
+                raise errors.InvalidRequest("Host: must be a host name, or host:port.")
             if request.method not in _METHODS:
-                raise errors.NotImplementedHere(f"This service knows no method {request.method}.")
+                raise errors.NotImplementedHere(f"The method {request.method} is not supported.")
             _require_plain_framing(request)
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
-                raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
+                raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not supported.")
             if request.method == hdrs.METH_OPTIONS and request.raw_path == "*":
                 response: web.StreamResponse = web.Response(status=204, headers={hdrs.ALLOW: _ALLOWED})
             else:
@@ -234,14 +234,14 @@ def _require_plain_framing(request: web.Request) -> None:
     too, which knows none.
     """
     if _has_endless_body(request):
-        raise errors.InvalidRequest("Content-Length: no body is so long.")
+        raise errors.InvalidRequest("Content-Length: the value is too large.")
     listed = ",".join(request.headers.getall(hdrs.TRANSFER_ENCODING, ()))
     codings = [coding.strip(" \t").lower() for coding in listed.split(",")]
     if not listed or (codings == ["chunked"] and request.version >= HttpVersion11):
         return
     if codings[-1] == "chunked" and codings.count("chunked") == 1 and request.version >= HttpVersion11:
-        raise errors.NotImplementedHere("Transfer-Encoding: only `chunked` is decoded here.")
-    raise errors.InvalidRequest("Transfer-Encoding: only `chunked` is taken, and in HTTP/1.1.")
+        raise errors.NotImplementedHere("Transfer-Encoding: only `chunked` is supported.")
+    raise errors.InvalidRequest("Transfer-Encoding: only `chunked` is supported, and only in HTTP/1.1.")
 
 
 class _Connection(DirectConnection):
@@ -461,7 +461,7 @@ class _Connection(DirectConnection):
         if self.transport is None or not self.is_waiting:
             return
         if self.headers_begun:
-            self.transport.write(lone_answer(errors.RequestTimeout("The headers came too slowly.")))
+            self.transport.write(lone_answer(errors.RequestTimeout("The headers arrived too slowly.")))
         self.force_close()
 
     def _watch_taking(self, transport: asyncio.Transport) -> None:

@@ -102,7 +102,7 @@ def joined(own: str, added: str) -> str:
 def parse_origins(texts: Collection[str]) -> CorsPolicy:
     """Origins as an operator writes them. Raises InvalidRequest."""
     if len(texts) > ORIGINS_MAX:
-        raise InvalidRequest(f"{OPTION}: at most {ORIGINS_MAX} origins are taken.")
+        raise InvalidRequest(f"{OPTION}: at most {ORIGINS_MAX} origins are allowed.")
     return CorsPolicy([_origin(text) for text in texts])
 
 
@@ -111,8 +111,8 @@ def _origin(text: str) -> str:
     found = None if text == ANY else _ORIGIN.fullmatch(text.lower())
     if text != ANY and found is None:
         raise InvalidRequest(
-            f"{OPTION}: {text!r} is no origin: https://HOST or https://HOST:PORT is wanted, without a path;"
-            " names beyond ASCII in their xn-- form."
+            f"{OPTION}: {text!r} is not an origin. Expected https://HOST or https://HOST:PORT without "
+            "a path, and names beyond ASCII in their xn-- form."
         )
     return ANY if found is None else f"{found[1]}://{found[2].removesuffix(_DEFAULT_PORTS[found[1]])}"
 

@@ -99,7 +99,7 @@ def parse_networks(text: str) -> TrustedProxies:
     """Networks in CIDR notation, or single addresses, between commas. Raises InvalidRequest."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if len(parts) > NETWORKS_MAX:
-        raise InvalidRequest(f"{OPTION}: at most {NETWORKS_MAX} networks are taken.")
+        raise InvalidRequest(f"{OPTION}: at most {NETWORKS_MAX} networks are allowed.")
     return TrustedProxies([_network(part) for part in parts])
 
 
@@ -134,9 +134,11 @@ def _network(text: str) -> Network:
     try:
         found = ip_network(text)
     except ValueError as error:
-        raise InvalidRequest(f"{OPTION}: {text!r} is no network such as 192.0.2.0/24: {error}.") from error
+        raise InvalidRequest(f"{OPTION}: {text!r} is not a network such as 192.0.2.0/24: {error}.") from error
     if not found.prefixlen:
-        raise InvalidRequest(f"{OPTION}: {text!r} is everybody: name the addresses of the proxies.")
+        raise InvalidRequest(
+            f"{OPTION}: {text!r} contains every address. Give only the addresses of your proxies."
+        )
     return found
 
 

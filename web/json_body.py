@@ -75,7 +75,7 @@ def _require_few_parts(data: bytes, body_type: type) -> None:
         raise InvalidRequest("The body is nested too deeply.") from None
     parts = (memoryview(value) for value in fields.values())
     if sum(map(len, fields)) + sum(len(part) for part in parts if part[0] != ord('"')) > PARTS_BYTES_MAX:
-        raise InvalidRequest(f"The body has more than {PARTS_BYTES_MAX} bytes that are no text.")
+        raise InvalidRequest(f"The body has more than {PARTS_BYTES_MAX} bytes outside of its texts.")
 
 
 def _parse_json(data: bytes) -> Any:
@@ -102,7 +102,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise InvalidRequest(f"{key[:64]}: appears more than once")
         texts = [key, *(value if isinstance(value, list) else [value])]
         if any(isinstance(text, str) and _SURROGATE.search(text) for text in texts):
-            raise InvalidRequest(f"{key[:64]}: a lone surrogate is not text")
+            raise InvalidRequest(f"{key[:64]}: contains a lone surrogate, which is not valid text")
         made[key] = value
     return made
 

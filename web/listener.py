@@ -251,7 +251,7 @@ class Acceptor:
                 await loop.connect_accepted_socket(lambda: protocol, arrived)
         except (OSError, TimeoutError) as error:  # ssl.SSLError is one: no handshake, or nobody there
             self._places.give_back(token)
-            _log.debug("connection not begun", extra={"cause": type(error).__name__})
+            _log.debug("connection not started", extra={"cause": type(error).__name__})
         except asyncio.CancelledError:
             self._places.give_back(token)
             raise
@@ -266,11 +266,11 @@ class Acceptor:
                 "connections": self._places.taken,
                 "connections_max": self._places.most,
             }
-            _log.warning("connections are refused: there are too many", extra=facts)
+            _log.warning("too many connections: new ones are refused", extra=facts)
 
     def _rest(self, error: OSError) -> None:
         """Descriptors have run out: try again when some may have been given back."""
-        _log.error("no connection can be accepted", extra={"reason": error.strerror})
+        _log.error("cannot accept connections", extra={"reason": error.strerror})
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listening)
         self._pause = loop.call_later(EXHAUSTED_PAUSE_S, self.start)
@@ -285,5 +285,5 @@ def loopback_listener(text: str) -> tuple[str, int]:
     except ValueError:
         raise InvalidRequest("--http: must be ADDRESS:PORT.") from None
     if not address.is_loopback or not 0 <= number <= 65535:
-        raise InvalidRequest("--http: only a loopback address may serve without TLS.")
+        raise InvalidRequest("--http: without TLS only a loopback address is allowed.")
     return str(address), number

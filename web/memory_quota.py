@@ -39,7 +39,7 @@ class Buffered:
         left_bytes = self.left_bytes - size_bytes
         if left_bytes < 0 or (network and self._bytes[network] > GREED * left_bytes):
             raise RateLimited(
-                "Too much is kept in memory here for clients that take their time; ask for smaller pages.",
+                "Too much memory is in use for answers to slow clients. Ask for smaller pages.",
                 retry_after_s=RETRY_AFTER_S,
             )
         self.take_anyway(network, size_bytes)

@@ -116,7 +116,7 @@ class NameLookup(AbstractResolver):
 
     def _begun(self, name: str) -> "Future[_Found]":
         if len(self._running) >= LOOKUPS_MAX:
-            raise OSError(errno.EAGAIN, f"{LOOKUPS_MAX} earlier lookups have not ended")
+            raise OSError(errno.EAGAIN, f"{LOOKUPS_MAX} earlier name lookups are still running")
         future: Future[_Found] = Future()
         future.set_running_or_notify_cancel()  # who waits and gives up does not end it for others
         self._running[name] = future
@@ -146,7 +146,7 @@ class NameLookup(AbstractResolver):
         if name not in self._failing:
             self._failing.add(name)
             facts = {"name_looked_up": name, "reason": reason}
-            _log.warning("a name cannot be looked up: its last addresses are used", extra=facts)
+            _log.warning("a name cannot be looked up: using its last known addresses", extra=facts)
 
 
 NAMES: Final = NameLookup()

@@ -56,7 +56,7 @@ class BodyPace:
         self._received_bytes += size_bytes
         if self._waited_s >= self._window_s:
             if self._received_bytes < self._least_bytes:
-                raise RequestTimeout("The body came too slowly.")
+                raise RequestTimeout("The body arrived too slowly.")
             self._waited_s, self._received_bytes = 0.0, 0
 
 
@@ -87,7 +87,7 @@ class TokenBuckets:
         wait_s = self.try_take(address)
         if wait_s > 0:
             raise RateLimited(
-                "Too many requests of this kind from this address; wait before the next one.",
+                "Too many requests of this kind from this address. Wait before the next one.",
                 retry_after_s=math.ceil(wait_s),
             )
 

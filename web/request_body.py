@@ -120,9 +120,9 @@ async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[Batch, No
             if pieces:
                 yield pieces
     except EOFError as error:
-        raise ClientGone("the client went away while it sent its body") from error
+        raise ClientGone("the client disconnected while sending its body") from error
     except MalformedBody as error:
-        raise InvalidRequest(f"The body is not framed as its headers say: {error}.") from error
+        raise InvalidRequest(f"The body does not match its framing headers: {error}.") from error
 
 
 def _lent(request: web.Request) -> BodyRing | None:
@@ -184,6 +184,6 @@ def _as_our_errors() -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: aiohttp's reader without a connection
-        raise ClientGone("the client went away while it sent its body") from error
+        raise ClientGone("the client disconnected while sending its body") from error
     except web.RequestPayloadError as error:
-        raise InvalidRequest("The body is not framed as its headers say.") from error
+        raise InvalidRequest("The body does not match its framing headers.") from error

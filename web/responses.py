@@ -81,7 +81,7 @@ def error_body(error: FilestoreError, id_of_request: str) -> dict[str, str]:
     """`{code, error, details}`; a fault of ours shows the request id and nothing else."""
     details = error.details
     if isinstance(error, errors.Internal) and not error.lasts:  # which has no line for each request
-        details = f"A fault of this service; its log has more under request id {id_of_request}."
+        details = f"Internal error. The service's log has the details under request id {id_of_request}."
     details = _SURROGATE.sub("�", details)[:DETAILS_CHARS_MAX]
     return {"code": error.code, "error": error.title, "details": details}
 
@@ -89,7 +89,7 @@ def error_body(error: FilestoreError, id_of_request: str) -> dict[str, str]:
 def error_of(request: web.Request, problem: Exception) -> FilestoreError:
     """The error that the client is answered with. Raises ClientGone when the client has gone away."""
     if isinstance(problem, ClientGone) or request.transport is None:
-        raise ClientGone("the client went away") from problem
+        raise ClientGone("the client disconnected") from problem
     if isinstance(problem, FilestoreError):
         error = problem
     elif isinstance(problem, web.HTTPException):
@@ -114,9 +114,9 @@ def _from_http_exception(request: web.Request, exception: web.HTTPException) -> 
         return errors.NotFound(f"No such endpoint: {shown_path(request.path, None)}")
     if isinstance(exception, web.HTTPMethodNotAllowed):
         allow = ", ".join(sorted(exception.allowed_methods | {hdrs.METH_OPTIONS}))
-        return errors.MethodNotAllowed(f"This endpoint answers to {allow}.", headers={hdrs.ALLOW: allow})
+        return errors.MethodNotAllowed(f"This endpoint supports only {allow}.", headers={hdrs.ALLOW: allow})
     if exception.status < 500:
-        return InvalidRequest(f"The request cannot be served: {exception.reason}")
+        return InvalidRequest(f"The request cannot be processed: {exception.reason}")
     return errors.Internal(exception.reason)
 
 
@@ -126,14 +126,14 @@ def from_malformed(problem: HttpProcessingError) -> FilestoreError:
     The parser's own words repeat what the client sent, so they are not used.
     """
     if isinstance(problem, LineTooLong) and problem.args[1] == TARGET_BYTES_MAX:
-        return errors.UriTooLong(f"The target of a request has at most {TARGET_BYTES_MAX} bytes.")
+        return errors.UriTooLong(f"The request target may have at most {TARGET_BYTES_MAX} bytes.")
     if isinstance(problem, BadHttpMethod) and _UNKNOWN_METHOD.search(problem.message):
-        return errors.NotImplementedHere("This service knows no such method.")
+        return errors.NotImplementedHere("The method is not supported.")
     if isinstance(problem, LineTooLong) or problem.message.startswith("Too many headers"):
         return InvalidRequest(
-            f"A request has at most {HEADERS_MAX} headers; each of them has at most {HEADER_BYTES_MAX} bytes."
+            f"A request may have at most {HEADERS_MAX} headers, of at most {HEADER_BYTES_MAX} bytes each."
         )
-    return InvalidRequest("The request is not well-formed HTTP/1.1.")
+    return InvalidRequest("The request is not valid HTTP/1.1.")
 
 
 def headers_of_every_answer(request: web.BaseRequest) -> dict[str, str]:

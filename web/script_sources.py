@@ -39,4 +39,4 @@ def require_no_code(headers: Mapping[str, str]) -> None:
     """Raise Forbidden if a browser asks for content in order to run it within a page."""
     destination = headers.get("Sec-Fetch-Dest", "").lower()
     if destination in CODE_DESTINATIONS:
-        raise Forbidden(f"Content of files is not served as {destination}.")
+        raise Forbidden(f"The content of files is not served as {destination}.")

@@ -70,7 +70,7 @@ def understood(options: WebOptions) -> WebAccess:
         given, missing = CERTIFICATE_OPTION, KEY_OPTION
         if options.key:
             given, missing = missing, given
-        raise InvalidRequest(f"{given}: {missing} is needed with it.")
+        raise InvalidRequest(f"{given}: {missing} is required with it.")
     pair = WebCertificateFiles(Path(options.certificate), Path(options.key)) if options.certificate else None
     url = _public_url(options.public_url) if options.public_url else ""
     return WebAccess(
@@ -102,7 +102,7 @@ def _public_url(text: str) -> str:
     port = _PORT.search(found[2]) if found is not None else None
     if found is None or not 0 < int(port[1] if port else 1) <= PORT_MAX:
         raise InvalidRequest(
-            f"{URL_OPTION}: https://HOST or https://HOST:PORT is wanted, without a path or a user name; names"
-            " beyond ASCII in their xn-- form."
+            f"{URL_OPTION}: expected https://HOST or https://HOST:PORT without a path or a user name, "
+            "and names beyond ASCII in their xn-- form."
         )
     return f"{found[1]}://{found[2]}".lower()

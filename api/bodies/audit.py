@@ -11,29 +11,35 @@ from runtime.bounds import LIFE_SECONDS_MAX
 AuditCursor = Annotated[
     str,
     Meta(
-        description="Send it as `cursor` for the next page. Absent on the last one.",
+        description="Send it as `cursor` to get the next page. Absent on the last page.",
         examples=["1795176000000-1048577-52113"],
         extra_json_schema={"pattern": f"^{CURSOR}$"},
     ),
 ]
-Principal = Annotated[FilterText, Meta(description="Only what this user did.", examples=["alice"])]
-Action = Annotated[FilterText, Meta(description="Only what is called so.", examples=["delete_file"])]
+Principal = Annotated[FilterText, Meta(description="Only actions of this user.", examples=["alice"])]
+Action = Annotated[FilterText, Meta(description="Only actions with this name.", examples=["delete_file"])]
 Target = Annotated[
     FilterText,
     Meta(
-        description="Only what was done to this: a file's `file_uuid`, or another word of the `target`.",
+        description="Only actions on this target: a file's `file_uuid`, or another word of `target`.",
         examples=["019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f"],
     ),
 ]
-Since = Annotated[GivenTimestamp, Meta(description="Only from this time on; any RFC 3339 time with a zone.")]
-Until = Annotated[GivenTimestamp, Meta(description="Only before this time; any RFC 3339 time with a zone.")]
+Since = Annotated[
+    GivenTimestamp, Meta(description=("Only entries from this time on. Any RFC 3339 time with a zone."))
+]
+Until = Annotated[
+    GivenTimestamp, Meta(description=("Only entries before this time. Any RFC 3339 time with a zone."))
+]
 
 SinceSeconds = Annotated[
     int,
     Meta(
         ge=1,
         le=LIFE_SECONDS_MAX,
-        description="Only entries of the last N seconds, by the clock of this member; not with `since`.",
+        description=(
+            "Only entries of the last N seconds, by this member's clock. Cannot be combined with `since`."
+        ),
         examples=[86_400],
     ),
 ]
@@ -52,25 +58,32 @@ class AuditFilters(Struct, frozen=True, kw_only=True):
 class AuditEntryBody(Struct, frozen=True, kw_only=True):
     """Who did what to which object, and how it ended."""
 
-    time: Annotated[Timestamp, Meta(description="When it ended, by the clock of this member.")]
-    action: Annotated[str, Meta(description="What was done, or tried.", examples=["delete_file"])]
-    principal: Annotated[str, Meta(description="Who did it; `-` where nobody knows.", examples=["alice"])]
+    time: Annotated[Timestamp, Meta(description="When the action ended, by this member's clock.")]
+    action: Annotated[
+        str, Meta(description="The action that was done or attempted.", examples=["delete_file"])
+    ]
+    principal: Annotated[str, Meta(description="The user who did it, or `-` if unknown.", examples=["alice"])]
     target: Annotated[
         str,
         Meta(
-            description="What it was done to: words, with ids among them.",
+            description="What the action was done to, as words that include ids.",
             examples=["019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f"],
         ),
     ]
     outcome: Annotated[str, Meta(description="`ok`, or the code of the error.", examples=["ok"])]
     request_id: Annotated[
         str,
-        Meta(description="The request, as logs have it.", examples=["019398a1-7c20-7b3e-9d11-0a1b2c3d4e60"]),
+        Meta(
+            description="The id of the request, as in the logs.",
+            examples=["019398a1-7c20-7b3e-9d11-0a1b2c3d4e60"],
+        ),
     ]
     client_address: Annotated[
         str,
         Meta(
-            description="From where it was asked, as trusted proxies tell; empty in entries of old versions.",
+            description=(
+                "The client's address, as reported by trusted proxies. Empty in entries of old versions."
+            ),
             examples=["192.0.2.17"],
         ),
     ] = ""

@@ -18,22 +18,25 @@ from api.bodies.files import (
 from metadata.model.later_fields import with_later
 from metadata.model.records import BACKUP
 
-_BACKUP_TYPE = "A full backup stands alone; an incremental one needs its parent."
+_BACKUP_TYPE = "`full`, or `incremental`, which needs a parent."
 GivenBackupType = Annotated[Literal["full", "incremental"], Meta(description=_BACKUP_TYPE, examples=["full"])]
 BackupType = Annotated[
     str,
     Meta(description=_BACKUP_TYPE, examples=["full"], extra_json_schema={"enum": ["full", "incremental"]}),
 ]
-IsCompressed = Annotated[bool, Meta(description="The content is compressed.", examples=[True])]
+IsCompressed = Annotated[bool, Meta(description="Whether the content is compressed.", examples=[True])]
 IsEncrypted = Annotated[
-    bool, Meta(description="The content is encrypted, by whoever made the backup.", examples=[False])
+    bool,
+    Meta(description="Whether the program that made the backup has encrypted the content.", examples=[False]),
 ]
 GivenParent = Annotated[
     GivenUuid,
-    Meta(description="The backup that an incremental one builds on. It exists, and the caller may read it."),
+    Meta(
+        description=("The backup that an incremental backup is based on. The caller must be able to read it.")
+    ),
 ]
 SourceNodeId = Annotated[
-    MaybeLabel, Meta(description='Where the backup was made; any label, or "".', examples=["gns3-server-1"])
+    MaybeLabel, Meta(description='Where the backup was made: any label, or "".', examples=["gns3-server-1"])
 ]
 CHECKS: Final[Checks] = {"parent_backup_uuid": check_uuid, "source_node_id": check_label}
 
@@ -68,7 +71,7 @@ class BackupBody(FileBody, frozen=True, kw_only=True):
     is_compressed: IsCompressed
     is_encrypted: IsEncrypted
     parent_backup_uuid: Annotated[
-        MaybeUuid, Meta(description='The backup that this one builds on; "" for a full one.')
+        MaybeUuid, Meta(description='The backup that this one is based on, or "" for a full backup.')
     ]
     source_node_id: SourceNodeId
 

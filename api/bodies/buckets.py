@@ -22,14 +22,14 @@ from api.bodies.fields import (
 from api.bodies.files import FileSummary
 
 BucketName = Annotated[
-    Label, Meta(description="A label of its own in the whole cluster.", examples=["course 7"])
+    Label, Meta(description="The name of the bucket, unique in the cluster.", examples=["course 7"])
 ]
 QuotaBytes = Annotated[
     int,
     Meta(
         ge=0,
         le=SIZE_BYTES_MAX,
-        description="Finished files may hold so many bytes together; 0 is no limit.",
+        description="Limit for the total size of the bucket's finished files in bytes; 0 means no limit.",
         examples=[1099511627776],
     ),
 ]
@@ -58,9 +58,10 @@ class BucketBody(Struct, frozen=True, kw_only=True):
     quota_bytes: QuotaBytes
     used_bytes: Annotated[Amount, Meta(description="Bytes of finished files.", examples=[1048576])]
     reserved_bytes: Annotated[
-        Amount, Meta(description="What uploads under way have reserved of the quota.", examples=[524288])
+        Amount,
+        Meta(description="Bytes of the quota that are reserved for unfinished uploads.", examples=[524288]),
     ] = 0
-    file_count: Annotated[Amount, Meta(description="Files in it, finished or not.", examples=[3])]
+    file_count: Annotated[Amount, Meta(description="Number of files, finished or not.", examples=[3])]
     created_at: CreatedAt
     updated_at: UpdatedAt
 
@@ -89,34 +90,46 @@ class BucketUploadBody(Struct, frozen=True, kw_only=True):
     kind: Annotated[
         str,
         Meta(
-            description="The kind of the file that is uploaded, or `partial`.",
+            description="The kind of file that is being uploaded, or `partial`.",
             examples=["partial"],
             extra_json_schema={"enum": ["project", "image", "backup", "partial"]},
         ),
     ]
     owner_id: OwnerId
-    filename: Annotated[str, Meta(description='"" of a partial upload.', examples=["lab.gns3project"])]
+    filename: Annotated[
+        str,
+        Meta(description='The name of the file, or "" for a partial upload.', examples=["lab.gns3project"]),
+    ]
     size_bytes: (
         Annotated[
-            Amount, Meta(description="Absent while the client has not declared it.", examples=[1048576])
+            Amount,
+            Meta(
+                description="The declared size. Absent until the client has declared it.", examples=[1048576]
+            ),
         ]
         | UnsetType
     ) = UNSET
-    offset_bytes: Annotated[Amount, Meta(description="How many bytes have arrived.", examples=[524288])]
+    offset_bytes: Annotated[Amount, Meta(description="Number of bytes received.", examples=[524288])]
     reserved_bytes: Annotated[
-        Amount, Meta(description="How much of the bucket's quota it has reserved.", examples=[1048576])
+        Amount,
+        Meta(
+            description="Bytes of the bucket's quota that are reserved for this upload.", examples=[1048576]
+        ),
     ]
     part_of: Annotated[
         str,
         Meta(
-            description='The `file_uuid` that a partial upload has become a part of; "" for none.',
+            description=('The `file_uuid` of the file that this partial upload has become a part of, or "".'),
             examples=[""],
         ),
     ]
     created_at: CreatedAt
     expires_at: Annotated[
         Timestamp,
-        Meta(description="When it ends if no more bytes arrive.", examples=["2026-11-21T12:00:00.000Z"]),
+        Meta(
+            description="When the upload expires if no more bytes arrive.",
+            examples=["2026-11-21T12:00:00.000Z"],
+        ),
     ]
 
 

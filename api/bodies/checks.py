@@ -64,7 +64,7 @@ def end_ms(expires_at: str, ttl_seconds: int | None) -> int | None:
     Raises InvalidRequest if `ttl_seconds` is given too: the leader counts that from its own time.
     """
     if expires_at and ttl_seconds is not None:
-        raise InvalidRequest("ttl_seconds: give either this or expires_at")
+        raise InvalidRequest("ttl_seconds: cannot be combined with expires_at")
     return parse_rfc3339(expires_at, "expires_at") if expires_at else None
 
 

@@ -28,22 +28,34 @@ from runtime.bounds import PEM_CHARS_MAX, WRAPPED_BYTES_MAX
 TokenId = Annotated[
     str,
     Meta(
-        description="The id of a join token, which is no secret.",
+        description="The id of a join token. It is not secret.",
         examples=["019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f"],
         extra_json_schema={"pattern": "^[a-z0-9-]{1,64}$"},
     ),
 ]
-OnlyNode = Annotated[MaybeMemberId, Meta(description='The only node that the token admits; "" for any.')]
-UsesMax = Annotated[int, Meta(ge=1, le=1000, description="How many nodes it admits.", examples=[1])]
+OnlyNode = Annotated[
+    MaybeMemberId, Meta(description=('The only node that may use the token, or "" for any node.'))
+]
+UsesMax = Annotated[
+    int, Meta(ge=1, le=1000, description="How many nodes may join with the token.", examples=[1])
+]
 NodeId = Annotated[MemberId, Meta(description="The id of a node.")]
-ApiPort = Annotated[Port, Meta(description="The port that clients reach it at.")]
-PeerPort = Annotated[Port, Meta(description="The port that members reach it at.", examples=[7442])]
-Zone = Annotated[Text, Meta(description='What fails together, say a rack; "" for none.', examples=["rack-1"])]
-Weight = Annotated[Amount, Meta(description="Its share of new files, beside those of others.", examples=[1])]
+ApiPort = Annotated[Port, Meta(description="The port for clients.")]
+PeerPort = Annotated[Port, Meta(description="The port for other members.", examples=[7442])]
+Zone = Annotated[
+    Text,
+    Meta(
+        description=('Nodes in one zone are expected to fail together, for example a rack. "" for none.'),
+        examples=["rack-1"],
+    ),
+]
+Weight = Annotated[
+    Amount, Meta(description="Relative share of new files compared with other nodes.", examples=[1])
+]
 NodeUrl = Annotated[
     Text,
     Meta(
-        description='Where clients reach it; "" while that is not known here.',
+        description='The address for clients, or "" if this member does not know it.',
         examples=["https://10.0.0.1:7443"],
     ),
 ]
@@ -52,13 +64,15 @@ NodeUrl = Annotated[
 class JoinBody(Request, frozen=True, kw_only=True):
     """A node that wants to join."""
 
-    api_port: Annotated[int, Meta(description="The port that clients will reach it at.", examples=[7443])]
+    api_port: Annotated[int, Meta(description="The port for clients.", examples=[7443])]
     csr: Annotated[
         str,
         Meta(
-            description="One PEM certificate signing request: P-256, P-384 or RSA of 2048 to 4096 bits. "
-            "Only its public key is used; a common name, if it has one, must be the id, and it may not "
-            "ask for the rights of an authority.",
+            description=(
+                "One PEM certificate signing request: P-256, P-384 or RSA of 2048 to 4096 "
+                "bits. Only its public key is used. A common name, if present, must be the id. "
+                "It may not ask for the rights of an authority."
+            ),
             examples=["-----BEGIN CERTIFICATE REQUEST-----\n(base64)\n-----END CERTIFICATE REQUEST-----\n"],
         ),
     ]
@@ -69,21 +83,25 @@ class JoinBody(Request, frozen=True, kw_only=True):
 class JoinCoordinatorBody(Request, frozen=True, kw_only=True):
     """A machine that is to become a coordinator."""
 
-    id: Annotated[MemberId, Meta(description="The coordinator that it will be.", examples=["c2"])]
+    id: Annotated[MemberId, Meta(description="The id of the new coordinator.", examples=["c2"])]
     address: IpAddress
-    peer_port: Annotated[int, Meta(description="The port that members will reach it at.", examples=[7442])]
-    api_port: Annotated[int, Meta(description="The port that clients will reach it at.", examples=[7441])]
+    peer_port: Annotated[int, Meta(description="The port for other members.", examples=[7442])]
+    api_port: Annotated[int, Meta(description="The port for clients.", examples=[7441])]
     attempt: Annotated[
         str,
         Meta(
             min_length=43,
             max_length=43,
-            description="Random, and kept by the machine: it may go on with it for ten minutes.",
+            description=(
+                "A random value that the joining machine keeps. With it, the machine can "
+                "repeat an interrupted join for ten minutes."
+            ),
             examples=["0" * 43],
         ),
     ]
     running: Annotated[
-        bool, Meta(description="It runs now, with what it was given: let it into the group.")
+        bool,
+        Meta(description=("Set once the new coordinator runs with what it received: add it to the group.")),
     ] = False
 
 
@@ -91,7 +109,8 @@ class JoinedCoordinator(Struct, frozen=True, kw_only=True):
     """What a machine becomes a coordinator with: a secret, and empty once it runs."""
 
     bundle: Annotated[
-        bytes, Meta(description="As `filestore coordinator bundle` writes it.", examples=["c2VjcmV0"])
+        bytes,
+        Meta(description="The bundle, as written by `filestore coordinator bundle`.", examples=["c2VjcmV0"]),
     ]
 
 
@@ -99,21 +118,27 @@ class CreateJoinTokenBody(Request, frozen=True, kw_only=True):
     """Without `node_id`, the token admits any id."""
 
     ttl_seconds: Annotated[
-        int, Meta(ge=60, le=86_400, description="How long the token lives.", examples=[1800])
+        int, Meta(ge=60, le=86_400, description="How long the token is valid.", examples=[1800])
     ] = 1800
     node_id: OnlyNode = ""
     max_uses: UsesMax = 1
     token_id: Annotated[
         str,
         Meta(
-            description="The id of a token that `filestore setup` made elsewhere: it begins with `setup-`.",
+            description=(
+                "The id of a token that `filestore setup` created on another machine. It "
+                "begins with `setup-`."
+            ),
             examples=["setup-1764230400-00112233445566778899aabbccddeeff"],
         ),
     ] = ""
     secret_sha256: Annotated[
         str,
         Meta(
-            description="Of such a token: the SHA-256 of its secret, in hex. The answer holds no token then.",
+            description=(
+                "For a token from `filestore setup`: the SHA-256 of its secret, in hex. The "
+                "response then contains no token."
+            ),
             examples=["0" * 64],
         ),
     ] = ""
@@ -122,8 +147,12 @@ class CreateJoinTokenBody(Request, frozen=True, kw_only=True):
 class JoinResult(Struct, frozen=True, kw_only=True):
     """PEM: the root bundle, and the node's leaf with its intermediate."""
 
-    ca_cert: Annotated[Pem, Meta(description="The root that every member of the cluster is verified by.")]
-    node_cert: Annotated[Pem, Meta(description="The node's certificate, then the intermediate.")]
+    ca_cert: Annotated[
+        Pem, Meta(description=("The root certificate that every member of the cluster is verified with."))
+    ]
+    node_cert: Annotated[
+        Pem, Meta(description=("The node's certificate, followed by the intermediate certificate."))
+    ]
 
 
 class CoordinatorAddress(Struct, frozen=True, kw_only=True):
@@ -138,21 +167,25 @@ class CoordinatorAddress(Struct, frozen=True, kw_only=True):
 class ClusterAuthority(Struct, frozen=True, kw_only=True):
     """What a joiner compares with the digest in its token."""
 
-    ca_cert: Annotated[Pem, Meta(description="The root that every member of the cluster is verified by.")]
+    ca_cert: Annotated[
+        Pem, Meta(description=("The root certificate that every member of the cluster is verified with."))
+    ]
     cluster: Annotated[MemberId, Meta(description="The cluster's name.", examples=["lab"])]
-    coordinators: Annotated[list[CoordinatorAddress], Meta(description="Where to join.")]
+    coordinators: Annotated[
+        list[CoordinatorAddress], Meta(description=("URLs of the coordinators that accept joins."))
+    ]
 
 
 class IntermediateBody(Request, frozen=True, kw_only=True):
     """What signs members' certificates from now on; `filestore coordinator renew-intermediate` makes it."""
 
     certificate: Annotated[
-        Pem, Meta(description="One certificate, signed by the cluster's root.", max_length=PEM_CHARS_MAX)
+        Pem, Meta(description="A certificate signed with the cluster's root key.", max_length=PEM_CHARS_MAX)
     ]
     wrapped_key: Annotated[
         bytes,
         Meta(
-            description="Its private key, sealed under the cluster key.",
+            description="Its private key, encrypted with the cluster key.",
             max_length=WRAPPED_BYTES_MAX,
             examples=["AXNlYWxlZA=="],
         ),
@@ -162,7 +195,7 @@ class IntermediateBody(Request, frozen=True, kw_only=True):
 class Intermediate(Struct, frozen=True, kw_only=True):
     """It signs from now on."""
 
-    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+    expires_at: Annotated[Timestamp, Meta(description="When the token expires.")]
 
 
 class NodeBody(Struct, frozen=True, kw_only=True):
@@ -173,12 +206,13 @@ class NodeBody(Struct, frozen=True, kw_only=True):
     address: IpAddress
     api_port: ApiPort
     peer_port: Annotated[
-        Amount, Meta(description="The port that peers reach it at; 0 until it has run once.", examples=[7444])
+        Amount,
+        Meta(description="The port for other members, or 0 until the node has run once.", examples=[7444]),
     ]
     zone: Zone
     weight: Weight
-    joined_at: Annotated[Timestamp, Meta(description="When it joined.")]
-    draining: Annotated[bool, Meta(description="Nothing new is placed there.")] = False
+    joined_at: Annotated[Timestamp, Meta(description="When the node joined.")]
+    draining: Annotated[bool, Meta(description="Whether new files are kept away from the node.")] = False
 
 
 class NodeList(Struct, frozen=True, kw_only=True):
@@ -195,10 +229,10 @@ class JoinTokenBody(Struct, frozen=True, kw_only=True):
     token_id: TokenId
     node_id: OnlyNode
     max_uses: UsesMax
-    uses: Annotated[Amount, Meta(description="How many nodes it has admitted.", examples=[0])]
-    created_by: Annotated[UserId, Meta(description="Who made it.", examples=["admin"])]
+    uses: Annotated[Amount, Meta(description="How many nodes have joined with the token.", examples=[0])]
+    created_by: Annotated[UserId, Meta(description="The user who created the token.", examples=["admin"])]
     created_at: CreatedAt
-    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+    expires_at: Annotated[Timestamp, Meta(description="When the token expires.")]
 
 
 class JoinTokenList(Struct, frozen=True, kw_only=True):
@@ -216,11 +250,13 @@ class MintedJoinToken(Struct, frozen=True, kw_only=True):
     token: Annotated[
         str,
         Meta(
-            description="The whole token, with the fingerprint of the cluster's root.",
+            description=(
+                "The whole token, which includes the fingerprint of the cluster's root certificate."
+            ),
             examples=["FST1.019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f.(secret).(sha256 of the root)"],
         ),
     ]
-    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+    expires_at: Annotated[Timestamp, Meta(description="When the token expires.")]
     node_id: OnlyNode
     max_uses: UsesMax
 
@@ -245,23 +281,27 @@ class RevokedNode(Struct, frozen=True, kw_only=True):
     id: NodeId
     replicas: Annotated[
         Amount,
-        Meta(description="Its copies, counted up to 10000: repair makes others.", examples=[1200]),
+        Meta(
+            description="Replicas on the node, counted up to 10000. Repair creates others.", examples=[1200]
+        ),
     ]
     uploads: Annotated[
-        Amount, Meta(description="Unfinished uploads placed there, counted up to 10000.", examples=[0])
+        Amount, Meta(description="Unfinished uploads on the node, counted up to 10000.", examples=[0])
     ]
     only_there: Annotated[
         Amount,
         Meta(
-            description="Blobs that no other node has which is there, counted up to 10000: its disk must "
-            "come back, or they are given up.",
+            description=(
+                "Blobs that no other live node has, counted up to 10000. To keep them, bring "
+                "the node's disk back."
+            ),
             examples=[0],
         ),
     ]
     uploads_only_there: Annotated[
         list[Text],
         Meta(
-            description="The first unfinished uploads of which the same may be true.",
+            description="The first unfinished uploads whose bytes may be on no other live node.",
             examples=[["019a37c4-2e1b-7c33-9c62-6d2f0f6f3b11 (1048576 bytes)"]],
         ),
     ]
@@ -274,12 +314,12 @@ class RemovedNode(Struct, frozen=True, kw_only=True):
     id: NodeId
     replicas: Annotated[
         Amount,
-        Meta(description="Copies that went with a node removed by force, counted up to 10000.", examples=[0]),
+        Meta(description="Replicas that were on a node removed by force, counted up to 10000.", examples=[0]),
     ]
     uploads: Annotated[
         Amount,
         Meta(
-            description="Unfinished uploads placed on a node removed by force, counted up to 10000.",
+            description="Unfinished uploads that were on a node removed by force, counted up to 10000.",
             examples=[0],
         ),
     ] = 0
@@ -303,16 +343,22 @@ class DamagedContent(Struct, frozen=True, kw_only=True):
     """Content that no node holds whole."""
 
     sha256: BlobSha256
-    size_bytes: Annotated[Amount, Meta(description="Of all of it.", examples=[20971520])]
+    size_bytes: Annotated[Amount, Meta(description="Size of the whole content.", examples=[20971520])]
     lost_bytes: Annotated[
         Amount,
-        Meta(description="That are damaged on every node; 0: it can be made whole.", examples=[4194304]),
+        Meta(
+            description=(
+                "Number of bytes that are damaged on every node. 0 means that the content can "
+                "be restored completely."
+            ),
+            examples=[4194304],
+        ),
     ]
     lost_ranges: Annotated[
-        list[DamagedRange], Meta(description="Where they are. All other ranges can be read.")
+        list[DamagedRange], Meta(description="The damaged ranges. All other ranges can be read.")
     ]
     nodes: Annotated[list[MemberId], Meta(description="Nodes that keep a damaged copy.", examples=[["n1"]])]
-    files: Annotated[list[DamagedFile], Meta(description="Files with this content, ten at most.")]
+    files: Annotated[list[DamagedFile], Meta(description="Up to ten files with this content.")]
 
 
 class DamagedList(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,11 +22,11 @@ from metadata.model.records import DOWN, HEALTHY, RETURNING
 from metadata.rpc.node_health import NODE_STATES
 
 CoordinatorId = Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])]
-CoordinatorApiPort = Annotated[Port, Meta(description="The port that clients reach it at.", examples=[7441])]
+CoordinatorApiPort = Annotated[Port, Meta(description="The port for clients.", examples=[7441])]
 Membership = Annotated[
     str,
     Meta(
-        description="voter; or learner, which has no vote while it catches up.",
+        description="`voter`, or `learner`, which has no vote until it has caught up.",
         examples=["voter"],
         extra_json_schema={"enum": ["voter", "learner"]},
     ),
@@ -36,7 +36,9 @@ Membership = Annotated[
 ClockOffset = Annotated[
     int,
     Meta(
-        description="Its clock less what most clocks show, with what the messages took on their way.",
+        description=(
+            "Difference of its clock from most other clocks, including the time that messages took."
+        ),
         ge=-(2**53),
         le=2**53,
         examples=[3],
@@ -45,18 +47,22 @@ ClockOffset = Annotated[
 
 
 MemberVersion = Annotated[
-    Text, Meta(description='Of the product, there; "" from older versions.', examples=["0.2.0"])
+    Text, Meta(description='The version of Filestore there, or "" from older versions.', examples=["0.2.0"])
 ]
 KnownRules = Annotated[
     Amount,
     Meta(
-        description="The newest rules of the state machine that it knows; 0 from older versions.",
+        description="The newest rules of the state machine that it supports, or 0 from older versions.",
         examples=[6],
     ),
 ]
 CertificateEnd = Annotated[
     MaybeTimestamp,
-    Meta(description='When its certificate ends, which is renewed days before; "" when that is not known.'),
+    Meta(
+        description=(
+            'When its certificate expires, or "" if unknown. Certificates are renewed days before that.'
+        )
+    ),
 ]
 
 
@@ -65,14 +71,14 @@ class AddCoordinatorBody(Request, frozen=True, kw_only=True):
 
     id: CoordinatorId
     address: IpAddress
-    peer_port: Annotated[int, Meta(description="The port that members reach it at.", examples=[7442])]
-    api_port: Annotated[int, Meta(description="The port that clients reach it at.", examples=[7441])]
+    peer_port: Annotated[int, Meta(description="The port for other members.", examples=[7442])]
+    api_port: Annotated[int, Meta(description="The port for clients.", examples=[7441])]
 
 
 class TransferLeaderBody(Request, frozen=True, kw_only=True):
     """Without `id`, the most advanced coordinator takes over."""
 
-    id: Annotated[MaybeMemberId, Meta(description="Who is to lead.", examples=["c2"])] = ""
+    id: Annotated[MaybeMemberId, Meta(description="The id of the new leader.", examples=["c2"])] = ""
 
 
 class CoordinatorState(Struct, frozen=True, kw_only=True):
@@ -86,7 +92,7 @@ class CoordinatorState(Struct, frozen=True, kw_only=True):
     role: Annotated[
         str,
         Meta(
-            description="What it says of itself; unreachable when it says nothing.",
+            description="The role that it reports, or `unreachable` if it does not answer.",
             examples=["leader"],
             extra_json_schema={"enum": ["leader", "follower", "candidate", "pre_candidate", "unreachable"]},
         ),
@@ -94,44 +100,55 @@ class CoordinatorState(Struct, frozen=True, kw_only=True):
     membership: Membership
     term: Annotated[Amount, Meta(description="Its term.")] | UnsetType = UNSET
     commit: (
-        Annotated[Amount, Meta(description="What it knows to be committed.", examples=[4711])] | UnsetType
+        Annotated[
+            Amount, Meta(description="The last log entry that it knows to be committed.", examples=[4711])
+        ]
+        | UnsetType
     ) = UNSET
-    applied: Annotated[Amount, Meta(description="What its state contains.", examples=[4711])] | UnsetType = (
-        UNSET
-    )
-    last_index: Annotated[Amount, Meta(description="The end of its log.", examples=[4711])] | UnsetType = (
-        UNSET
-    )
+    applied: (
+        Annotated[Amount, Meta(description="The last log entry in its state.", examples=[4711])] | UnsetType
+    ) = UNSET
+    last_index: (
+        Annotated[Amount, Meta(description="The last entry in its log.", examples=[4711])] | UnsetType
+    ) = UNSET
     disk_full: (
-        Annotated[bool, Meta(description="Its disk has no room: it serves reads only.")] | UnsetType
+        Annotated[bool, Meta(description="Whether its disk is full. It then serves reads only.")] | UnsetType
     ) = UNSET
     recovering: (
         Annotated[
             bool,
             Meta(
-                description="It has lost the end of its log: it neither votes nor leads until a leader of a "
-                "later term has brought it up to date."
+                description=(
+                    "Whether it has lost the end of its log. It then neither votes nor leads "
+                    "until a leader of a later term has sent it the missing entries."
+                )
             ),
         ]
         | UnsetType
     ) = UNSET
-    match: Annotated[Amount, Meta(description="What is durable there.", examples=[4711])] | UnsetType = UNSET
-    lag: (
-        Annotated[Amount, Meta(description="How many entries are missing there.", examples=[0])] | UnsetType
+    match: (
+        Annotated[Amount, Meta(description="The last log entry that is durable there.", examples=[4711])]
+        | UnsetType
     ) = UNSET
+    lag: Annotated[Amount, Meta(description="How many log entries it lacks.", examples=[0])] | UnsetType = (
+        UNSET
+    )
     replication: (
         Annotated[
             str,
             Meta(
-                description="How the leader brings it up to date.",
+                description="How the leader sends it what it lacks.",
                 examples=["replicate"],
                 extra_json_schema={"enum": ["probe", "replicate", "snapshot", "leader"]},
             ),
         ]
         | UnsetType
     ) = UNSET
-    active: Annotated[bool, Meta(description="The leader has heard it lately.")] | UnsetType = UNSET
-    diverged: Annotated[bool, Meta(description="Its state is known to be wrong.")] = False
+    active: (
+        Annotated[bool, Meta(description="Whether the leader has received a message from it recently.")]
+        | UnsetType
+    ) = UNSET
+    diverged: Annotated[bool, Meta(description="Whether its state is known to be wrong.")] = False
     clock_offset_ms: ClockOffset | UnsetType = UNSET
     version: MemberVersion | UnsetType = UNSET
     rules: KnownRules | UnsetType = UNSET
@@ -158,7 +175,7 @@ class RemovedCoordinator(Struct, frozen=True, kw_only=True):
 class Leader(Struct, frozen=True, kw_only=True):
     """Who leads now."""
 
-    leader: Annotated[MemberId, Meta(description="The coordinator that leads now.", examples=["c2"])]
+    leader: Annotated[MemberId, Meta(description="The coordinator that is the leader now.", examples=["c2"])]
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
@@ -169,27 +186,33 @@ class NodeState(Struct, frozen=True, kw_only=True):
     state: Annotated[
         str,
         Meta(
-            description="healthy; unreachable when most others cannot connect to it; suspect or down when it "
-            "was not heard for long; returning when it is back and its replicas do not count yet; unheard "
-            "while the coordinator that leads has not heard it since that one was started; joined when it "
-            "has never run; draining when nothing new is placed there.",
+            description=(
+                "healthy; unreachable if most other members cannot connect to it; suspect or "
+                "down if it sent no heartbeat for a time; returning if it is back but its "
+                "replicas do not count yet; unheard if the current leader has received no "
+                "heartbeat from it since the leader was started; joined if it has never run; "
+                "draining if nothing new is placed there."
+            ),
             examples=["healthy"],
             extra_json_schema={"enum": list(NODE_STATES)},
         ),
     ]
     heard_ms_ago: Annotated[
-        Amount, Meta(description="Milliseconds since it was heard; 0 if never.", examples=[250])
+        Amount,
+        Meta(description="Milliseconds since its last heartbeat, or 0 if there was none.", examples=[250]),
     ]
-    free_bytes: Annotated[Amount, Meta(description="Room on its disk.", examples=[500_000_000_000])]
+    free_bytes: Annotated[Amount, Meta(description="Free bytes on its disk.", examples=[500_000_000_000])]
     total_bytes: Annotated[Amount, Meta(description="The size of its disk.", examples=[1_000_000_000_000])]
-    uploads: Annotated[Amount, Meta(description="Uploads that lie there.", examples=[2])]
+    uploads: Annotated[Amount, Meta(description="Uploads that are stored there.", examples=[2])]
     zone: Zone
     weight: Weight
     disk: Annotated[
         str,
         Meta(
-            description="ok; low when nothing new is placed there, since only the reserve is left; full "
-            "when nothing is left; failed when it takes no bytes.",
+            description=(
+                "ok; low if only the reserve is left, so that nothing new is placed there; "
+                "full if nothing is left; failed if it cannot be written."
+            ),
             examples=["ok"],
             extra_json_schema={"enum": ["ok", "low", "full", "failed"]},
         ),
@@ -197,7 +220,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     recorded: Annotated[
         str,
         Meta(
-            description="What the log has it as, whoever hears it.",
+            description="The state that is recorded in the log.",
             examples=["healthy"],
             extra_json_schema={"enum": [HEALTHY, DOWN, RETURNING]},
         ),
@@ -205,66 +228,81 @@ class NodeState(Struct, frozen=True, kw_only=True):
     scrubbed_since: Annotated[
         MaybeTimestamp,
         Meta(
-            description="Every replica there was read from the disk, or came, after this time; "
-            '"" when that is not known.'
+            description=(
+                "Every replica on the node was read from its disk, or arrived, after this "
+                'time. "" if unknown.'
+            )
         ),
     ] = ""
     custody_stopped: Annotated[
         list[Text],
         Meta(
-            description="Passes that stopped because they would have given up too many of its replicas at "
-            "once: collect, compare or scrub.",
+            description=(
+                "Passes (collect, compare or scrub) that stopped because they would have "
+                "removed too many of the node's replicas at once."
+            ),
             examples=[["compare"]],
         ),
     ] = []
     copy_failures: Annotated[
         str,
         Meta(
-            description="What the leader has seen fail again and again of the copies that it shall make, or "
-            'give others; "" for nothing.',
-            examples=["does not make the replicas that it shall (3 failures in a row: answered 500)"],
+            description=(
+                "What the node has repeatedly failed to do when it had to create replicas or "
+                'send them to others, as seen by the leader; "" for nothing.'
+            ),
+            examples=["failed 3 times in a row to create its assigned replicas (answered 500)"],
         ),
     ] = ""
     poison: Annotated[
         list[Text],
         Meta(
-            description="The first few things on its disk that cannot be used and are passed over, each "
-            "with why.",
+            description=(
+                "The first few unusable files or directories on its disk, which the node "
+                "skips, each with the reason."
+            ),
             examples=[["quarantine: Input/output error"]],
         ),
     ] = []
-    poison_count: Annotated[Amount, Meta(description="How many there are.", examples=[1])] = 0
+    poison_count: Annotated[
+        Amount, Meta(description="Number of unusable files and directories.", examples=[1])
+    ] = 0
     rival: Annotated[
         str,
         Meta(
-            description='Why a second process that claims to be this node is refused; "" if there is none.',
-            examples=["another directory has this name and certificate"],
+            description=(
+                'Why a second process that claims to be this node is rejected, or "" if there is none.'
+            ),
+            examples=["another directory with the same name and certificate is in use"],
         ),
     ] = ""
     revoked: Annotated[
-        bool, Meta(description="Whether its certificates were revoked; it has joined anew otherwise.")
+        bool, Meta(description="Whether its certificates were revoked and it has not joined again since.")
     ] = False
     clock_offset_ms: ClockOffset | UnsetType = UNSET
     version: MemberVersion = ""
     rules: KnownRules = 0
     is_too_old: Annotated[
-        bool, Meta(description="It runs a version that does not know the rules in force, and is refused.")
+        bool,
+        Meta(description=("Whether it is rejected because its version does not support the rules in force.")),
     ] = False
     replicas: Annotated[
-        Amount, Meta(description="Its replicas that count, as the log has them.", examples=[1200])
+        Amount, Meta(description="Replicas of the node that count, according to the log.", examples=[1200])
     ] = 0
     blocked_dead_bytes: Annotated[
         Amount,
         Meta(
-            description="Bytes of deleted small files that the node cannot give back, because rewriting "
-            "their packs needs more room than its disk has.",
+            description=(
+                "Bytes of deleted small files that the node cannot free, because rewriting "
+                "their packs needs more room than its disk has."
+            ),
             examples=[104_857_600],
         ),
     ] = 0
     blocked_wanted_bytes: Annotated[
         Amount,
         Meta(
-            description="How much more room its disk must have before some of them can be given back.",
+            description="How much more free space its disk needs before some of them can be freed.",
             examples=[67_108_864],
         ),
     ] = 0
@@ -279,11 +317,14 @@ class EndingCertificate(Struct, frozen=True, kw_only=True):
     holder: Annotated[
         Text,
         Meta(
-            description="root, intermediate, or a role and an id; then `for browsers`, if it is that one.",
+            description=(
+                "root, intermediate, or a role and an id, followed by `for browsers` for a "
+                "browser certificate."
+            ),
             examples=["node n1"],
         ),
     ]
-    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+    expires_at: Annotated[Timestamp, Meta(description="When the certificate expires.")]
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True):
@@ -291,40 +332,39 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
 
     short: Annotated[
         dict[str, Amount],
-        Meta(description="Blobs by how many replicas they lack.", examples=[{"1": 12}]),
+        Meta(description="Number of blobs by how many replicas they lack.", examples=[{"1": 12}]),
     ]
     lost: Annotated[
         Amount,
-        Meta(description="Blobs of files of which no node has anything any more.", examples=[0]),
+        Meta(description="Blobs of files that no live node has any replica of.", examples=[0]),
     ]
     damaged: Annotated[
         Amount,
         Meta(
-            description="Blobs that no node holds whole, and that can be made whole from damaged copies.",
+            description="Blobs without a complete replica that can be restored from damaged copies.",
             examples=[0],
         ),
     ]
     incomplete: Annotated[
         Amount,
-        Meta(description="Blobs of which some bytes are damaged on every node.", examples=[0]),
+        Meta(description="Blobs with bytes that are damaged on every node.", examples=[0]),
     ]
     lost_bytes: Annotated[
-        Annotated[int, Meta(ge=0)], Meta(description="So many bytes of those in `incomplete`.", examples=[0])
+        Annotated[int, Meta(ge=0)],
+        Meta(description=("Number of damaged bytes in the blobs of `incomplete`."), examples=[0]),
     ]
     absent: Annotated[
         Amount,
-        Meta(description="Blobs of those in `short` that only nodes hold which are down.", examples=[0]),
+        Meta(description="Blobs of `short` whose only replicas are on nodes that are down.", examples=[0]),
     ]
     last: Annotated[
         Amount,
-        Meta(description="Blobs of those in `short` that one node holds which is not down.", examples=[0]),
+        Meta(description="Blobs of `short` with a replica on only one live node.", examples=[0]),
     ]
     unreferenced: Annotated[
-        Amount, Meta(description="Blobs that no file refers to: the job gc removes them.", examples=[3])
+        Amount, Meta(description="Blobs that no file refers to. The job gc deletes them.", examples=[3])
     ]
-    doomed: Annotated[
-        Amount, Meta(description="Replicas that their nodes have still to delete.", examples=[0])
-    ]
+    doomed: Annotated[Amount, Meta(description="Replicas that their nodes have yet to delete.", examples=[0])]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -334,58 +374,84 @@ class Finding(Struct, frozen=True, kw_only=True):
     runbook: Annotated[
         Text,
         Meta(
-            description="The section of docs/runbook.md that says what to do; its anchor is the same in "
-            "small letters.",
+            description=(
+                "The section of docs/runbook.md that explains what to do. Its anchor is the "
+                "same name in lower case."
+            ),
             examples=["FilestoreNodeDown"],
         ),
     ]
-    since: Annotated[MaybeTimestamp, Meta(description='Since when, at least; "" when it is not known.')] = ""
+    since: Annotated[
+        MaybeTimestamp, Meta(description=('The problem has existed at least since this time; "" if unknown.'))
+    ] = ""
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
     """How the cluster is."""
 
     cluster: Annotated[MemberId, Meta(description="The cluster's name.", examples=["lab"])]
-    leader: Annotated[MaybeMemberId, Meta(description='The coordinator that leads, or "".', examples=["c1"])]
+    leader: Annotated[
+        MaybeMemberId,
+        Meta(description=('The coordinator that is the leader, or "" if there is none.'), examples=["c1"]),
+    ]
     rules: Annotated[
         Amount,
         Meta(
-            description="The rules of the state machine that are in force. They are raised once every member"
-            " knows newer ones; from then on older versions are refused. 0 from older versions.",
+            description=(
+                "The rules of the state machine that are in force. They are raised once every "
+                "member supports newer ones, and older versions are rejected from then on. 0 "
+                "from older versions."
+            ),
             examples=[6],
         ),
     ]
     healthy: Annotated[
         bool,
         Meta(
-            description="A leader is known, every coordinator answers, has room and the right state, and "
-            "every node is healthy and its disk takes bytes.",
+            description=(
+                "Whether there is a leader, every coordinator answers, has room and the "
+                "correct state, and every node is healthy with a writable disk."
+            ),
             examples=[True],
         ),
     ]
     health: Annotated[
         str,
         Meta(
-            description="healthy; degraded when something needs attention; unavailable when changes or "
-            "uploads are refused.",
+            description=(
+                "healthy; degraded if something needs attention; unavailable if changes or "
+                "uploads are rejected."
+            ),
             examples=["healthy"],
             extra_json_schema={"enum": ["healthy", "degraded", "unavailable"]},
         ),
     ]
     problems: Annotated[
         list[str],
-        Meta(description="Why it is not healthy, a sentence each.", examples=[["The node n3 is down."]]),
+        Meta(
+            description="Why the cluster is not healthy, one sentence each.",
+            examples=[["The node n3 is down."]],
+        ),
     ]
     findings: Annotated[
-        list[Finding], Meta(description="The same, with since when and with what to do about it.")
+        list[Finding],
+        Meta(
+            description=(
+                "The same problems, with the time since when they exist and "
+                "the section that explains what to do."
+            )
+        ),
     ]
     coordinators: Annotated[list[CoordinatorState], Meta(description="The coordinators.")]
     nodes: Annotated[list[NodeState], Meta(description="The nodes.")]
-    files: Annotated[Amount, Meta(description="Files with a record.", examples=[1200])]
-    blobs: Annotated[Amount, Meta(description="Different contents that are stored.", examples=[1100])]
-    blob_bytes: Annotated[
-        Amount, Meta(description="Their bytes, each counted once.", examples=[84_000_000_000])
+    files: Annotated[Amount, Meta(description="Number of file records.", examples=[1200])]
+    blobs: Annotated[
+        Amount, Meta(description="Number of different contents that are stored.", examples=[1100])
     ]
-    replicas: Annotated[ReplicaState, Meta(description="Who lacks copies.")]
-    runs: Annotated[list[JobRunBody], Meta(description="Runs of jobs that have not ended.")]
-    certificates: Annotated[list[EndingCertificate], Meta(description="Certificates that end soon.")]
+    blob_bytes: Annotated[
+        Amount,
+        Meta(description="Their total size, with each content counted once.", examples=[84_000_000_000]),
+    ]
+    replicas: Annotated[ReplicaState, Meta(description="Which blobs lack replicas.")]
+    runs: Annotated[list[JobRunBody], Meta(description="Job runs that have not ended.")]
+    certificates: Annotated[list[EndingCertificate], Meta(description="Certificates that expire soon.")]

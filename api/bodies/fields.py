@@ -50,7 +50,9 @@ MaybeLabel = Annotated[str, Meta(max_length=LABEL_CHARS_MAX, examples=["lab 7"])
 FilterText = Annotated[
     str,
     Meta(
-        max_length=TEXT_CHARS_MAX, description="Any text: what nothing has finds nothing.", examples=["lab"]
+        max_length=TEXT_CHARS_MAX,
+        description="Any text. If nothing matches, the list is empty.",
+        examples=["lab"],
     ),
 ]
 Uuid = Annotated[
@@ -100,7 +102,7 @@ TtlSeconds = Annotated[
     Meta(
         ge=1,
         le=LIFE_SECONDS_MAX,
-        description="When it ends, in seconds from now by the clock of the cluster; instead of `expires_at`.",
+        description=("Lifetime in seconds from now, by the cluster's clock. Use it instead of `expires_at`."),
         examples=[86_400],
     ),
 ]
@@ -110,16 +112,18 @@ Deleted = Annotated[
 
 # ---- files ------------------------------------------------------------------------------------------------
 FileUuid = Annotated[Uuid, Meta(description="The file.")]
-BucketId = Annotated[Uuid, Meta(description="The bucket. The default one's id is all zeros.")]
+BucketId = Annotated[Uuid, Meta(description="The bucket. The default bucket's id is all zeros.")]
 GivenBucketId = Annotated[
-    GivenUuid, Meta(description="The bucket that the file goes into. Left out: the default one.")
+    GivenUuid, Meta(description="The bucket for the file. If absent: the default bucket.")
 ]
 Filename = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=LABEL_CHARS_MAX,
-        description="A label for people and downloads, never a path: no '/', no control characters.",
+        description=(
+            "A label for people and downloads, not a path: it contains no '/' and no control characters."
+        ),
         examples=["lab.gns3project"],
         extra_json_schema={"pattern": f"^[^/{_NO_CONTROLS}]*$"},
     ),
@@ -129,7 +133,7 @@ _MEDIA_PARAMETER: Final = f'[ \\t]*;[ \\t]*{_TCHAR}+=({_TCHAR}+|"[ !#-\\[\\]-~]*
 ContentType = Annotated[
     Label,
     Meta(
-        description="The media type that downloads are sent with (RFC 9110, section 8.3.1).",
+        description="The media type of downloads (RFC 9110, section 8.3.1).",
         examples=["application/zip"],
         extra_json_schema={"pattern": f"^{_TCHAR}+/{_TCHAR}+({_MEDIA_PARAMETER})*$"},
     ),
@@ -139,21 +143,24 @@ SizeBytes = Annotated[
     Meta(
         ge=0,
         le=SIZE_BYTES_MAX,
-        description="Bytes of content; 0 while that is not known.",
+        description="Size of the content in bytes; 0 if not known yet.",
         examples=[1048576],
     ),
 ]
 GivenSizeBytes = Annotated[
     SizeBytes,
     Meta(
-        description="Bytes that will come. Left out: known when the upload ends. A tus client that never "
-        "sends `Upload-Length` needs it; else an empty PUT with `Content-Range: bytes */SIZE` ends it."
+        description=(
+            "Size of the content to upload. If absent, the size becomes known when the upload "
+            "ends. A tus client that never sends `Upload-Length` needs to set it; otherwise an "
+            "empty PUT with `Content-Range: bytes */SIZE` ends the upload."
+        )
     ),
 ]
 BlobSha256 = Annotated[
     str,
     Meta(
-        description='SHA-256 of the content; "" until the upload has ended.',
+        description='SHA-256 of the content, or "" until the upload has ended.',
         examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
         extra_json_schema={"pattern": f"^({_HEX}{{64}})?$"},
     ),
@@ -161,7 +168,7 @@ BlobSha256 = Annotated[
 GivenSha256 = Annotated[
     str,
     Meta(
-        description="The finished content must have this SHA-256, else nothing is stored (460).",
+        description="Expected SHA-256 of the finished content. If it differs, nothing is stored (460).",
         examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
         extra_json_schema={"pattern": f"^{_ANY_HEX}{{64}}$"},
     ),
@@ -169,7 +176,7 @@ GivenSha256 = Annotated[
 MaybeMd5 = Annotated[
     str,
     Meta(
-        description='MD5 of the content; "" where it is not known.',
+        description='MD5 of the content, or "" if unknown.',
         examples=["098f6bcd4621d373cade4e832627b4f6"],
         extra_json_schema={"pattern": f"^({_HEX}{{32}})?$"},
     ),
@@ -177,8 +184,10 @@ MaybeMd5 = Annotated[
 FileStatus = Annotated[
     str,
     Meta(
-        description="pending until the first byte is durable, uploading until the content is complete, then "
-        "available; tombstoned when its retention has passed; deleted at last.",
+        description=(
+            "pending until the first byte is durable; uploading until the content is complete; "
+            "then available; tombstoned after its retention period; finally deleted."
+        ),
         examples=["available"],
         extra_json_schema={"enum": ["pending", "uploading", "available", "tombstoned", "deleted"]},
     ),
@@ -188,62 +197,74 @@ RetentionHours = Annotated[
     Meta(
         ge=1,
         le=RETENTION_HOURS_MAX,
-        description="Whole hours from the moment the file becomes available until it is tombstoned. "
-        "Left out: it is kept until it is deleted.",
+        description=(
+            "Whole hours from the moment the file becomes available until it is tombstoned. If "
+            "absent: it is kept until it is deleted."
+        ),
         examples=[720],
     ),
 ]
 NewRetentionHours = Annotated[
     RetentionHours,
     Meta(
-        description="Whole hours from the moment the file became available until it is tombstoned. null: it "
-        "is kept until it is deleted. Left out: it stays as it is."
+        description=(
+            "Whole hours from the moment the file became available until it is tombstoned. "
+            "null: it is kept until it is deleted. If absent: unchanged."
+        )
     ),
 ]
 ShownRetentionHours = Annotated[
     int,
     Meta(
         ge=0,
-        description="Whole hours from the moment the file becomes available until it is tombstoned. Absent "
-        "where it is kept until it is deleted.",
+        description=(
+            "Whole hours from the moment the file becomes available until it is tombstoned. "
+            "Absent if it is kept until it is deleted."
+        ),
         examples=[720],
     ),
 ]
 ExpiresAt = Annotated[
     MaybeTimestamp,
     Meta(
-        description="When its retention period ends: the content is gone then. Of a tombstoned file when the "
-        'record goes as well. "" for never, and until the file is available.'
+        description=(
+            "When the retention period ends and the content is removed. For a tombstoned file: "
+            'when the record is removed as well. "" for never, and until the file is available.'
+        )
     ),
 ]
 UploadUrl = Annotated[
     str,
     Meta(
-        description="Where the bytes go: with PUT, or with tus. Every other node takes them too.",
+        description="Upload address, for PUT or tus. Every other node accepts the bytes too.",
         examples=["https://10.0.0.1:7443/api/v1/files/019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f/content"],
         extra_json_schema={"format": "uri"},
     ),
 ]
-CreatedAt = Annotated[Timestamp, Meta(description="When the record was made.")]
+CreatedAt = Annotated[Timestamp, Meta(description="When the record was created.")]
 UpdatedAt = Annotated[Timestamp, Meta(description="When the record last changed.")]
 
 # ---- users and permissions --------------------------------------------------------------------------------
 UserId = Annotated[
     str,
     Meta(
-        description="The user, as `sub` of its tokens.",
+        description="The id of the user, as in `sub` of its tokens.",
         examples=["alice"],
         extra_json_schema={"pattern": f"^{_NAME_CHARACTERS}{{1,128}}$"},
     ),
 ]
-OwnerId = Annotated[UserId, Meta(description="The user that owns it, and has admin permission on it.")]
+OwnerId = Annotated[
+    UserId, Meta(description=("The user who owns the file or bucket and has admin permission on it."))
+]
 GroupOrRole = Annotated[
     str, Meta(examples=["students"], extra_json_schema={"pattern": f"^{_NAME_CHARACTERS}{{1,64}}$"})
 ]
 Roles = Annotated[
     list[GroupOrRole],
     Meta(
-        max_length=64, description="Roles of the user. `admin` has every permission.", examples=[["teacher"]]
+        max_length=64,
+        description="Roles of the user. The role `admin` has every permission.",
+        examples=[["teacher"]],
     ),
 ]
 Groups = Annotated[
@@ -252,7 +273,7 @@ Groups = Annotated[
 KindOfFile = Annotated[
     str,
     Meta(
-        description="Of which kind the file is: its record is under /project-files, /vms or /backups.",
+        description="The kind of the file. Its record is under /project-files, /vms or /backups.",
         examples=["project"],
         extra_json_schema={"enum": ["project", "image", "backup"]},
     ),
@@ -262,14 +283,17 @@ PermissionLevel = Annotated[
     Meta(description="admin implies write, write implies read.", examples=["write"]),
 ]
 PrincipalKind = Annotated[
-    Literal["user", "group", "role"], Meta(description="What the permission is given to.", examples=["user"])
+    Literal["user", "group", "role"],
+    Meta(description=("The kind of principal that receives the permission."), examples=["user"]),
 ]
 
 # ---- members of the cluster -------------------------------------------------------------------------------
 MemberId = Annotated[
     str,
     Meta(
-        description="The id of a member: lower-case letters, digits, and '-' between them, at most 63.",
+        description=(
+            "The id of a member: up to 63 lower-case letters, digits and '-', with no '-' at either end."
+        ),
         examples=["n1"],
         extra_json_schema={"pattern": f"^{_MEMBER}$"},
     ),
@@ -292,11 +316,11 @@ Pem = Annotated[
 
 # ---- lists and numbers ------------------------------------------------------------------------------------
 Amount = Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX, examples=[3])]
-Count = Annotated[Amount, Meta(description="How many elements this answer holds.", examples=[1])]
+Count = Annotated[Amount, Meta(description="Number of elements in this response.", examples=[1])]
 NextCursor = Annotated[
     str,
     Meta(
-        description="Send it as `cursor` for the next page. Absent on the last one.",
+        description="Send it as `cursor` to get the next page. Absent on the last page.",
         examples=["4711"],
         extra_json_schema={"pattern": "^[1-9][0-9]{0,15}$"},
     ),

@@ -89,7 +89,7 @@ class UploadInitialisation(Struct, frozen=True, kw_only=True):
     file_uuid: FileUuid
     upload_url: UploadUrl
     expires_at: Annotated[
-        Timestamp, Meta(description="When the upload is given up; every byte that comes moves it on.")
+        Timestamp, Meta(description="When the upload expires. Every byte that arrives extends it.")
     ]
     status: FileStatus
 
@@ -139,7 +139,8 @@ class FileReplicas(Struct, frozen=True, kw_only=True):
     nodes: Annotated[
         list[MemberId],
         Meta(
-            description="Nodes that hold a replica of it, as the log knows it.", examples=[["n1", "n2", "n3"]]
+            description="Nodes that hold a replica of the content, according to the log.",
+            examples=[["n1", "n2", "n3"]],
         ),
     ]
 
@@ -159,7 +160,7 @@ class CreateTicketBody(Request, frozen=True, kw_only=True):
         Meta(
             ge=TICKET_TTL_SECONDS_MIN,
             le=TICKET_TTL_SECONDS_MAX,
-            description=f"{TICKET_TTL_SECONDS_MIN}..{TICKET_TTL_SECONDS_MAX}. Left out: five minutes.",
+            description=f"{TICKET_TTL_SECONDS_MIN}..{TICKET_TTL_SECONDS_MAX}. If absent: five minutes.",
             examples=[TICKET_TTL_SECONDS_DEFAULT],
         ),
     ] = TICKET_TTL_SECONDS_DEFAULT
@@ -171,9 +172,11 @@ class TicketBody(Struct, frozen=True, kw_only=True):
     url: Annotated[
         str,
         Meta(
-            description="Where the content is, for GET and HEAD without a credential. Every node takes it.",
+            description=(
+                "Address of the content, for GET and HEAD without a credential. Every node accepts it."
+            ),
             examples=["https://10.0.0.1:7443/api/v1/tickets/eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2ln"],
             extra_json_schema={"format": "uri"},
         ),
     ]
-    expires_at: Annotated[Timestamp, Meta(description="When the ticket ends.")]
+    expires_at: Annotated[Timestamp, Meta(description="When the ticket expires.")]

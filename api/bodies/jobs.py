@@ -27,7 +27,7 @@ JobName = Annotated[
 RunStatus = Annotated[
     str,
     Meta(
-        description="running until it ends; then completed, or failed.",
+        description="running until the run ends; then completed or failed.",
         examples=["completed"],
         extra_json_schema={"enum": ["running", "completed", "failed"]},
     ),
@@ -39,20 +39,24 @@ class TriggerJobBody(Request, frozen=True, kw_only=True):
 
     node_id: Annotated[
         MemberId | UnsetType,
-        Meta(description="`drain`, `scrub`, `compare`: this node only.", examples=["n1"]),
+        Meta(description="`drain`, `scrub`, `compare`: only this node.", examples=["n1"]),
     ] = UNSET
     yes_really: Annotated[
         bool | UnsetType,
         Meta(
-            description="`gc`, `scrub`, `compare`: go on where the job would stop to ask, because a tenth or "
-            "more would go.",
+            description=(
+                "`gc`, `scrub`, `compare`: override the safety limit (the job stops if it "
+                "would remove a tenth or more)."
+            ),
             examples=[False],
         ),
     ] = UNSET
     grace_s: Annotated[
         Annotated[int, Meta(ge=0, le=GRACE_S_MAX)] | UnsetType,
         Meta(
-            description="`gc`: for how long content is kept that no file refers to, in the place of a day.",
+            description=(
+                "`gc`: how long content is kept after no file refers to it any more. If absent: a day."
+            ),
             examples=[3600],
         ),
     ] = UNSET
@@ -71,17 +75,17 @@ class JobRunBody(Struct, frozen=True, kw_only=True):
 
     run_id: RunId
     job_name: JobName
-    node_id: Annotated[MemberId, Meta(description="The coordinator that works on it.", examples=["c1"])]
+    node_id: Annotated[MemberId, Meta(description="The coordinator that runs it.", examples=["c1"])]
     invoked_by: Annotated[
-        UserId, Meta(description="The user that asked for it, or `schedule`.", examples=["admin"])
+        UserId, Meta(description="The user who started it, or `schedule`.", examples=["admin"])
     ]
-    started_at: Annotated[Timestamp, Meta(description="When it began.")]
-    completed_at: Annotated[MaybeTimestamp, Meta(description='When it ended; "" while it runs.')]
+    started_at: Annotated[Timestamp, Meta(description="When the run began.")]
+    completed_at: Annotated[MaybeTimestamp, Meta(description='When the run ended, or "" while it runs.')]
     status: RunStatus
     result: Annotated[
         Any,
         Meta(
-            description="What it has done so far, or what it came to; each job has its own.",
+            description="Progress so far, or the final result. The fields depend on the job.",
             examples=[{"looked_at": 12, "done": 12}],
         ),
     ]
@@ -99,12 +103,21 @@ class JobBody(Struct, frozen=True, kw_only=True):
     """A job that can be triggered."""
 
     job_name: JobName
-    description: Annotated[str, Meta(description="What it does.", examples=["Ends what is past its time."])]
+    description: Annotated[
+        str,
+        Meta(
+            description="What it does.",
+            examples=[("Expires uploads, tombstones and permissions whose time has passed.")],
+        ),
+    ]
     schedule_s: Annotated[
-        Amount, Meta(description="Seconds between two runs of themselves; 0 for none.", examples=[60])
+        Amount,
+        Meta(
+            description="Seconds between two scheduled runs, or 0 if the job has no schedule.", examples=[60]
+        ),
     ]
     last_run: Annotated[
-        JobRunBody | UnsetType, Meta(description="Its newest run. Absent while it never ran.")
+        JobRunBody | UnsetType, Meta(description="Its newest run. Absent if it has never run.")
     ] = UNSET
 
 

@@ -22,7 +22,7 @@ from api.bodies.fields import (
 
 PermissionId = Annotated[Uuid, Meta(description="The permission entry.")]
 PrincipalId = Annotated[
-    UserId, Meta(description="The user, the group or the role that has the permission.", examples=["alice"])
+    UserId, Meta(description="The user, group or role that receives the permission.", examples=["alice"])
 ]
 
 
@@ -33,7 +33,8 @@ class GrantBody(Request, frozen=True, kw_only=True):
     principal_id: PrincipalId
     principal_type: PrincipalKind
     expires_at: Annotated[
-        GivenTimestamp, Meta(description="When it ends, an RFC 3339 time to come. Left out: never.")
+        GivenTimestamp,
+        Meta(description=("When the permission expires: an RFC 3339 time in the future. If absent: never.")),
     ] = ""
     ttl_seconds: TtlSeconds | None = None
 
@@ -54,16 +55,14 @@ class PermissionBody(Struct, frozen=True, kw_only=True):
     principal_type: Annotated[
         str,
         Meta(
-            description="What the permission is given to.",
+            description="The kind of principal that has the permission.",
             examples=["user"],
             extra_json_schema={"enum": ["user", "group", "role"]},
         ),
     ]
-    granted_by: Annotated[UserId, Meta(description="Who gave it last.", examples=["admin"])]
+    granted_by: Annotated[UserId, Meta(description="The user who granted it last.", examples=["admin"])]
     created_at: CreatedAt
-    expires_at: Annotated[
-        MaybeTimestamp, Meta(description='When it ends; from then on it counts as absent. "" for never.')
-    ]
+    expires_at: Annotated[MaybeTimestamp, Meta(description='When the permission expires, or "" for never.')]
 
 
 class PermissionList(Struct, frozen=True, kw_only=True):
@@ -79,15 +78,19 @@ class OwnPermissionBody(PermissionBody, frozen=True, kw_only=True):
 
     target: Annotated[
         str,
-        Meta(description="What it is on.", examples=["file"], extra_json_schema={"enum": ["bucket", "file"]}),
+        Meta(
+            description="Whether the permission is on a bucket or on a file.",
+            examples=["file"],
+            extra_json_schema={"enum": ["bucket", "file"]},
+        ),
     ]
-    bucket_id: Annotated[Uuid, Meta(description="The bucket, or that of the file.")]
-    file_uuid: Annotated[MaybeUuid, Meta(description='The file; "" where it is on a bucket.')]
+    bucket_id: Annotated[Uuid, Meta(description="The bucket, or the bucket of the file.")]
+    file_uuid: Annotated[MaybeUuid, Meta(description='The file, or "" for a permission on a bucket.')]
     name: Annotated[str, Meta(description="The name of the bucket or of the file.", examples=["lab 7"])]
     kind: Annotated[
         str,
         Meta(
-            description='Of which kind the file is; "" where it is on a bucket.',
+            description='The kind of the file, or "" for a permission on a bucket.',
             examples=["project"],
             extra_json_schema={"enum": ["", "project", "image", "backup"]},
         ),

@@ -20,26 +20,30 @@ from metadata.model.records import PROJECT_FILE
 
 Compression = Annotated[
     Literal["deflate", "bz2", "xz", "zstd", "none"],
-    Meta(description="How the project was compressed when it was exported.", examples=["zstd"]),
+    Meta(description="The compression that was used for the export.", examples=["zstd"]),
 ]
 ProjectId = Annotated[
     Label,
     Meta(
-        description="The project's id where it was made; any label.",
+        description="The project's id at its origin: any label.",
         examples=["0f8ac31c-6ae5-4a2e-9c1f-0d5b4b1a7c11"],
     ),
 ]
 ProjectName = Annotated[Label, Meta(description="The project's name.", examples=["ospf lab"])]
-VersionTag = Annotated[
-    Label, Meta(description="Which version of the project it is; any label.", examples=["v2"])
-]
+VersionTag = Annotated[Label, Meta(description="The version of the project: any label.", examples=["v2"])]
 MaybeProjectName = Annotated[MaybeLabel, Meta(description='The project\'s name, or "".')]
 MaybeVersionTag = Annotated[MaybeLabel, Meta(description='The version\'s label, or "".', examples=["v2"])]
-IncludeImages = Annotated[bool, Meta(description="The export holds the disk images that it needs.")]
-IncludeSnapshots = Annotated[bool, Meta(description="The export holds the project's snapshots.")]
-IsReadOnly = Annotated[bool, Meta(description="The project is meant to be opened, not changed.")]
-KeepComputeIds = Annotated[bool, Meta(description="The export keeps the ids of the computes it ran on.")]
-ResetMacAddresses = Annotated[bool, Meta(description="An import gives every interface a new MAC address.")]
+IncludeImages = Annotated[
+    bool, Meta(description=("Whether the export includes the disk images that it needs."))
+]
+IncludeSnapshots = Annotated[bool, Meta(description="Whether the export includes the project's snapshots.")]
+IsReadOnly = Annotated[bool, Meta(description="Whether the project is meant to be opened but not changed.")]
+KeepComputeIds = Annotated[
+    bool, Meta(description=("Whether the export keeps the ids of the computes that it ran on."))
+]
+ResetMacAddresses = Annotated[
+    bool, Meta(description=("Whether an import gives every interface a new MAC address."))
+]
 CHECKS: Final[Checks] = {
     "project_id": check_label,
     "project_name": check_label,
@@ -86,7 +90,7 @@ class ProjectFileBody(FileBody, frozen=True, kw_only=True):
     compression: Annotated[
         str,
         Meta(
-            description="How the project was compressed when it was exported.",
+            description="The compression that was used for the export.",
             examples=["zstd"],
             extra_json_schema={"enum": ["deflate", "bz2", "xz", "zstd", "none"]},
         ),
@@ -117,12 +121,14 @@ class ManifestImageBody(Struct, frozen=True, kw_only=True):
     """A disk image that a project needs."""
 
     filename: Annotated[
-        MaybeLabel, Meta(description="The image, as the project names it.", examples=["vios.qcow2"])
+        MaybeLabel, Meta(description="The name of the image in the project.", examples=["vios.qcow2"])
     ]
     md5: Annotated[
         MaybeLabel,
         Meta(
-            description='Its MD5, "" where the archive has none. `GET /api/v1/vms?md5=` finds such an image.',
+            description=(
+                'Its MD5, or "" if the archive has none. `GET /api/v1/vms?md5=` finds such an image.'
+            ),
             examples=["098f6bcd4621d373cade4e832627b4f6"],
         ),
     ]
@@ -135,8 +141,11 @@ class ManifestBody(Struct, frozen=True, kw_only=True):
     archive: Annotated[
         str,
         Meta(
-            description="gns3: a zip with a project in it. damaged: looks like one and cannot be read; it is "
-            "stored all the same. other: anything else, as far as it was looked at.",
+            description=(
+                "gns3: a zip file with a project in it. damaged: it looks like one but cannot "
+                "be read; it is stored nevertheless. other: anything else, as far as the "
+                "archive was examined."
+            ),
             examples=["gns3"],
             extra_json_schema={"enum": ["gns3", "damaged", "other"]},
         ),
@@ -149,7 +158,9 @@ class ManifestBody(Struct, frozen=True, kw_only=True):
     truncated: Annotated[
         bool,
         Meta(
-            description="Not all of the archive was looked at: it may need more images than are listed here, "
-            "and `other` may be a project all the same."
+            description=(
+                "Whether the archive was examined only in part. It may then need more images "
+                "than are listed, and `other` may still be a project."
+            )
         ),
     ]

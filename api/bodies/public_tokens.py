@@ -24,20 +24,22 @@ from api.bodies.fields import (
 from metadata.model.records import DEFAULT_BUCKET_ID
 
 _EXAMPLE: Final = "q1nJ0mYJm3a1Wc5rJH0b1rT0jJ8v0wC3c2tq0b0r1bI"
-PublicTokenId = Annotated[Uuid, Meta(description="The id of the public token, which is no secret.")]
-EndsAt = Annotated[Timestamp, Meta(description="When the link ends.")]
+PublicTokenId = Annotated[Uuid, Meta(description="The id of the public token. It is not secret.")]
+EndsAt = Annotated[Timestamp, Meta(description="When the link expires.")]
 
 
 class CreatePublicTokenBody(Request, frozen=True, kw_only=True):
     """A public token to be made. Ids that are sent must be those of the file in the path."""
 
-    bucket_uuid: Annotated[GivenUuid, Meta(description="The file's bucket, when sent.")] = ""
+    bucket_uuid: Annotated[GivenUuid, Meta(description="The file's bucket. Optional, but it must match.")] = (
+        ""
+    )
     expires_at: Annotated[
         GivenTimestamp,
-        Meta(description="When the link ends, an RFC 3339 time within 30 days. Left out: in 24 hours."),
+        Meta(description="When the link expires: an RFC 3339 time within 30 days. If absent: in 24 hours."),
     ] = ""
     ttl_seconds: TtlSeconds | None = None
-    file_uuid: Annotated[GivenUuid, Meta(description="The file, when sent.")] = ""
+    file_uuid: Annotated[GivenUuid, Meta(description="The file. Optional, but it must match the path.")] = ""
 
 
 class PublicTokenBody(Struct, frozen=True, kw_only=True):
@@ -46,7 +48,7 @@ class PublicTokenBody(Struct, frozen=True, kw_only=True):
     token: Annotated[
         str,
         Meta(
-            description="256 random bits. Whoever has them can read the file.",
+            description="256 random bits. Anyone who has the token can read the file.",
             examples=[_EXAMPLE],
             extra_json_schema={"pattern": "^[A-Za-z0-9_-]{43}$"},
         ),
@@ -54,7 +56,7 @@ class PublicTokenBody(Struct, frozen=True, kw_only=True):
     url: Annotated[
         str,
         Meta(
-            description="Where the content is, for GET and HEAD without a credential.",
+            description="Address of the content, for GET and HEAD without a credential.",
             examples=[
                 f"https://10.0.0.1:7443/api/v1/public/files/{DEFAULT_BUCKET_ID}/{_EXAMPLE}",
             ],
@@ -72,13 +74,20 @@ class ListedPublicToken(Struct, frozen=True, kw_only=True):
     id: PublicTokenId
     file_uuid: FileUuid
     bucket_uuid: BucketId
-    created_by: Annotated[UserId, Meta(description="Who made it. It works while that user has admin here.")]
+    created_by: Annotated[
+        UserId,
+        Meta(
+            description=(
+                "The user who created it. It works only while this user has admin permission on the file."
+            )
+        ),
+    ]
     created_at: CreatedAt
     expires_at: EndsAt
     status: Annotated[
         str,
         Meta(
-            description="An expired or revoked one answers 410.",
+            description="When the link expires. An expired or revoked link is answered with 410.",
             examples=["active"],
             extra_json_schema={"enum": ["active", "expired", "revoked"]},
         ),

@@ -19,13 +19,13 @@ from api.bodies.fields import (
 from ca.usertoken import SERVICE_ROLE, SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 
 _LIFE = (
-    f"How long the token lives, 1..{TTL_SECONDS_MAX}, for a user with the role {SERVICE_ROLE}"
-    f" 1..{SERVICE_TTL_SECONDS_MAX}, or less where the coordinators are set so."
+    f"Lifetime of the token in seconds, 1..{TTL_SECONDS_MAX}; for a user with the role {SERVICE_ROLE} "
+    f"1..{SERVICE_TTL_SECONDS_MAX}, or less if the coordinators are configured so."
 )
 TtlSeconds = Annotated[
     int,
     Meta(
-        description=f"{_LIFE} Left out: 12 hours.",
+        description=f"{_LIFE} If absent: 12 hours.",
         examples=[TTL_SECONDS_DEFAULT],
         extra_json_schema={"minimum": 1, "maximum": SERVICE_TTL_SECONDS_MAX},
     ),
@@ -34,11 +34,17 @@ TtlSeconds = Annotated[
 RenewedTtlSeconds = Annotated[
     TtlSeconds,
     Meta(
-        description=f"{_LIFE} Left out: 30 days.",
+        description=f"{_LIFE} If absent: 30 days.",
         examples=[TTL_SECONDS_MAX],
     ),
 ]
-Disabled = Annotated[bool, Meta(description="Its tokens are refused, and none is minted.", examples=[False])]
+Disabled = Annotated[
+    bool,
+    Meta(
+        description=("Whether the user is disabled: its tokens are rejected, and no new ones are minted."),
+        examples=[False],
+    ),
+]
 
 
 class MintBody(Request, frozen=True, kw_only=True):
@@ -77,7 +83,10 @@ class RotateKeyBody(Request, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=TTL_SECONDS_MAX,
-            description=f"0..{TTL_SECONDS_MAX}. Left out: at once no more.",
+            description=(
+                "How long tokens of the previous keys stay valid, in seconds, "
+                f"0..{TTL_SECONDS_MAX}. If absent: they are rejected at once."
+            ),
             examples=[TTL_SECONDS_DEFAULT],
         ),
     ] = 0
@@ -89,11 +98,13 @@ class RotatedKey(Struct, frozen=True, kw_only=True):
     kid: Annotated[
         str,
         Meta(
-            description="Its name in `/.well-known/jwks.json`, and in the tokens that it signs.",
+            description="The name of the key in `/.well-known/jwks.json` and in the tokens that it signs.",
             examples=["NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"],
         ),
     ]
-    others_end_at: Annotated[Timestamp, Meta(description="When tokens of the keys before are refused.")]
+    others_end_at: Annotated[
+        Timestamp, Meta(description=("When tokens of the previous keys start to be rejected."))
+    ]
 
 
 class MintedToken(Struct, frozen=True, kw_only=True):
@@ -110,7 +121,7 @@ class MintedToken(Struct, frozen=True, kw_only=True):
         str, Meta(description="Always Bearer.", examples=["Bearer"], extra_json_schema={"const": "Bearer"})
     ] = "Bearer"  # noqa: S105  # the kind of token, not one
     user_id: UserId
-    expires_at: Annotated[Timestamp, Meta(description="When the token ends.")]
+    expires_at: Annotated[Timestamp, Meta(description="When the token expires.")]
     roles: Roles
     groups: Groups
 
@@ -132,7 +143,9 @@ class CallerBody(UserBody, frozen=True, kw_only=True):
     token_expires_at: Annotated[
         Timestamp,
         Meta(
-            description="When the token of this request ends, by itself or because another key signs tokens."
+            description=(
+                "When the token of this request expires, by its lifetime or because its key was replaced."
+            )
         ),
     ]
 

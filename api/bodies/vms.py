@@ -40,19 +40,17 @@ VirtType = Annotated[
 ImageFormat = Annotated[
     str,
     Meta(
-        description="The format of the image, as the program that runs it names it.",
+        description="The disk format of the image, such as qcow2.",
         examples=["qcow2"],
         extra_json_schema={"pattern": f"^{IMAGE_FORMAT}$"},
     ),
 ]
-Vcpus = Annotated[
-    int, Meta(ge=1, le=VCPUS_MAX, description="Virtual processors of the machine.", examples=[2])
-]
-RamMb = Annotated[int, Meta(ge=1, le=RAM_MB_MAX, description="Memory of the machine in MB.", examples=[2048])]
+Vcpus = Annotated[int, Meta(ge=1, le=VCPUS_MAX, description="Number of virtual processors.", examples=[2])]
+RamMb = Annotated[int, Meta(ge=1, le=RAM_MB_MAX, description="Memory in MB.", examples=[2048])]
 ExtraAttributes = Annotated[
     str,
     Meta(
-        description='A JSON object as text, at most 64 KiB, returned as it came; "" when none was given.',
+        description='A JSON object as text, at most 64 KiB, returned unchanged; "" if none was given.',
         examples=['{"console": "vnc"}'],
     ),
 ]

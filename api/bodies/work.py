@@ -6,38 +6,50 @@ from msgspec import Meta, Struct
 
 from api.bodies.fields import Amount, Count, MaybeTimestamp, Text
 
-Worker = Annotated[Amount, Meta(description="Which worker process of the member does it.", examples=[0])]
+Worker = Annotated[
+    Amount, Meta(description="The worker process of the member that does the work.", examples=[0])
+]
 
 
 class WorkBody(Struct, frozen=True, kw_only=True):
     """One background work of a process, which takes one step after the other."""
 
     worker: Worker
-    name: Annotated[Text, Meta(description="What it does.", examples=["scrub"])]
-    target: Annotated[Text, Meta(description='The member that it is for; "" for none.', examples=["c2"])]
+    name: Annotated[Text, Meta(description="Name of the work.", examples=["scrub"])]
+    target: Annotated[
+        Text, Meta(description='The member that the work is for, or "" for none.', examples=["c2"])
+    ]
     state: Annotated[
         str,
         Meta(
-            description="working while a step lasts; waiting for the next; failing while it rests after a "
-            "step that failed.",
+            description=(
+                "working during a step; waiting for the next step; failing while it pauses "
+                "after a failed step."
+            ),
             examples=["waiting"],
             extra_json_schema={"enum": ["working", "waiting", "failing"]},
         ),
     ]
-    steps: Annotated[Amount, Meta(description="Steps that have ended.", examples=[118])]
-    failures: Annotated[Amount, Meta(description="Those of them that failed.", examples=[2])]
+    steps: Annotated[Amount, Meta(description="Number of steps that have ended.", examples=[118])]
+    failures: Annotated[Amount, Meta(description="Number of steps that failed.", examples=[2])]
     failures_in_row: Annotated[
-        Amount, Meta(description="Failures since a step went well the last time.", examples=[0])
+        Amount, Meta(description="Number of failures since the last successful step.", examples=[0])
     ]
     reason: Annotated[
-        Text, Meta(description='Why the last step failed; "" if it went well.', examples=["No leader."])
+        Text, Meta(description='Why the last step failed, or "" if it succeeded.', examples=["No leader."])
     ]
-    began_at: Annotated[MaybeTimestamp, Meta(description='When the last step began; "" before the first.')]
-    took_ms: Annotated[Amount, Meta(description="How long the last step that ended took.", examples=[12])]
-    failed_at: Annotated[MaybeTimestamp, Meta(description='When a step failed the last time; "" for never.')]
+    began_at: Annotated[
+        MaybeTimestamp, Meta(description=('When the last step began, or "" before the first step.'))
+    ]
+    took_ms: Annotated[Amount, Meta(description="Duration of the last completed step.", examples=[12])]
+    failed_at: Annotated[MaybeTimestamp, Meta(description='When a step last failed, or "" for never.')]
     next_at: Annotated[
         MaybeTimestamp,
-        Meta(description='When the next step is due; "" if one lasts, or an event begins it.'),
+        Meta(
+            description=(
+                'When the next step is due, or "" if a step is running or an event starts the next one.'
+            )
+        ),
     ]
 
 

@@ -103,7 +103,7 @@ async def _get_part(request: web.Request) -> web.Response:
     files = await asyncio.to_thread(console_files)
     served = files.parts.get(request.match_info["name"])
     if request.match_info["version"] != files.version or served is None:
-        raise NotFound("The console has no such part, or another version by now: load the page again.")
+        raise NotFound("This part of the console does not exist in this version. Reload the page.")
     return _answer(request, served, _KEPT, policy())
 
 

@@ -32,16 +32,16 @@ VERSION: Final = "1.0"  # of the interface, not of the product
 TAGS: Final[Mapping[str, str]] = {
     "Project files": "Exported network-emulation projects, with the options of their export.",
     "VM images": "Disk images of virtual machines, with their hardware.",
-    "Backups": "Backup archives, full ones and incremental ones that build on another.",
+    "Backups": "Backup archives: full ones, and incremental ones that are based on another.",
     "Files": "The content of files of every kind: uploads, plain and resumable (tus 1.0.0), and downloads.",
-    "Buckets": "Where files live. Whoever owns a bucket has admin permission on its files.",
+    "Buckets": "Where files are stored. The owner of a bucket has admin permission on its files.",
     "Permissions": "Read, write or admin on a bucket or a file, for a user, a group or a role.",
     "Public tokens": "Links to one file that need no credential.",
-    "Users": "Who may call: tokens, roles, groups, and their end.",
+    "Users": "Users who may call the API: their tokens, roles and groups, and how to revoke them.",
     "Audit": "Who did what through this member.",
-    "Jobs": "Background work, and what came of it.",
-    "Cluster": "Nodes, coordinators, and joining.",
-    "Health": "For whatever watches a process from outside.",
+    "Jobs": "Background jobs and their results.",
+    "Cluster": "Nodes, coordinators, and how they join.",
+    "Health": "For monitoring and load balancers.",
     "Documentation": "This document.",
 }
 PATH_PARAMETERS: Final[Mapping[str, Any]] = {
@@ -57,39 +57,39 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "ticket": Annotated[Text, Meta(description="The ticket.", examples=["(some 500 characters)"])],
     "nodes/id": Annotated[MemberId, Meta(description="The node.")],
     "coordinators/id": Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])],
-    "public-tokens/id": Annotated[Uuid, Meta(description="The public token's id, which is no secret.")],
+    "public-tokens/id": Annotated[Uuid, Meta(description="The public token's id. It is not secret.")],
     "file": Annotated[
         Literal["viewer.js", "viewer.css", "start.js"],
-        Meta(description="A part of the page.", examples=["viewer.js"]),
+        Meta(description="A file name of this page.", examples=["viewer.js"]),
     ],
 }
 ERROR_HEADERS: Final[Mapping[type[FilestoreError], Mapping[str, str]]] = {
     Unauthorized: {"WWW-Authenticate": "Always `Bearer` (RFC 9110, section 11.6.1)."},
-    MethodNotAllowed: {"Allow": "The methods that the path answers to."},
+    MethodNotAllowed: {"Allow": "The methods that the path supports."},
     RateLimited: {"Retry-After": "Seconds to wait."},
     Unavailable: {"Retry-After": "Seconds to wait."},
-    OffsetMismatch: {"Upload-Offset": "The offset to go on at."},
+    OffsetMismatch: {"Upload-Offset": "The offset to continue at."},
     RangeNotSatisfiable: {"Content-Range": "`bytes */SIZE`."},
 }
 _SCHEMES: Final = {"user": "user_token", "join token": "join_token"}
 _JSON: Final = "application/json"
 _BYTES: Final = {"type": "string", "format": "binary"}  # not of OpenAPI 3.1, but what viewers understand
 _IN_PATH: Final = re.compile(r"(?:([^/]+)/)?\{(\w+)(?::[^{}]*)?\}")
-_DESCRIPTION: Final = """\
-A store for the big files of network-emulation labs: exported projects, disk images, backups.
-
-- JSON in and out, but for content and metrics. Identifiers are UUIDs in lower case. A malformed one in a path
-  is a 404, in a body a 400.
-- Times are RFC 3339, UTC, with milliseconds; requests may use any zone.
-- Requests may leave an optional field out, or send `null` or `""`. Unknown fields and wrong types are a 400
-  that names the field. In answers, text without a value is `""`.
-- Lists are ordered by creation, oldest first; only entries of the audit log come newest first. While more
-  remain, the answer has `next_cursor`, and a `Link` header. A page may be short of its limit, or empty, and
-  still have a next one.
-- Every error is `{code, error, details}`; `code` never changes.
-- Every answer has an `X-Request-Id`: the caller's, if it sent 1 to 128 of `A-Z a-z 0-9 . _ -`.
-- A path answers other methods than its own with 405, and unknown paths are a 404.
-"""
+_DESCRIPTION: Final = (
+    "A store for the big files of network-emulation labs: exported projects, disk "
+    "images, backups.\n\n- Requests and responses are JSON, except for content and "
+    "metrics. Identifiers are UUIDs in lower case. A malformed one in a path\n  is a "
+    "404, in a body a 400.\n- Times are RFC 3339, UTC, with milliseconds; requests "
+    "may use any zone.\n- Requests may omit an optional field, or send `null` or "
+    '`""`. Unknown fields and wrong types are a 400\n  that names the field. In '
+    'responses, text without a value is `""`.\n- Lists are ordered by creation, '
+    "oldest first, except that audit entries are newest first. While more\n  remain, "
+    "the response has `next_cursor` and a `Link` header. A page may have fewer "
+    "elements than the limit, or\n  none, and still have a next page.\n- Every error "
+    "is `{code, error, details}`; `code` never changes.\n- Every response has an "
+    "`X-Request-Id`: the one of the request, if it was 1 to 128 of `A-Z a-z 0-9 . _ "
+    "-`.\n- Unsupported methods are a 405, and unknown paths are a 404.\n"
+)
 
 
 class Error(Struct, frozen=True, kw_only=True):
@@ -98,13 +98,13 @@ class Error(Struct, frozen=True, kw_only=True):
     code: Annotated[
         str,
         Meta(
-            description="What went wrong, for programs. It never changes.",
+            description="What went wrong, for programs. The codes never change.",
             examples=["not_found"],
             extra_json_schema={"enum": sorted(kind.code for kind in CATALOGUE)},
         ),
     ]
-    error: Annotated[str, Meta(description="Its short title.", examples=["Not Found"])]
-    details: Annotated[str, Meta(description="What was wrong with this request.", examples=["No such file."])]
+    error: Annotated[str, Meta(description="A short title.", examples=["Not Found"])]
+    details: Annotated[str, Meta(description="An explanation for people.", examples=["No such file."])]
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def require(change: Change, user: User, command: CreateFile) -> Taken:
         return Taken({})
     found = {file_uuid: _find(change, user, file_uuid) for file_uuid in command.parts}
     if len(found) != len(command.parts):
-        raise InvalidRequest("Upload-Concat: names a partial upload more than once.")
+        raise InvalidRequest("Upload-Concat: lists a partial upload more than once.")
     for file_uuid, part in found.items():
         _require_free(change, file_uuid, part)
     size_bytes = sum(part.offset_bytes for part in found.values())

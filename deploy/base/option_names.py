@@ -31,7 +31,7 @@ _ALSO: Final = {
     "expires_at": ("expires",),
     "ttl_seconds": ("expires",),
 }
-_UNREACHABLE: Final = "others cannot dial"
+_UNREACHABLE: Final = "other machines cannot connect to"
 
 
 def names_options(command: F) -> F:
@@ -88,7 +88,7 @@ def _with_option(details: str, context: click.Context) -> str:
         return told
     if any(each.name == "development" for each in context.command.params):
         return f"{told.rstrip('.')}; a cluster on this machine alone is made with --development"
-    return f"{told.rstrip('.')}; give the one by which they reach this machine"
+    return f"{told.rstrip('.')}; give one that they can reach"
 
 
 def _given_for(field: str, context: click.Context) -> click.Parameter | None:

@@ -47,7 +47,7 @@ def decode(method: int, source: Input, size_bytes_max: int) -> bytes:
     """
     decoding = _METHODS.get(method)
     if decoding is None:
-        raise EntryDamaged(f"has an entry of the unknown method {method}")
+        raise EntryDamaged(f"has an entry with the unknown compression method {method}")
     return decoding(_Bounded(source), size_bytes_max)
 
 
@@ -81,7 +81,7 @@ def _inflated(source: _Bounded, size_bytes_max: int) -> bytes:
         try:
             content += decoder.decompress(pending, size_bytes_max + 1 - len(content))
         except zlib.error as error:
-            raise EntryDamaged("has an entry that does not inflate") from error
+            raise EntryDamaged("has an entry that cannot be decompressed (deflate)") from error
         pending = decoder.unconsumed_tail
     return bytes(content)
 

@@ -80,7 +80,7 @@ def find_directory(descriptor: int, size_bytes: int) -> CentralDirectory | None:
         at = _find_end(tail, exact=False)
     if at < 0:
         if begins_as_zip:
-            raise ZipDamaged("has no end record")
+            raise ZipDamaged("has no end-of-directory record")
         return None
     *_, length_bytes, offset, _ = _END.unpack_from(tail, at)
     end = size_bytes - tail_bytes + at
@@ -88,7 +88,7 @@ def find_directory(descriptor: int, size_bytes: int) -> CentralDirectory | None:
         end, length_bytes, offset = _zip64(descriptor, tail[at - _LOCATOR.size :], end - _LOCATOR.size)
     start = end - length_bytes
     if start < 0 or start < offset:
-        raise ZipDamaged("has a directory that is larger than what precedes it")
+        raise ZipDamaged("has a directory that is larger than the data before it")
     return CentralDirectory(start, end, start - offset)
 
 
@@ -118,14 +118,14 @@ def read_entry(
 ) -> bytes:
     """The content of one entry, checked against its CRC-32. Raises ZipDamaged, TooLarge."""
     if entry.flags & _ENCRYPTED:
-        raise ZipDamaged("has an entry that is encrypted")
+        raise ZipDamaged("has an encrypted entry")
     if entry.size_bytes > size_bytes_max:
         raise TooLarge
     at = directory.base + entry.header_offset
     local = _read(descriptor, at, _LOCAL.size)
     magic, *_, name_bytes, extra_bytes = _LOCAL.unpack(local)
     if magic != LOCAL_MAGIC or _read(descriptor, at + _LOCAL.size, name_bytes) != entry.name:
-        raise ZipDamaged("has a directory that names another entry")
+        raise ZipDamaged("has an entry whose name differs from the directory")
     start = at + _LOCAL.size + name_bytes + extra_bytes
     stop = min(start + entry.compressed_bytes, directory.start)
     try:
@@ -177,7 +177,7 @@ def _zip64(descriptor: int, locator: bytes, locator_at: int) -> tuple[int, int, 
             record = _END64.unpack(_read(descriptor, at, _END64.size))
             if record[0] == _END64_MAGIC:
                 return at, record[-2], record[-1]
-    raise ZipDamaged("has no zip64 end record where its locator says")
+    raise ZipDamaged("has no zip64 end record at the offset in its locator")
 
 
 def _entry_bytes(window: bytes, at: int) -> int:
@@ -185,7 +185,7 @@ def _entry_bytes(window: bytes, at: int) -> int:
     if at + _ENTRY.size > len(window):
         return _ENTRY.size
     if not window.startswith(_ENTRY_MAGIC, at):
-        raise ZipDamaged("has something else in its directory")
+        raise ZipDamaged("has a record in its directory that is not an entry")
     name_bytes, extra_bytes, comment_bytes = struct.unpack_from("<3H", window, at + 28)
     return int(_ENTRY.size + name_bytes + extra_bytes + comment_bytes)
 
@@ -198,7 +198,7 @@ def _decode_entry(window: bytes, at: int, directory: CentralDirectory) -> ZipEnt
     extra = window[names_at + name_bytes : names_at + name_bytes + extra_bytes]
     size_bytes, compressed_bytes, header_offset = _sizes(fields[9], fields[8], fields[16], extra)
     if directory.base + header_offset + _LOCAL.size + compressed_bytes > directory.start:
-        raise ZipDamaged("has an entry that reaches into its directory")
+        raise ZipDamaged("has an entry that overlaps its directory")
     name = window[names_at : names_at + name_bytes]
     return ZipEntry(name, flags, method, crc32, compressed_bytes, size_bytes, header_offset)
 
@@ -213,7 +213,7 @@ def _sizes(size_bytes: int, compressed_bytes: int, header_offset: int, extra: by
         at += 4
         if kind == _ZIP64_FIELD:
             if length_bytes < 8 * len(missing) or at + length_bytes > len(extra):
-                raise ZipDamaged("has a short zip64 field")
+                raise ZipDamaged("has a zip64 field that is too short")
             for number, place in enumerate(missing):
                 values[place] = struct.unpack_from("<Q", extra, at + 8 * number)[0]
             break

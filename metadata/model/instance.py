@@ -48,7 +48,7 @@ def contradiction(known: str, claimed: str) -> str:
         return ""
     last, now = parsed(known), parsed(claimed)
     if last.directory != now.directory:
-        return "another directory has this name and certificate"
+        return "another directory with the same name and certificate is in use"
     if last.is_followed_by(now):
         return ""
-    return f"it runs on an earlier copy of its directory (start {now.start}, the last one is {last.start})"
+    return f"it runs on an old copy of its directory (start {now.start}, but start {last.start} is known)"

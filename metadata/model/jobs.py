@@ -74,8 +74,8 @@ class JobKind(Struct, frozen=True, kw_only=True):
 EXPIRE: Final = JobKind(
     name="expire",
     description=(
-        "Ends what is past its time: uploads, retention periods, tombstones, permissions, public tokens"
-        " and join tokens. By itself it runs only when something is due."
+        "Expires uploads, retention periods, tombstones, permissions, public tokens and join tokens "
+        "whose time has passed. Runs automatically when something is due."
     ),
     schedule_s=60.0,
     ends_by_the_clock=True,
@@ -83,25 +83,25 @@ EXPIRE: Final = JobKind(
 SNAPSHOT: Final = JobKind(
     name="snapshot",
     description=(
-        "Copies all metadata to a file in the directory backups/ of the leading coordinator, for"
-        " `filestore coordinator restore`. The newest seven are kept. Where its offsite.json says, it is"
-        " sent too, by itself once a day."
+        "Writes a copy of all metadata into backups/ on the leading coordinator, for `filestore "
+        "coordinator restore`. Keeps the newest seven. If offsite.json is configured, also sends the "
+        "copy there, once a day."
     ),
     sending_s=86_400.0,
 )
 REPAIR: Final = JobKind(
     name="repair",
     description=(
-        "Makes new replicas of blobs that lack some, the most endangered first. By itself it runs as soon"
-        " as there are any that can be helped."
+        "Creates the missing replicas of blobs, starting with the most endangered blobs. Runs "
+        "automatically when there are any that it can repair."
     ),
     schedule_s=2.0,
 )
 DRAIN: Final = JobKind(
     name="drain",
     description=(
-        "Empties draining nodes: each replica leaves when enough others count. By itself it runs while"
-        " one of them holds anything."
+        "Empties draining nodes. Each replica leaves as soon as enough others exist. Runs "
+        "automatically while a draining node holds anything."
     ),
     schedule_s=5.0,
     takes=("node_id",),
@@ -109,24 +109,24 @@ DRAIN: Final = JobKind(
 REBALANCE: Final = JobKind(
     name="rebalance",
     description=(
-        "Moves replicas from fuller nodes to emptier ones. By itself it runs when used space differs by"
-        " more than a tenth."
+        "Moves replicas from fuller nodes to emptier ones. Runs automatically when their used space "
+        "differs by more than a tenth."
     ),
     schedule_s=600.0,
 )
 TRIM: Final = JobKind(
     name="trim",
     description=(
-        "Releases replicas of blobs that have more than are wanted, as after a node came back, or the"
-        " same content was uploaded several times. By itself it runs while it finds some."
+        "Deletes surplus replicas, for example after a node has come back, or after the same content "
+        "was uploaded several times. Runs automatically while it finds some."
     ),
     schedule_s=5.0,
 )
 GC: Final = JobKind(
     name="gc",
     description=(
-        "Deletes blobs that no file has referred to for a day (grace_s). It stops when that is more than"
-        " a tenth of all, unless yes_really is given."
+        "Deletes blobs that no file has used for a day (grace_s). Stops if that would delete more than "
+        "a tenth of all blobs, unless yes_really is given."
     ),
     schedule_s=3600.0,
     takes=("grace_s", "yes_really"),
@@ -134,15 +134,15 @@ GC: Final = JobKind(
 )
 SCRUB: Final = JobKind(
     name="scrub",
-    description="Has nodes read again what they have not read for long, and find damage.",
+    description="Makes nodes read the content that was not checked recently, to find damage.",
     schedule_s=86_400.0,
     takes=("node_id", "yes_really"),
 )
 COMPARE: Final = JobKind(
     name="compare",
     description=(
-        "Has nodes compare their disks with the log: what is missing is made again, what is unknown put"
-        " aside. A node that comes back does so before its replicas count."
+        "Makes nodes compare their disks with the log. Missing replicas are created again, and unknown "
+        "ones are quarantined. A node that comes back does this before its replicas count."
     ),
     takes=("node_id", "yes_really"),
 )
@@ -159,7 +159,7 @@ def amounts_of(job_name: str, result: Mapping[str, object]) -> Amounts:
 def job_kind(name: str) -> JobKind:
     """The job of this name. Raises NotFound."""
     if (kind := _BY_NAME.get(name)) is None:
-        raise NotFound(f"There is no such job. There are: {', '.join(sorted(_BY_NAME))}.")
+        raise NotFound(f"No such job. The jobs are: {', '.join(sorted(_BY_NAME))}.")
     return kind
 
 
@@ -168,10 +168,10 @@ def check_parameters(kind: JobKind, parameters: str) -> None:
     try:
         given = msgspec.json.decode(parameters, type=dict[str, object])
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidRequest("parameters: a JSON object is expected.") from error
+        raise InvalidRequest("parameters: expected a JSON object.") from error
     if unknown := sorted(set(given) - set(kind.takes)):
         taken = ", ".join(kind.takes) or "nothing"
-        raise InvalidRequest(f"{unknown[0]}: the job {kind.name} takes {taken}.")
+        raise InvalidRequest(f"{unknown[0]}: unknown parameter. The job {kind.name} takes {taken}.")
     decode_parameters(parameters)
 
 
@@ -187,7 +187,7 @@ def check_schedules(schedules: Mapping[str, float]) -> None:
     """Raises InvalidRequest for a job that there is not."""
     for name in schedules:
         if name not in _BY_NAME:
-            raise InvalidRequest(f"schedules: there is no job {name}.")
+            raise InvalidRequest(f"schedules: no such job: {name}.")
 
 
 class Expired(Struct, frozen=True, kw_only=True):

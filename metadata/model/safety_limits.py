@@ -31,7 +31,7 @@ def clock_doubt(offsets_ms: Iterable[int]) -> str:
     ahead_ms = statistics.median_high([0, *(-offset_ms for offset_ms in offsets_ms)])
     if ahead_ms <= CLOCK_OFF_MAX_MS:
         return ""
-    return f"The clock of this coordinator is {ahead_ms // 1000} s ahead of most others'."
+    return f"The clock of this coordinator is {ahead_ms // 1000} s ahead of most other coordinators."
 
 
 def are_split(offsets_ms: Sequence[int]) -> bool:

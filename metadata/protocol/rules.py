@@ -153,8 +153,8 @@ def require(needed: int, known: int) -> None:
     """Raises NotInForce unless the rules in force, as far as they are known, are those that are needed."""
     if known < needed:
         raise NotInForce(
-            "A member is not known to know this change, which is new: upgrade one that runs an older"
-            " version, start one that is down, remove one that is gone."
+            "This change needs the current version on every member. Upgrade members that run an older "
+            "version, start those that are down, and remove those that are gone."
         )
 
 

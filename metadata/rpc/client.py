@@ -211,7 +211,7 @@ class MetadataClient:
         Raises Unavailable when it is not known here or does not answer, and what it refuses the call with.
         """
         if (link := self._links.get(source)) is None:
-            raise Unavailable(f"{source} is not among the coordinators that are known here.")
+            raise Unavailable(f"{source} is not the address of a known coordinator.")
         try:
             return await self._one(link, call)
         except (LinkDown, TimeoutError) as error:
@@ -323,10 +323,10 @@ class MetadataClient:
                 if self._session is session:
                     self._session = None
                 if ended.tries > 1:
-                    raise Unavailable("The outcome of this change is unknown.") from ended
+                    raise Unavailable("It is not known whether this change was applied.") from ended
             finally:
                 session.end(sequence)
-        raise Unavailable("The coordinators end sessions too quickly.")
+        raise Unavailable("The coordinators close sessions too quickly.")
 
     async def _open_session(self, ends_at: float) -> ChangeSession:
         """The session that is open, or a new one."""
@@ -454,7 +454,7 @@ def _try_s(ends_at: float) -> float:
 
 
 def _no_answer() -> Unavailable:
-    return Unavailable("The coordinators did not answer: no quorum, or no connection to it.")
+    return Unavailable("The coordinators did not answer: they have no majority, or cannot be reached.")
 
 
 def _is_unknown(call: AnyCall, answer: wire.AnswerFrame) -> bool:
@@ -469,7 +469,7 @@ def _is_unknown(call: AnyCall, answer: wire.AnswerFrame) -> bool:
 
 
 def _too_old() -> Unavailable:
-    return Unavailable("A coordinator still runs a version that does not know this request: upgrade it.")
+    return Unavailable("A coordinator still runs a version without this request. Upgrade it.")
 
 
 def _value(answer: wire.AnswerFrame) -> bytes:

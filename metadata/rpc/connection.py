@@ -32,10 +32,13 @@ from runtime.logs import REQUEST_ID
 from runtime.wording import connection_trouble
 
 UNREACHABLE_S = 10.0  # without a connection, before the log says so
-_NOT_WANTED = "it refuses this member, which was removed from the cluster, or whose certificate has ended"
+_NOT_WANTED = (
+    "it refuses this member, because the member was removed from the cluster or its certificate has expired"
+)
 _DISPLACED = (
-    "it takes another process for this member: a copy of this directory was started elsewhere, or this one is"
-    " an earlier copy, or was made anew. `filestore status` tells more, and the runbook what to do"
+    "it refuses this member, because another process with the same name is known: a copy of this "
+    "directory was started elsewhere, or this directory is an old copy, or was created again. Run "
+    "`filestore status` for details, and see the runbook"
 )
 _REFUSALS = {
     HTTPStatus.UNAUTHORIZED: _NOT_WANTED,
@@ -203,7 +206,7 @@ class PeerLink:
 
     def _deliver(self, frame: wire.Frame) -> None:
         if not isinstance(frame, wire.AnswerFrame):
-            raise InvalidRequest("a coordinator sent what is no answer")
+            raise InvalidRequest("a coordinator sent an invalid message")
         answer = self._calls.get(frame.number)
         if answer is not None and not answer.done():
             answer.set_result(frame)

@@ -65,7 +65,9 @@ def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
     """A file that its owner alone may read; one that is not required may be missing."""
     if not path.exists() and not path.is_symlink():
         if required:
-            findings.problem(path, "is missing", "Put it back from a backup; without it nothing starts here.")
+            findings.problem(
+                path, "is missing", ("Restore it from a backup. Nothing can start here without it.")
+            )
         return
     try:
         read_secret(path)
@@ -76,15 +78,19 @@ def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
 def check_private_directory(findings: Findings, path: Path, *, others: int = OTHERS) -> None:
     """A directory in which nobody but its owner may do what `others` says, in mode bits; no link."""
     if not path.is_symlink() and not path.exists():
-        advice = "Is the disk mounted that belongs here? A start makes an empty directory."
+        advice = "Is the right disk mounted? Starting creates an empty directory."
         findings.problem(path, "is missing", advice)
         return
     if path.is_symlink() or not path.is_dir():
-        findings.problem(path, "is no directory", "Put the directory itself there; links are not followed.")
+        findings.problem(
+            path, "is not a directory", ("Put the directory itself there. Links are not followed.")
+        )
         return
     mode = path.stat().st_mode
     if mode & others:
-        findings.problem(path, f"has mode {mode & 0o7777:04o}, open to others", f"chmod 700 {path}")
+        findings.problem(
+            path, f"has mode {mode & 0o7777:04o}, which lets other users access it", f"chmod 700 {path}"
+        )
 
 
 def check_known(findings: Findings, path: Path) -> None:
@@ -95,7 +101,8 @@ def check_known(findings: Findings, path: Path) -> None:
         return
     except (OSError, msgspec.MsgspecError) as error:
         advice = (
-            "Remove it: a start then goes by those that were there when this member began, as it does now."
+            "Remove it. The next start then uses the coordinators from when this member joined, as it "
+            "does now."
         )
         findings.problem(path, f"cannot be read: {error}", advice)
 
@@ -110,7 +117,7 @@ def check_credential(findings: Findings, files: KeepsCredential, identity: Ident
     try:
         credential = files.credential()
     except UnusableCredential as error:
-        advice = "Copy it from another member: it is the same everywhere."
+        advice = "Copy it from another member. It is the same on every member."
         findings.problem(files.root, error.details, advice)
         return
     try:
@@ -128,13 +135,15 @@ def check_credential(findings: Findings, files: KeepsCredential, identity: Ident
         credential.require_address(address)
     except UnusableCredential as error:
         advice = (
-            "Put that address back. `filestore node set-address` moves a node,"
-            " `filestore coordinator rebuild --address` a coordinator."
+            "Restore that address. To change the address of a node, use `filestore node set-address`; "
+            "of a coordinator, `filestore coordinator rebuild --address`."
         )
         findings.problem(path, error.details, advice)
     left_s = int((ends_at - datetime.now(UTC)).total_seconds())
     ends_at_ms = int(ends_at.timestamp() * 1000)
-    findings.fact(f"certificate of {identity.uri}: until {rfc3339(ends_at_ms)}, {left_s // 3600} hours")
+    findings.fact(
+        f"certificate of {identity.uri}: expires {rfc3339(ends_at_ms)}, {left_s // 3600} hours left"
+    )
 
 
 def _advice_on_certificate(pem: str) -> str:
@@ -144,11 +153,11 @@ def _advice_on_certificate(pem: str) -> str:
         if ended_at < datetime.now(UTC):
             shown = rfc3339(int(ended_at.timestamp() * 1000))
             return (
-                f"Compare this machine's clock. The intermediate certificate that signed it ended at {shown}:"
-                " unless the coordinators have a newer one, nothing is renewed by itself. What to do then is"
-                " in the runbook at FilestoreAuthorityExpires."
+                "Check the clock of this machine. The intermediate certificate that signed it expired "
+                f"at {shown}. Unless the coordinators have a newer one, certificates are not renewed "
+                "automatically. The runbook says what to do, under FilestoreAuthorityExpires."
             )
     return (
-        "Compare this machine's clock. One that has ended is renewed by the running process for 90 days;"
-        " a member whose certificate is lost, or ended before that, joins anew."
+        "Check the clock of this machine. The running process renews an expired certificate for up to "
+        "90 days. If the certificate is lost or older than that, join this member again."
     )

@@ -43,10 +43,10 @@ class Displaced(Internal):
 
     def __init__(self, by: Iterable[str]) -> None:
         super().__init__(
-            f"Most other coordinators ({', '.join(sorted(by))}) know this one by another directory, or by a"
-            " later start of this one: it was made anew under its old name, or is an earlier copy, and has"
-            " forgotten what it promised."
-            " Set it up again with `filestore coordinator rebuild`, under a new name."
+            f"Most other coordinators ({', '.join(sorted(by))}) know this name by another directory, "
+            "or by a later start of this one. This directory was created again under its old name, or "
+            "is an old copy, and does not have the latest votes. Create it again with `filestore "
+            "coordinator rebuild`, under a new name."
         )
 
 
@@ -60,7 +60,7 @@ def count_start(path: Path, own_id: str = "") -> Instance | None:
     if is_new:
         instance = Instance(secrets.token_hex(8), 1, process)
     elif last is None:
-        _log.warning("the starts of this directory are not counted: put its %s back", path.name)
+        _log.warning("the number of starts of this directory is not known: restore its %s", path.name)
         return None
     else:
         instance = Instance(last.directory, last.start + 1, process)
@@ -68,7 +68,7 @@ def count_start(path: Path, own_id: str = "") -> Instance | None:
         for each in (copy_of(path), path):
             write_durable(each, sealed(instance, of=own_id))
     except OSError as error:
-        _log.warning("the starts of this directory are not counted", extra={"reason": error.strerror})
+        _log.warning("the number of starts of this directory is not known", extra={"reason": error.strerror})
         return None
     return instance
 
@@ -114,7 +114,7 @@ class KnownInstances:
             pass
         except (OSError, msgspec.MsgspecError) as error:
             _log.warning(
-                "%s cannot be read and starts empty: the instances of other coordinators are forgotten",
+                "%s cannot be read and starts empty: the known instances of other coordinators are lost",
                 self._path.name,
                 extra={"reason": str(error)},
             )
@@ -127,14 +127,16 @@ class KnownInstances:
             known = self._known.get(coordinator_id)
             if known is not None and not known.is_followed_by(instance):
                 self._log_refusal(coordinator_id, instance)
-                raise Conflict(f"{coordinator_id} is known by another directory, or by a later start of it.")
+                raise Conflict(
+                    f"{coordinator_id} is known by another directory, or by a later start of this one."
+                )
             self._known[coordinator_id] = instance
             try:
                 content = sealed(self._known, of=self._own_id)
                 await asyncio.to_thread(write_durable, self._path, content)
             except OSError as error:
                 _log.warning(
-                    "the instances of other coordinators cannot be saved", extra={"reason": error.strerror}
+                    "cannot save the instances of other coordinators", extra={"reason": error.strerror}
                 )
 
     def _log_refusal(self, coordinator_id: str, instance: Instance) -> None:
@@ -142,9 +144,9 @@ class KnownInstances:
         if self._logged.get(coordinator_id) != instance:
             self._logged[coordinator_id] = instance
             _log.warning(
-                "coordinator %s is known here by another directory, or by a later start of it: no messages of"
-                " it are taken. If it was neither made anew nor put back from a copy, stop this coordinator,"
-                " remove %s here, and start it again",
+                "coordinator %s is known here by another directory, or by a later start of it: its "
+                "messages are refused. If it was neither created again nor restored from a copy, stop "
+                "this coordinator, remove %s here, and start it again",
                 coordinator_id,
                 self._path,
             )

@@ -30,7 +30,7 @@ def expiries(credential: Credential) -> Expiries:
     """Of the credential as it lies on disk now. Raises OSError, UntrustedCertificate."""
     leaf, *authorities = credential.chain()
     if not authorities:
-        raise UntrustedCertificate("the credential holds no intermediate certificate")
+        raise UntrustedCertificate("the credential has no intermediate certificate")
     roots = certificates_in(credential.root_pem)
     return Expiries(
         leaf_ms=validity_ms(leaf)[1],
@@ -65,12 +65,18 @@ class MemberMetrics:
             expiry.labels(WEB).set_function(lambda: web.not_after_ms / 1000)
         Gauge(
             "filestore_view_age_seconds",
-            "Time since a coordinator confirmed the view of this process; beyond 5 s requests are refused.",
+            (
+                "Time since a coordinator last confirmed this process's view of the cluster; beyond 5 s "
+                "requests are refused."
+            ),
             registry=registry,
         ).set_function(view.age_s)
         Gauge(
             "filestore_clock_offset_seconds",
-            "Offset of this clock from the leader's, including the time of one answer; NaN if unknown.",
+            (
+                "Offset of this clock from the leader's clock, including the time of one answer; NaN if "
+                "unknown."
+            ),
             registry=registry,
         ).set_function(view.clock_offset_s)
 

@@ -76,7 +76,7 @@ class MemberContexts:
         try:
             self.reload()
         except (FilestoreError, OSError, ValueError) as error:
-            _log.error("the certificate on disk cannot be used", extra={"reason": str(error)})
+            _log.error("cannot use the certificate on disk", extra={"reason": str(error)})
         else:
             _log.info("using the certificate on disk")
         if self.web is not None:
@@ -88,7 +88,7 @@ class MemberContexts:
             web.reload()
         except UnusableWebCertificate as error:
             facts = {"reason": error.details}
-            _log.error("the certificate for browsers cannot be used: the one in use stays", extra=facts)
+            _log.error("cannot use the new certificate for browsers: keeping the current one", extra=facts)
         else:
             told = {"ends_at": rfc3339(web.not_after_ms), "names": sorted(web.names)}
             _log.info("using the certificate for browsers on disk", extra=told)

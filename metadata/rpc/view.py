@@ -94,17 +94,19 @@ class View:
         """The view, if it is fresh enough to decide by. Raises Unavailable."""
         if not self.is_fresh():
             if self._metadata.is_removed:
-                raise Unavailable("This member was removed from the cluster: stop it.")
+                raise Unavailable("This member was removed from the cluster. Stop it.")
             if self._metadata.refusal:
                 raise Unavailable(f"The coordinators refuse this member: {self._metadata.refusal}")
-            raise Unavailable("This member has lost the coordinators; its view of the cluster is too old.")
+            raise Unavailable(
+                "This member has lost contact with the coordinators, and its view of the cluster is too old."
+            )
         return self.current
 
     def require_leader(self) -> None:
         """Raises Unavailable when the leader has answered no heartbeat lately: no change would reach it."""
         if time.monotonic() - self._leader_confirmed_at > VIEW_AGE_S_MAX:
             raise Unavailable(
-                "The coordinator that leads does not answer this member: content is served, changes fail."
+                "The leading coordinator does not answer this member. Content can be read, but changes fail."
             )
 
     def verify(self, token: str, *, at_any_age: bool = False) -> Claims:
@@ -219,7 +221,7 @@ class View:
                     self._adopt(await self._metadata.read(GetView(), ClusterView))
                     await self._follow_coordinators()
                 except FilestoreError as error:
-                    _log.info("the view of the cluster could not be read: %s", error.details)
+                    _log.info("cannot read the view of the cluster: %s", error.details)
                     return
         self._confirmed_at = max(self._confirmed_at, started_at)
         if reply.leader == coordinator_id:
@@ -252,7 +254,7 @@ class View:
             try:
                 await asyncio.to_thread(write_known, self._known, coordinators)
             except OSError as error:
-                _log.warning("the list of coordinators cannot be saved: %s", error)
+                _log.warning("cannot save the list of coordinators: %s", error)
 
 
 def _serves(node: NodeRecord) -> bool:
@@ -273,7 +275,7 @@ def node_url(view: View, node_id: str, *, own_url: str = "") -> str:
     for node in view.current.nodes:
         if node.peer_port and not node.draining:
             return url_of(node.address, node.api_port)
-    raise Unavailable("The address of no node is known here yet.")
+    raise Unavailable("No node's address is known here yet.")
 
 
 def url_of(address: str, port: int) -> str:

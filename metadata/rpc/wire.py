@@ -105,7 +105,7 @@ def decode(data: bytes) -> list[Frame]:
     parcel = decoded(_parcel_decoder, data)
     if parcel.version != WIRE_VERSION:
         raise InvalidRequest(
-            f"a peer speaks version {parcel.version} of the wire, this member {WIRE_VERSION}"
+            f"a peer uses version {parcel.version} of the wire format, this member {WIRE_VERSION}"
         )
     return parcel.frames
 

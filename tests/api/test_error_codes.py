@@ -208,7 +208,7 @@ def test_fault_of_ours_shows_the_request_id_and_nothing_else(own_cluster: Cluste
             assert answer.headers[name] == value
     request_id = answers["internal"].headers["x-request-id"]
     assert answers["internal"].json["details"] == (
-        f"A fault of this service; its log has more under request id {request_id}."
+        f"Internal error. The service's log has the details under request id {request_id}."
     )
     assert any(request_id in text for text in own_cluster.logs().values())
 

@@ -116,7 +116,7 @@ async def test_what_is_no_token_is_told_and_a_dropped_file_signs_in(
     page: Page, cluster: Cluster, world: World, tmp_path: Path
 ) -> None:
     await open_console(page, cluster.nodes[0], "#/images")
-    for given, sentence in (("abc", "This is no token."), ("eyJhbGci.abcdefgh.abcdefgh", "is not taken")):
+    for given, sentence in (("abc", "This is not a token."), ("eyJhbGci.abcdefgh.abcdefgh", "was rejected")):
         await page.click("#token")
         await page.value("document.querySelector('#token').select()")
         await page.type(given)

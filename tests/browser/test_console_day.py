@@ -90,8 +90,8 @@ async def upload_through_a_kill(page: Page, cluster: Cluster, serving: Member, l
             await page.until(f"{state_of(large.name)} === 'stored'")
             cluster.restart(holder)
             return
-        await choose(page, "Give up…", ".uploads")
-        await choose(page, "Give it up", "dialog")
+        await choose(page, "Discard…", ".uploads")
+        await choose(page, "Discard the upload", "dialog")
         await closed(page)
     raise AssertionError("every upload was held by the node that serves the page")
 
@@ -161,7 +161,7 @@ async def lose_the_node(page: Page, cluster: Cluster, serving: Member) -> None:
 async def shared(page: Page) -> str:
     """Make a link to the file that is shown: its address for people."""
     await choose(page, "Share…")
-    await choose(page, "Make the link", "dialog")
+    await choose(page, "Create the link", "dialog")
     await page.until("document.querySelector('dialog .copied')")
     link = str(await page.value("document.querySelector('dialog .copied').textContent"))
     await choose(page, "Done", "dialog")

@@ -96,7 +96,7 @@ async def test_token_that_ended_is_told_as_such_after_many_failed_tries(page: Pa
     assert cluster.post("/auth/revoke", {"user_id": "mallory"}).status == 200
     await page.value("location.hash = '#/buckets'")
     await page.until("document.querySelector('#token')")
-    assert "Your token has ended" in await page.value("document.querySelector('.banner').textContent")
+    assert "Your token has expired" in await page.value("document.querySelector('.banner').textContent")
     assert 429 in [event["response"]["status"] for event in page.heard("Network.responseReceived")]
     for _ in range(TRIES):
         cluster.get("/auth/whoami", token="e.e.e", node=node)

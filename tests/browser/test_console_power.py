@@ -102,7 +102,7 @@ async def test_record_is_the_one_that_was_asked_for(page: Page, cluster: Cluster
     await page.value(f"""(() => {{ const real = fetch; globalThis.fetch = (url, init) =>
         String(url).includes("{NONE}") ? Promise.resolve({body}) : real(url, init); }})()""")
     await show(page, f"#/file/{NONE}?kind=backup", "main .error")
-    assert "something else" in (await texts(page, "main .error"))[0]
+    assert "for another record" in (await texts(page, "main .error"))[0]
     assert await texts(page, "main .heading button") == []
 
 
@@ -259,12 +259,12 @@ async def test_clock_of_the_browser_changes_no_end(page: Page, cluster: Cluster)
     await show(page, f"#/file/{file_uuid}?kind=project", "main .facts")
     await choose(page, "Share…")
     await page.until("document.querySelector('dialog input[name=until]')")
-    await choose(page, "Make the link", "dialog footer")
+    await choose(page, "Create the link", "dialog footer")
     await page.until("document.querySelector('dialog .copied')")
     (link,) = cluster.get(f"/files/{file_uuid}/public-tokens", token=token).json["public_tokens"]
     left = datetime.fromisoformat(link["expires_at"]) - datetime.now(UTC)
     assert abs(left - timedelta(days=1)) < timedelta(minutes=5)
-    assert "Your token ends" not in await page.value("document.body.textContent")
+    assert "Your token expires" not in await page.value("document.body.textContent")
 
 
 def lists_no_more(cluster: Cluster, member: Member, gone: Member) -> bool:

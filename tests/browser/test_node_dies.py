@@ -94,7 +94,7 @@ async def test_what_changes_something_is_not_sent_twice(own_cluster: Cluster, tm
             await page.type("course")
             cluster.kill(serving)
             page.forget()
-            await choose(page, "Make the bucket", "dialog")
+            await choose(page, "Create the bucket", "dialog")
             # Unless the list behind was asked for in between: then another node is known to be asked.
             told = "document.querySelector('dialog .error')?.textContent.includes('It may have been done')"
             await page.until(f"!document.querySelector('dialog') || {told}")
@@ -103,7 +103,7 @@ async def test_what_changes_something_is_not_sent_twice(own_cluster: Cluster, tm
             assert len(posts) == 1
             if serving.url in posts[0]["url"]:
                 assert await page.value("document.querySelector('dialog input').value") == "course"
-                await choose(page, "Make the bucket", "dialog")
+                await choose(page, "Create the bucket", "dialog")
             await page.until("!document.querySelector('dialog .error')")
             await closed(page)
             await page.until("document.querySelector('main tbody').textContent.includes('course')")

@@ -122,7 +122,7 @@ async def _ask_for_token(page: Page) -> None:
     await press_button(page, "Add a node…")
     await fill(page, "[name=node_id]", "n4")
     await fill(page, "[name=address]", "127.0.0.1")
-    await press_button(page, "Make a join token", within="dialog footer")
+    await press_button(page, "Create a join token", within="dialog footer")
 
 
 async def _drain(page: Page) -> None:
@@ -158,7 +158,7 @@ async def _remove(page: Page) -> None:
     await press_button(page, "Remove…")
     await fill(page, "input", "node-2")
     await press_button(page, "Remove it", within="dialog footer")
-    await page.until(text_is("dialog .error", "This is not the name"))
+    await page.until(text_is("dialog .error", "The name does not match"))
     await page.value("document.querySelector('dialog input').select()")
     await page.type("n4")
     await confirm(page, "Remove it")

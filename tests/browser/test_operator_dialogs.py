@@ -53,13 +53,13 @@ async def join_command(page: Page) -> None:
     await button("#/nodes", "Add a node…")(page)
     await fill(page, "[name=node_id]", "n9")
     await fill(page, "[name=address]", "127.0.0.1")
-    await press_button(page, "Make a join token", within="dialog footer")
+    await press_button(page, "Create a join token", within="dialog footer")
     await page.until("document.querySelector('dialog pre.command')")
 
 
 async def minted_token(page: Page) -> None:
-    await item("#/users", "Actions for zoe", "Make a token…")(page)
-    await press_button(page, "Make it", within="dialog footer")
+    await item("#/users", "Actions for zoe", "Create a token…")(page)
+    await press_button(page, "Create it", within="dialog footer")
     await page.until("document.querySelector('dialog pre.command')")
 
 
@@ -75,7 +75,7 @@ DIALOGS: Final[dict[str, Opening | str]] = {
     "transfer to any": button("#/coordinators", "Hand the lead over…"),
     "add coordinator": button("#/coordinators", "Add a coordinator…"),
     "remove coordinator": "Remove…",
-    "mint": item("#/users", "Actions for zoe", "Make a token…"),
+    "mint": item("#/users", "Actions for zoe", "Create a token…"),
     "minted": minted_token,
     "change user": item("#/users", "Actions for zoe", "Change roles and groups…"),
     "delete user": item("#/users", "Actions for zoe", "Delete…"),

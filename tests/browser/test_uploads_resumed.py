@@ -91,7 +91,7 @@ async def test_changed_file_is_not_gone_on_with_and_the_one_that_was_begun_is(
     before = arrived(cluster, token, file_uuid)
     await choose_again(page, disk)
     await page.until(f"{state_of(disk.name)} === 'file differs'")
-    assert await page.value(says("differ from those that were uploaded"))
+    assert await page.value(says("differ from the bytes that are already uploaded"))
     if place := os.environ.get("FILESTORE_SCREENSHOTS"):
         await page.screenshot(Path(place) / "file-differs.png")
     assert arrived(cluster, token, file_uuid) == before
@@ -118,7 +118,7 @@ async def test_other_browser_starts_over_with_a_changed_file(
         await choose_again(other, longer)
         await other.until(says("30,000,001 bytes"))
         await choose_again(other, disk)
-        await other.until(says("differ from those that were uploaded"))
+        await other.until(says("differ from the bytes that are already uploaded"))
         await choose(other, "Start over", ".uploads")
         await other.until("document.querySelector('dialog form footer')")
         await choose(other, "Upload", "dialog footer")
@@ -180,7 +180,7 @@ async def test_node_that_does_not_tell_what_it_has_is_given_nothing(
         assert arrived(cluster, token, file_uuid) == before
     await slow(page, 0)
     await page.send("Fetch.enable", patterns=patterns)
-    await choose(page, "Go on", ".uploads")
+    await choose(page, "Resume", ".uploads")
     await hide_digest(page)
     await page.until(f"{state_of(disk.name)} === 'stored'")
     assert cluster.get(f"/backups/{file_uuid}", token=token).json["blob_sha256"] == sha256
@@ -229,9 +229,9 @@ async def test_upload_that_has_ended_meanwhile_is_not_deleted_when_it_is_given_u
     headers = {**TUS, "Upload-Offset": "0"}
     path = f"/files/{file_uuid}/content"
     assert cluster.request("PATCH", path, content=content, headers=headers, token=token).status == 204
-    await choose(page, "Give up", ".uploads")
+    await choose(page, "Discard", ".uploads")
     await page.until("document.querySelector('dialog footer')")
-    await choose(page, "Give it up", "dialog footer")
+    await choose(page, "Discard the upload", "dialog footer")
     await page.until("document.querySelector('dialog .error')?.textContent.includes('stored')")
     assert cluster.get(f"/backups/{file_uuid}", token=token).json["status"] == "available"
 
@@ -243,13 +243,13 @@ async def test_file_that_was_changed_during_a_pause_and_kept_its_time_is_compare
     disk, token = tmp_path / "lab-g.img", cluster.user_token("mona")
     random_file(disk, SIZE_BYTES)
     await begun(page, cluster, token, disk)
-    await choose(page, "Go on", ".uploads")
+    await choose(page, "Resume", ".uploads")
     await page.until(f"{percent_of(disk.name)} > 60")
     await choose(page, "Pause", ".uploads")
     changed_at_ns = disk.stat().st_mtime_ns
     run_lab(disk, 1_000_000, 28_000_000)
     os.utime(disk, ns=(changed_at_ns, changed_at_ns))
     await slow(page, 0)
-    await choose(page, "Go on", ".uploads")
+    await choose(page, "Resume", ".uploads")
     await page.until(f"{state_of(disk.name)} === 'file differs'")
-    assert await page.value(says("differ from those that were uploaded"))
+    assert await page.value(says("differ from the bytes that are already uploaded"))

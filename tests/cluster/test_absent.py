@@ -32,9 +32,9 @@ def test_content_on_nodes_that_are_down_is_told_and_given_up_only_by_saying_so(t
 
         wait_until(lambda: absent_blobs() == 1, what="two nodes that are down", timeout_s=SOON_S)
         status = cluster.get("/cluster/status", node=asked).json
-        told = "1 blob is only on nodes that are down, or not compared since: bring one back."
+        told = "1 blob is only on nodes that are down or have not compared their disks since: bring one back."
         assert told in status["problems"]
-        assert not [problem for problem in status["problems"] if "repair makes them" in problem]
+        assert not [problem for problem in status["problems"] if "repair creates them" in problem]
         (leader,) = (member for member in cluster.coordinators if member.id == status["leader"])
         found = families(cluster, leader)
         assert [value(found, f"filestore_blobs_{name}") for name in ("lost", "on_last_replica")] == [1, 0]
@@ -42,7 +42,7 @@ def test_content_on_nodes_that_are_down_is_told_and_given_up_only_by_saying_so(t
         for node in holders:
             code, words = removed(node)
             assert code == 5
-            assert f"Of what {node.id} holds, 1 blobs or more are on no node that is there" in words
+            assert f"At least 1 blobs on {node.id} are on no other live node" in words
 
         back, away = holders
         run = ("job", "run", "compare", "--node-id", away.id, "--wait")
@@ -77,7 +77,7 @@ def test_last_copy_and_absent_content_are_told_by_the_command_as_by_the_metrics(
         assert "healthy, 1 file, 1 blob, 0.0 GiB" in shown()
         cluster.kill(second)
         wait_until(lambda: told() == (1, 0), what="a node that is down", timeout_s=SOON_S)
-        hope = "stop none, bring another back or add one"
+        hope = "do not stop that node; bring another back or add one"
         assert f"! 1 blob is on one node alone that is there: {hope}." in shown()
         none = "damaged 0, incomplete 0, lost 0, unreferenced 0, doomed 0"
         assert f"replicas: short 1 lack 1, last 1, absent 0, {none}" in shown()

@@ -68,7 +68,7 @@ def test_certificate_that_was_made_by_a_clock_ahead_is_made_anew(
     assert cluster.get(f"/api/v1/files/{cluster.store(b'new')}").body == b"new"
 
 
-@pytest.mark.parametrize(("days", "told"), [(30, "has ended (is the"), (-30, "is not valid yet (is the")])
+@pytest.mark.parametrize(("days", "told"), [(30, "has expired (is the"), (-30, "is not valid yet (is the")])
 def test_member_whose_clock_makes_all_others_strangers_doubts_its_own(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, shim: Path, days: int, told: str
 ) -> None:

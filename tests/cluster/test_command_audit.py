@@ -43,7 +43,7 @@ def test_acts_on_one_file_are_found_by_its_name(cluster: Cluster) -> None:
 def test_nothing_on_record_is_said(cluster: Cluster) -> None:
     done = cluster.filestore("audit", "--user", "nobody-of-that-name")
     assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr == b"Nothing of this is on record.\n"
+    assert done.stderr == b"No entry matches.\n"
 
 
 @pytest.mark.long

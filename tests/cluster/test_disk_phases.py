@@ -290,7 +290,7 @@ def test_damage_on_a_read_only_disk_is_reported_and_made_anew(
     assert any(line.startswith(f"damaged/{sha256}: ") for line in told["poison"])
     shown = cluster.filestore("status")
     assert shown.returncode == 10
-    assert f"! The node {bad.id} passes over what it cannot use:" in shown.stdout.decode()
+    assert f"! The node {bad.id} skips what it cannot use:" in shown.stdout.decode()
     read_back(cluster, file_uuid, content, [bad])
     missing = "SELECT missing FROM blobs WHERE sha256 = ?"
     wait_until(lambda: cluster.logged(missing, sha256) == [(0,)], what="another", timeout_s=HEALED_S)

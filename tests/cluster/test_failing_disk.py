@@ -62,7 +62,7 @@ def test_read_only_disk_takes_a_node_out_and_mended_brings_it_back(
     until(cluster, node, "failed")
     told = cluster.get("/cluster/status").json
     assert not told["healthy"]
-    assert f"The disk of the node {node.id} takes no bytes." in told["problems"]
+    assert f"The disk of the node {node.id} cannot be written." in told["problems"]
     assert cluster.filestore("status").returncode == 10
     assert value(families(cluster, node), "filestore_disk_writable") == 0
     assert value(families(cluster, cluster.leader()), "filestore_node_disks", state="failed") == 1

@@ -67,7 +67,7 @@ def test_intermediate_that_the_cluster_cannot_use_is_refused(cluster: Cluster, t
     code, said = renewed(cluster, foreign)
     assert (code, said) == (
         1,
-        "filestore: the root key is not the one of this cluster's root certificate\n",
+        "filestore: the root key does not belong to this cluster's root certificate\n",
     )
     user = tmp_path / "user.token"
     write_secret(user, cluster.user_token("somebody").encode())
@@ -99,7 +99,7 @@ def test_cluster_whose_intermediate_has_ended_comes_back(
     set_clock(monkeypatch, library(tmp_path), 20 * 24 * 3600)
     first = cluster.coordinators[0]
     cluster.restart(first)
-    why = '"reason": "the intermediate certificate has ended: sign a new one with the root key"'
+    why = '"reason": "the intermediate certificate has expired: sign a new one with the root key"'
     wait_until(lambda: why in cluster.logs()[first.id], what="why nothing is renewed", timeout_s=30)
     cluster.terminate(first)
     assert "Traceback" not in cluster.logs()[first.id]

@@ -212,5 +212,5 @@ def test_coordinator_that_was_made_anew_under_its_old_name_is_refused(
     assert cluster.get(f"/files/{stored}").status == 503  # the two have not come together
     cluster.restart(remembers)
     wait_until(lambda: not cluster.runs(first), what="its end", timeout_s=20)
-    assert "know this one by another directory" in cluster.last_words(first)
+    assert "know this name by another directory" in cluster.last_words(first)
     wait_until(lambda: cluster.get(f"/files/{stored}").status == 200, what="what was stored", timeout_s=30)

@@ -71,7 +71,7 @@ def what_is_new_waits(cluster: MixedCluster) -> None:
     for node in cluster.nodes[:2]:  # an older one knows nothing of it
         answer = cluster.request("PATCH", f"/project-files/{stored}", body={"filename": "new"}, node=node)
         assert (answer.status, answer.json["code"]) == (503, "unavailable"), answer.body
-        assert "upgrade one" in answer.json["details"]
+        assert "Upgrade members" in answer.json["details"]
     assert cluster.get(f"/project-files/{stored}").json["filename"] == "old.gns3p"
 
 
@@ -116,7 +116,7 @@ def roll_there_and_back_and_there(cluster: MixedCluster, load: Load, directory: 
     )
     cluster.terminate(last[1])
     code, why = named(cluster, last[1])
-    assert (code, "upgrade one" in why) == (6, True), why
+    assert (code, "Upgrade members" in why) == (6, True), why
     assert cluster.rules() == {RULES - 1}  # the last node has not told that it knows the new ones
     assert not any(packs_of(cluster, node) for node in cluster.nodes)  # an older one would not find them
     cluster.start_as(last[1])
@@ -203,7 +203,7 @@ def refuses_the_previous_release(cluster: MixedCluster) -> None:
     cluster.wait_healthy()
     cluster.terminate(node)
     cluster.start_as(node, to_previous=True)
-    told = f"The node {node.id} runs an older version than the cluster has gone on to, and is refused"
+    told = f"The node {node.id} is rejected, because its version is older than the cluster requires"
     wait_until(
         lambda: any(line.startswith(told) for line in problems(cluster)), what=told, timeout_s=REFUSED_S
     )

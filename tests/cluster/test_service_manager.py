@@ -44,7 +44,7 @@ def test_coordinator_uses_its_certificate_anew_when_it_reloads(coordinator: Serv
     config.write_text('log-level = "loud"\n')
     (tmp_path / "c1" / "credential.pem").rename(tmp_path / "elsewhere.pem")
     coordinator.reload(times=1)
-    assert coordinator.says("the certificate on disk cannot be used")
+    assert coordinator.says("cannot use the certificate on disk")
     assert coordinator.says("log-level: must be one of debug, info, warning, error.")
     (tmp_path / "elsewhere.pem").rename(tmp_path / "c1" / "credential.pem")
     config.write_text('log-level = "info"\n')

@@ -128,7 +128,8 @@ def test_node_without_its_blobs_is_told_until_it_has_them_again(own_cluster: Clu
     for area in ("blobs", "packs"):
         (data / area).rename(aside / area)
     own_cluster.restart(node)
-    told = f"Too many replicas of the node {node.id} would go at once, so a compare stopped: see its log."
+    told = f"A compare on the node {node.id} stopped, because it would remove too many replicas at once."
+    told += " See the node's log."
     wait_until(lambda: told in status(own_cluster)["problems"], what="a stopped pass", timeout_s=60)
     assert status(own_cluster)["health"] == "degraded"
     own_cluster.terminate(node)

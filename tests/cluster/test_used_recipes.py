@@ -117,7 +117,7 @@ def upgraded(cluster: NewcomersCluster) -> NewcomersCluster:
         cluster.roll(member)
     for node in cluster.nodes[:2]:
         refused = cluster.new_image(node, os_name=NAME)
-        assert (refused.status, "upgrade one" in refused.json["details"]) == (503, True), refused.body
+        assert (refused.status, "Upgrade members" in refused.json["details"]) == (503, True), refused.body
     between = {cluster.new_image(node).json["file_uuid"] for node in cluster.nodes}
     assert all(cluster.images(node) == {before, *between} for node in cluster.nodes)
     assert cluster.rules() == {RULES}

@@ -358,7 +358,7 @@ def shown_to_browsers(node: Member) -> set[bytes]:
 
 def wait_until_told(crowd: Cluster, node: Member, times: int) -> None:
     """Each process has said that the certificate on disk is of no use, and no more than that."""
-    told = '"message": "the certificate on disk cannot be used"'
+    told = '"message": "cannot use the certificate on disk"'
     wait_until(lambda: crowd.logs()[node.id].count(told) == times, what="their word", timeout_s=20)
     assert "Traceback" not in crowd.logs()[node.id]
 

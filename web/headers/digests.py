@@ -45,7 +45,10 @@ class Checksum:
     def require(self, found: "hashlib._Hash") -> None:
         """Raises ChecksumMismatch unless the bytes that `found` has seen are those."""
         if found.digest() != self.digest:
-            raise ChecksumMismatch(f"{self.field}: the bytes have {self.algorithm} {found.hexdigest()}.")
+            raise ChecksumMismatch(
+                f"{self.field}: does not match the bytes received, whose "
+                f"{self.algorithm} is {found.hexdigest()}."
+            )
 
 
 def agreed_sha256(*declared: str, found: str | None = None) -> str:
@@ -61,7 +64,7 @@ def agreed_sha256(*declared: str, found: str | None = None) -> str:
     if found is None:
         return "".join(agreed)
     if agreed - {found}:
-        raise WrongContent(f"The content has sha256 {found}, declared was {agreed.pop()}.")
+        raise WrongContent(f"The content has SHA-256 {found}, but {agreed.pop()} was declared.")
     return found
 
 
@@ -70,7 +73,7 @@ def require_before_body(headers: Mapping[str, str]) -> None:
     trailers = {name.strip(" \t").lower() for name in (field_of(headers, "Trailer") or "").split(",")}
     for name in (*DIGEST_FIELDS, PIECE_FIELD, MD5_FIELD, TUS_FIELD):
         if name.lower() in trailers:
-            raise InvalidRequest(f"{name}: has to come before the body; trailers are not read.")
+            raise InvalidRequest(f"{name}: must be sent before the body; trailers are not read.")
 
 
 def whole_digest(headers: Mapping[str, str]) -> str:
@@ -80,7 +83,7 @@ def whole_digest(headers: Mapping[str, str]) -> str:
     """
     found = {digest for name in DIGEST_FIELDS if (digest := _digest(headers, name))}
     if len(found) > 1:
-        raise InvalidRequest("Repr-Digest: names another sha-256 than Digest.")
+        raise InvalidRequest("Repr-Digest: does not match the sha-256 in Digest.")
     return found.pop() if found else ""
 
 
@@ -129,7 +132,7 @@ def _decoded(field: str, algorithm: str, encoded: str) -> bytes:
     except ValueError:  # not ASCII, or not base64
         digest = b""
     if len(digest) != digest_bytes:
-        raise InvalidRequest(f"{field}: must hold a {algorithm} of {digest_bytes} bytes in base64.")
+        raise InvalidRequest(f"{field}: must be a {algorithm} of {digest_bytes} bytes in base64.")
     return digest
 
 
@@ -145,5 +148,5 @@ def _digest(headers: Mapping[str, str], name: str) -> str:
     except binascii.Error:
         digests = set()
     if len(digests) != 1 or len(digest := digests.pop()) != 32:
-        raise InvalidRequest(f"{name}: must hold one sha-256 of 32 bytes in base64.")
+        raise InvalidRequest(f"{name}: must be one sha-256 of 32 bytes in base64.")
     return digest.hex()

@@ -80,11 +80,11 @@ def parse_range(header: str | None, size_bytes: int) -> list[ByteRange] | None:
         return None
     spans = [span for first, last in specs if (span := _resolve(first, last, size_bytes)) is not None]
     if not spans:
-        details = f"Range: nothing of it lies in the {size_bytes} bytes that there are."
+        details = f"Range: outside the content, which has {size_bytes} bytes."
         raise RangeNotSatisfiable(details, size_bytes=size_bytes)
     joined = _coalesce(spans)
     if len(joined) > RANGES_MAX:
-        details = f"Range: {len(joined)} separate ranges; at most {RANGES_MAX} are sent in one answer."
+        details = f"Range: {len(joined)} separate ranges were requested; at most {RANGES_MAX} are allowed."
         raise RangeNotSatisfiable(details, size_bytes=size_bytes)
     return joined
 
@@ -102,7 +102,7 @@ def parse_content_range(header: str) -> ContentRange:
     if start >= stop:
         raise InvalidRequest("Content-Range: the last position is before the first.")
     if max(stop, total or 0) > SIZE_BYTES_MAX:
-        raise InvalidRequest(f"Content-Range: content ends at {SIZE_BYTES_MAX} bytes at most.")
+        raise InvalidRequest(f"Content-Range: the content may have at most {SIZE_BYTES_MAX} bytes.")
     if total is not None and stop > total:
         raise InvalidRequest("Content-Range: the last position is beyond the total.")
     return ContentRange(start, stop, total)

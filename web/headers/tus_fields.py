@@ -80,11 +80,11 @@ def declared_length(headers: Mapping[str, str]) -> int | None:
     if deferred is not None and deferred != "1":
         raise InvalidRequest("Upload-Defer-Length: must be 1.")
     if (deferred is None) == (digits is None):
-        raise InvalidRequest("Upload-Length: is required, or Upload-Defer-Length: 1 in place of it.")
+        raise InvalidRequest("Upload-Length: is required, unless Upload-Defer-Length: 1 is sent.")
     if digits is None:
         return None
     if _is_decimal(digits) and int(digits[: _DIGITS_MAX + 1]) > SIZE_BYTES_MAX:
-        raise PayloadTooLarge(f"Upload-Length: at most {SIZE_BYTES_MAX} bytes.")
+        raise PayloadTooLarge(f"Upload-Length: must be at most {SIZE_BYTES_MAX} bytes.")
     return size_field(headers, "Upload-Length")
 
 
@@ -102,11 +102,12 @@ def parts_field(headers: Mapping[str, str]) -> list[str] | None:
     addresses = field.removeprefix(_FINAL).split() if field.startswith(_FINAL) else []
     if not 1 <= len(addresses) <= PARTS_MAX:
         raise InvalidRequest(
-            f"Upload-Concat: must be partial, or final; with 1 to {PARTS_MAX} addresses of partial uploads."
+            f"Upload-Concat: must be `partial`, or `final;` followed by 1 to {PARTS_MAX} addresses of "
+            "partial uploads."
         )
     parts = [_upload_at(address) for address in addresses]
     if len(set(parts)) != len(parts):
-        raise InvalidRequest("Upload-Concat: names a partial upload more than once.")
+        raise InvalidRequest("Upload-Concat: lists a partial upload more than once.")
     return parts
 
 
@@ -124,7 +125,7 @@ def parse_metadata(headers: Mapping[str, str]) -> dict[str, str]:
     for pair in field.split(",") if field else ():
         key, _, encoded = pair.strip(" \t").partition(" ")
         if not key:
-            raise InvalidRequest("Upload-Metadata: expected `key BASE64` pairs between commas.")
+            raise InvalidRequest("Upload-Metadata: expected `key BASE64` pairs, separated by commas.")
         if key in found:
             raise InvalidRequest(f"Upload-Metadata: {key[:64]} appears more than once.")
         found[key] = _text(key, encoded)
@@ -137,7 +138,7 @@ def _upload_at(address: str) -> str:
     except ValueError:
         found = None
     if found is None:
-        raise InvalidRequest("Upload-Concat: expected addresses of uploads, as Location gave them.")
+        raise InvalidRequest("Upload-Concat: expected addresses of uploads as returned in Location.")
     return found[1].lower()
 
 

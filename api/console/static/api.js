@@ -16,17 +16,17 @@ const ADVICE = {
   unauthorized: "Sign in again.",
   forbidden: "Ask its owner, or an administrator, for permission.",
   not_found: "It may have been deleted. Go back to the list.",
-  gone: "It has ended. Ask whoever shared it for another.",
-  conflict: "Look at what the details say, then try again.",
-  not_available: "Its upload has not ended. Wait, or continue it under Uploads.",
-  precondition_failed: "Somebody changed it meanwhile. Load it again.",
-  payload_too_large: "Delete what is not needed, or ask for a larger quota.",
+  gone: "The link has expired. Ask the person who shared it for a new one.",
+  conflict: "Read the details, then try again.",
+  not_available: "Its upload is not complete. Wait, or resume it under Uploads.",
+  precondition_failed: "It was changed in the meantime. Load it again.",
+  payload_too_large: "Delete files that are not needed, or ask for a larger quota.",
   insufficient_storage: "No node has room. Tell an administrator.",
   rate_limited: "Wait a moment, then try again.",
-  unavailable: "The cluster cannot do this now. It is tried again by itself; if it lasts, tell an administrator.",
-  internal: "This is a fault of the service. Tell an administrator, with the request id.",
-  unanswered: "It may have been done all the same: look, then try again. Another node is asked then.",
-  network: "No node can be reached. Look at your network, or open the console of another node.",
+  unavailable: "The cluster cannot do this now. The console retries automatically. If this does not help, tell an administrator.",
+  internal: "This is an internal error. Tell an administrator and give them the request id.",
+  unanswered: "The request may have succeeded. Check the result before you try again. The next request goes to another node.",
+  network: "No node can be reached. Check your network, or open the console of another node.",
 };
 
 export class ApiError extends Error {
@@ -73,7 +73,7 @@ async function answered(target, init, { signal, from }) {
       if (left > 1 && place.origin() !== whom) continue;
       if (!from) dispatchEvent(new Event("filestore:lost"));
       const isAsked = init.method === "GET";
-      throw new ApiError(0, isAsked ? "network" : "unanswered", "No answer came.");
+      throw new ApiError(0, isAsked ? "network" : "unanswered", "No response was received.");
     } finally {
       clearTimeout(timer);
     }
@@ -97,7 +97,7 @@ export async function request(method, path, { body, query, headers, signal, toke
   if (!response.ok) {
     const error = await errorOf(response);
     if (error.isRefused && token === undefined && used && used === session.token()) {
-      session.close("Your token has ended, or was revoked. Sign in again to go on where you were.");
+      session.close("Your token has expired or was revoked. Sign in again to continue where you were.");
     }
     throw error;
   }
@@ -114,7 +114,7 @@ export const del = (path, options) => request("DELETE", path, options);
 // The record with this value in `field`. Raises NotFound if the answer is about something else.
 export async function getOne(path, field, value, options) {
   const record = await get(path, options);
-  if (record[field] !== value) throw new NotFound("The answer is about something else.");
+  if (record[field] !== value) throw new NotFound("The response is for another record.");
   return record;
 }
 

@@ -42,7 +42,7 @@ function App() {
 
 function page(found, route) {
   if (!found) {
-    return html`<${Heading} title="No such page" /><${Empty} title="This address leads nowhere.">
+    return html`<${Heading} title="No such page" /><${Empty} title="There is no page at this address.">
       <a href="#/">Go to the overview</a></${Empty}>`;
   }
   if (found.route[2]?.admin && !isAdmin()) {
@@ -61,7 +61,7 @@ function Page({ found, query }) {
     let isGone = false;
     found.route[1]().then(
       (module) => !isGone && setComponent(() => module.default),
-      () => !isGone && setMissing({ message: "This page cannot be loaded.", advice: "The console may have been updated: load it again." }),
+      () => !isGone && setMissing({ message: "This page cannot be loaded.", advice: "The console may have been updated. Reload the page." }),
     );
     return () => {
       isGone = true;
@@ -73,7 +73,7 @@ function Page({ found, query }) {
   }, [Component]);
   if (missing) return html`<${ErrorBox} error=${missing} retry=${() => location.reload()} />`;
   if (fault) {
-    const error = { message: "This page has a fault.", advice: "Load it again; if it comes back, tell an administrator." };
+    const error = { message: "This page has failed.", advice: "Reload the page. If it fails again, tell an administrator." };
     return html`<${ErrorBox} error=${error} retry=${again} />`;
   }
   if (!Component) return html`<${Loading} lines=${6} />`;

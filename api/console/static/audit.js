@@ -9,7 +9,7 @@ const ROUNDS_MAX = 10; // pages without an entry that one member may answer with
 // What one member has after `cursor`: { id, origin, entries, cursor, error }.
 async function ask(member, query, cursor, signal) {
   const answer = { ...member, entries: [], cursor, error: null };
-  if (!mayAsk(member.origin)) return { ...answer, error: { message: "This page may not ask it." } };
+  if (!mayAsk(member.origin)) return { ...answer, error: { message: "This page is not allowed to connect to it." } };
   try {
     for (let round = 0; round < ROUNDS_MAX && answer.entries.length === 0; round += 1) {
       const page = await api.get(path`audit`, { query: { ...query, cursor: answer.cursor }, signal, from: member.origin });

@@ -10,36 +10,36 @@ export const useStatus = (everyMs = 4000) =>
 
 export const HEALTH = {
   healthy: ["good", "Everything is in order."],
-  degraded: ["warn", "It works. Something needs attention:"],
-  unavailable: ["bad", "Changes or uploads are refused:"],
+  degraded: ["warn", "The cluster works, but something needs attention:"],
+  unavailable: ["bad", "Changes or uploads are rejected:"],
 };
 
 // States of nodes: tone, and what it means.
 export const NODE_STATES = {
-  healthy: ["good", "It takes new files and serves what it holds."],
-  draining: ["warn", "Nothing new is placed there; what it holds moves to others."],
+  healthy: ["good", "It accepts new files and serves its content."],
+  draining: ["warn", "It receives no new files, and its content is moving to other nodes."],
   unreachable: ["bad", "Most other nodes cannot connect to it."],
-  suspect: ["warn", "It has been silent for more than 10 seconds."],
-  down: ["bad", "It has been silent for long: other nodes make its replicas anew."],
-  returning: ["info", "It is back; its replicas are compared before they count."],
-  unheard: ["warn", "The coordinator that leads has not heard it yet."],
-  joined: ["info", "It has joined and has never run: start it."],
-  revoked: ["bad", "Its certificates are revoked: remove it, or let it join anew."],
+  suspect: ["warn", "It has sent no heartbeat for more than 10 seconds."],
+  down: ["bad", "It has sent no heartbeat for a long time. Its replicas are created again on other nodes."],
+  returning: ["info", "It is back. Its replicas are compared before they count."],
+  unheard: ["warn", "It has sent no heartbeat to the current leader yet."],
+  joined: ["info", "It has joined but has never run. Start it."],
+  revoked: ["bad", "Its certificates are revoked. Remove it, or let it join again."],
 };
 
 export const DISKS = {
-  ok: ["good", "It takes bytes."],
-  low: ["warn", "Only the reserve is left: nothing new is placed there."],
-  full: ["bad", "Nothing can be written there: make room."],
-  failed: ["bad", "It takes no bytes: look at the disk."],
+  ok: ["good", "It can be written."],
+  low: ["warn", "Only the reserve is left. The node receives no new files."],
+  full: ["bad", "Nothing can be written there. Free some space."],
+  failed: ["bad", "It cannot be written. Check the disk."],
 };
 
 export const ROLES = {
-  leader: ["good", "It orders all changes."],
+  leader: ["good", "It coordinates all changes."],
   follower: ["info", "It follows the leader."],
-  candidate: ["warn", "It asks for votes to lead."],
+  candidate: ["warn", "It asks for votes to become the leader."],
   pre_candidate: ["warn", "It asks whether others would vote for it."],
-  unreachable: ["bad", "It does not answer: start it, or look at its machine."],
+  unreachable: ["bad", "It does not answer. Start it, or check its machine."],
 };
 
 export const stateOf = (node) => (node.revoked ? "revoked" : node.state);
@@ -71,7 +71,7 @@ export const urlOf = (coordinator) =>
 // ---- runs of jobs
 
 const BYTES = { bytes: "data", blob_bytes: "data of blobs", lost_bytes: "lost data", read_bytes: "data read" };
-const WORDS = { looked: "looked at", no_room: "without room", unheard: "nodes not heard", failed: "failed copies" };
+const WORDS = { looked: "checked", no_room: "without room", unheard: "nodes without heartbeat", failed: "failed copies" };
 
 const first = (result, names) => names.map((name) => result[name]).find((value) => typeof value === "number");
 

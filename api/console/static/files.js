@@ -46,7 +46,7 @@ export async function downloadAll(files) {
   return confirm({
     title: `Download ${files.length.toLocaleString("en")} files?`,
     names: files.map((file) => file.filename),
-    text: "Your browser fetches one after the other. It may ask whether this page may download several files.",
+    text: "Your browser downloads them one after the other. It may ask you to allow several downloads.",
     action: `Download ${files.length.toLocaleString("en")} files`,
     tone: "",
     run: (work) => inTurn(files, async (file) => {
@@ -63,7 +63,7 @@ export function rename(file, kind) {
       api.patch(recordAt(kind, file.file_uuid), { filename })}>
       <label>New name<input name="filename" required maxlength="255" defaultValue=${file.filename} autofocus
         pattern="[^\\/]+" title="Any name without a slash" /></label>
-      <p class="quiet">Links and permissions stay. Downloads get the new name at once.</p></${FormDialog}>`,
+      <p class="quiet">Links and permissions stay. Downloads use the new name at once.</p></${FormDialog}>`,
   );
 }
 
@@ -73,7 +73,7 @@ export async function remove(files) {
   await confirm({
     title: files.length === 1 ? "Delete this file?" : `Delete ${files.length} files?`,
     names: files.map((file) => file.filename),
-    text: "This cannot be undone. Links to it end, and everybody who could read it cannot any more.",
+    text: "This cannot be undone. Links to it stop working, and nobody can read it any more.",
     action: files.length === 1 ? "Delete" : `Delete ${files.length} files`,
     run: (work) => inTurn(files.filter((each) => !gone.includes(each.file_uuid)), async (file) => {
       await api.del(fileAt(file.file_uuid)).catch((error) => {
@@ -98,18 +98,18 @@ export function linkPage(url) {
 // Makes a public link and shows it, once. Resolves with true when one was made.
 export async function share(file) {
   const made = await show(
-    (close) => html`<${FormDialog} title="Share by a link" close=${close} action="Make the link" submit=${({ until }) =>
+    (close) => html`<${FormDialog} title="Share by a link" close=${close} action="Create the link" submit=${({ until }) =>
       api.post(path`${fileAt(file.file_uuid)}/public-token`, { expires_at: fromLocalInput(until) })}>
       <p><${Name}>${file.filename}</${Name}></p>
-      <label>The link ends<input type="datetime-local" name="until" required defaultValue=${localInput(inHours(24))}
+      <label>The link expires<input type="datetime-local" name="until" required defaultValue=${localInput(inHours(24))}
         min=${localInput(inHours(0))} max=${localInput(inHours(HOURS_MAX - 1))} /></label>
-      <p class="quiet">Whoever has the link can download this file without signing in, until it ends or you revoke
+      <p class="quiet">Anyone who has the link can download this file without signing in, until it expires or you revoke
         it; at most 30 days.</p></${FormDialog}>`,
   );
   if (!made) return false;
   await show(
     (close) => html`<${Dialog} title="The link" close=${() => close()} wide>
-      <p>It is shown only now: copy it. It ends at <strong>${moment(made.expires_at)}</strong>.</p>
+      <p>It is shown only once, so copy it now. It expires at <strong>${moment(made.expires_at)}</strong>.</p>
       <h3>For people</h3><p>A page with the name, the size and a button.</p>
       <p class="copy-row"><code class="copied" tabindex="0">${linkPage(made.url)}</code><${Copy} text=${linkPage(made.url)}
         label="Copy the link for people" /></p>

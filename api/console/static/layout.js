@@ -48,7 +48,7 @@ export const Mark = () => html`<svg viewBox="0 0 32 32" width="24" height="24" a
 export async function renew() {
   const minted = await api.post(path`auth/token`, { ttl_seconds: RENEWED_S });
   open(minted.token, { ...session.get().user, roles: minted.roles, groups: minted.groups, token_expires_at: minted.expires_at });
-  notify(`Your token is renewed: it ends ${relative(minted.expires_at)}.`, "good");
+  notify(`Your token is renewed. It expires ${relative(minted.expires_at)}.`, "good");
 }
 
 function UserMenu() {
@@ -57,7 +57,7 @@ function UserMenu() {
   const role = isAdmin() ? "administrator" : user.groups.length > 0 ? `user in ${user.groups.join(", ")}` : "user";
   return html`<div class="who"><span class="user"><bdi>${user.user_id}</bdi><small>${role}</small></span>
     <${Menu} label="Your account" text="▾" items=${[
-      { text: `Renew the token (ends ${relative(user.token_expires_at)})`, run: renew },
+      { text: `Renew the token (expires ${relative(user.token_expires_at)})`, run: renew },
       { text: "Sign out", run: () => close() },
     ]} /></div>`;
 }
@@ -70,7 +70,7 @@ export function ThemeMenu() {
       if (theme) localStorage.setItem("filestore.theme", theme);
       else localStorage.removeItem("filestore.theme");
     } catch {
-      notify("This browser remembers no choices here; the theme holds until you leave the page.", "info");
+      notify("This browser does not store settings here. The theme applies until you leave the page.", "info");
     }
   };
   return html`<${Menu} label="Theme" text="◐" items=${[
@@ -107,11 +107,11 @@ function Banners() {
   const others = otherConsoles();
   const also = others.length > 0 && html`The console is also at ${others.map((url, at) => html`${at > 0 ? ", " : ""}
     <a href=${url} rel="noreferrer">${new URL(url).host}</a>`)}; sign in there with the same token.`;
-  return html`${!servesContent && html`<p class="banner">A coordinator serves this page: it has the records, not the
-      content. To upload or to look into files, <a href=${nodeConsole()}>open the console of a node</a>.</p>`}
-    ${leftMs < SOON_MS && html`<p class="banner warn">Your token ends <${Time} at=${user.token_expires_at} />.
+  return html`${!servesContent && html`<p class="banner">This page is served by a coordinator, which has the records but not the
+      content. To upload or to open files, <a href=${nodeConsole()}>open the console of a node</a>.</p>`}
+    ${leftMs < SOON_MS && html`<p class="banner warn">Your token expires <${Time} at=${user.token_expires_at} />.
       <button type="button" class="small" onClick=${() => renew().catch((e) => notify(e.message, "bad"))}>Renew it</button></p>`}
-    ${isAway ? html`<p class="banner bad" role="alert">No node answers. They are asked again by themselves. ${also}</p>`
+    ${isAway ? html`<p class="banner bad" role="alert">No node answers. The console keeps trying. ${also}</p>`
       : elsewhere && html`<p class="banner warn" role="alert">The ${servesContent ? "node" : "coordinator"} that served this page does not answer: ${new URL(elsewhere).host} does
         its work meanwhile, for uploads too. Do not load the page anew. ${also}</p>`}`;
 }

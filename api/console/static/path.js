@@ -34,7 +34,7 @@ export class NotFound extends Error {
 function encoded(value, before) {
   if (value instanceof Path) return value.text;
   const text = String(value ?? "");
-  if (!before.includes("?") && MOVING.includes(text)) throw new NotFound("There is nothing of this name.");
+  if (!before.includes("?") && MOVING.includes(text)) throw new NotFound("There is nothing with this name.");
   return encodeURIComponent(text);
 }
 
@@ -48,7 +48,7 @@ export const address = (texts, ...values) => `#${filled(texts, values)}`;
 
 // The id, if it is one. Raises NotFound.
 export function uuid(id) {
-  if (!UUID.test(id)) throw new NotFound("There is nothing of this id.");
+  if (!UUID.test(id)) throw new NotFound("There is nothing with this id.");
   return id.toLowerCase();
 }
 

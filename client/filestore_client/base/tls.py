@@ -28,7 +28,7 @@ def distrust(error: Exception) -> str:
     """What is wrong with a server's certificate: text to go on after "the certificate"."""
     code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
     if code == _NOT_YET_VALID:
-        return "is not valid yet (is the clock here behind, or that of the cluster ahead?)"
+        return "is not valid yet (is the clock here behind, or the cluster's clock ahead?)"
     if code == _HAS_EXPIRED:
-        return "has ended (is the clock here ahead?)"
-    return "is not of this cluster, or not for this address"
+        return "has expired (is the clock here ahead?)"
+    return "was not issued by this cluster, or not for this address"

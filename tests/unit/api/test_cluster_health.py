@@ -69,8 +69,8 @@ def test_cluster_that_lacks_nothing_is_healthy() -> None:
 @pytest.mark.parametrize(
     ("jump_ms", "told"),
     [
-        (3 * 86_400_000, "72 h ahead. Nothing is deleted that has not ended by both times, until"),
-        (-3 * 86_400_000, "72 h back. The cluster keeps its own time, until"),
+        (3 * 86_400_000, "72 h ahead. Expiry waits until both the old and the new time are reached, until"),
+        (-3 * 86_400_000, "72 h back. The cluster continues with its own time, until"),
     ],
 )
 def test_jump_of_all_clocks_is_told_once(jump_ms: int, told: str) -> None:
@@ -85,9 +85,7 @@ def test_node_that_is_too_old_is_named_before_what_comes_of_it() -> None:
     nodes = [*NODES, node("n4", state="suspect", is_too_old=True)]
     health, (first, *others) = health_of(reply(), "c1", [coordinator()], nodes, [])
     assert health == "degraded"
-    assert first.startswith(
-        "The node n4 runs an older version than the cluster has gone on to, and is refused"
-    )
+    assert first.startswith("The node n4 is rejected, because its version is older than the cluster requires")
     assert any(line.startswith("The node n4 is suspect") for line in others)
 
 
@@ -95,7 +93,7 @@ def test_member_that_refuses_requests_calls_nothing_healthy() -> None:
     found = health_of(reply(), "c1", [coordinator()], NODES, [], is_served=False)
     assert found == (
         "degraded",
-        ["The member that was asked has lost the coordinators and refuses requests."],
+        ["The member that was asked has lost contact with the coordinators and rejects requests."],
     )
 
 
@@ -104,14 +102,17 @@ def test_node_that_fails_at_copies_is_named_with_a_sentence() -> None:
     nodes = [*NODES[:2], node("n3", copy_failures=why)]
     assert health_of(reply(), "c1", [coordinator()], nodes, []) == (
         "degraded",
-        [f"The node n3 {why}: see its log."],
+        [f"The node n3 {why}. See its log."],
     )
     assert not members_are_well("c1", [coordinator()], nodes)
 
 
 @pytest.mark.parametrize(
     ("wanted", "hope"),
-    [(3, "repair makes them where nodes have room"), (4, "3 nodes take replicas, 4 must: start or add one")],
+    [
+        (3, "repair creates them on nodes that have room"),
+        (4, "3 nodes take replicas, 4 are required: start or add one"),
+    ],
 )
 def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> None:
     counts = ReplicaCounts(
@@ -122,8 +123,8 @@ def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> N
     assert found == (
         "degraded",
         [
-            "1 blob is lost: no node holds a replica.",
-            "4 blobs are only on nodes that are down, or not compared since: bring one back.",
+            "1 blob is lost: no live node holds a replica.",
+            "4 blobs are only on nodes that are down or have not compared their disks since: bring one back.",
             f"3 blobs are short of replicas: {hope}.",
         ],
     )
@@ -135,10 +136,10 @@ def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> N
         ([coordinator(role="unreachable")], NODES, "c1 does not answer at 10.0.0.1:1."),
         ([coordinator(), coordinator("c2", disk_full=True)], NODES, "disk of the coordinator c2 is full"),
         ([coordinator(), coordinator("c2", recovering=True)], NODES, "c2 has lost the end of its log"),
-        ([coordinator(diverged=True)], NODES, "rebuild"),
+        ([coordinator(diverged=True)], NODES, "Rebuild"),
         ([coordinator(), coordinator("c2", role="follower", active=False)], NODES, "c2 answers, but not to"),
         ([coordinator()], [*NODES[:2], node("n3", state="suspect")], "n3 is suspect"),
-        ([coordinator()], [*NODES[:2], node("n3", disk="failed")], "disk of the node n3 takes no bytes"),
+        ([coordinator()], [*NODES[:2], node("n3", disk="failed")], "disk of the node n3 cannot be written"),
     ],
 )
 def test_member_that_is_not_well_degrades_it(
@@ -153,7 +154,7 @@ def test_member_that_is_not_well_degrades_it(
 def test_leader_whose_disk_is_full_makes_it_unavailable() -> None:
     health, problems = health_of(reply(), "c1", [coordinator(disk_full=True)], NODES, [])
     assert health == "unavailable"
-    assert problems == ["The disk of the coordinator c1, which leads, is full: changes are refused."]
+    assert problems == ["The disk of the leading coordinator c1 is full: changes are rejected."]
     assert not members_are_well("c1", [coordinator(disk_full=True)], NODES)
 
 
@@ -161,8 +162,8 @@ def test_deleted_small_files_that_wait_for_room_are_told_with_how_much_they_need
     waiting = node("n3", blocked_dead_bytes=(100 << 20) - 1, blocked_wanted_bytes=(40 << 20) + 1)
     nodes = [*NODES[:2], waiting]
     expected = (
-        "The node n3 cannot give back 100 MiB of deleted small files until its disk has 41 MiB more room:"
-        " delete larger files, or add a node."
+        "The node n3 cannot free 100 MiB of deleted small files until its disk has 41 MiB more free space."
+        " Delete larger files, or add a node."
     )
     assert health_of(reply(), "c1", [coordinator()], nodes, []) == ("degraded", [expected])
     assert members_are_well("c1", [coordinator()], nodes)
@@ -170,7 +171,7 @@ def test_deleted_small_files_that_wait_for_room_are_told_with_how_much_they_need
 
 def test_disks_without_room_degrade_it_and_too_many_of_them_make_it_unavailable() -> None:
     one = [*NODES[:2], node("n3", disk="low")]
-    expected = ("degraded", ["The disk of the node n3 is nearly full."])
+    expected = ("degraded", ["The disk of the node n3 is almost full."])
     assert health_of(reply(), "c1", [coordinator()], one, []) == expected
     assert members_are_well("c1", [coordinator()], one)
     two = [NODES[0], node("n2", disk="failed"), node("n3", disk="low")]
@@ -182,23 +183,23 @@ def test_clock_and_certificate_degrade_it_though_the_members_are_well() -> None:
     ending = [EndingCertificate(holder="root", expires_at="2026-12-01T00:00:00.000Z")]
     health, problems = health_of(reply(), "c1", [coordinator()], nodes, ending)
     assert (health, len(problems)) == ("degraded", 2)
-    assert problems[0] == "The clock of the node n3 is 5 s behind most others'."
+    assert problems[0] == "The clock of the node n3 is 5 s behind most other clocks."
     assert members_are_well("c1", [coordinator()], nodes)
     nodes = [*NODES[:2], node("n3", clock_offset_ms=599_974)]
     _, (problem,) = health_of(reply(), "c1", [coordinator()], nodes, [])
-    assert problem == "The clock of the node n3 is 10 min ahead of most others'."
+    assert problem == "The clock of the node n3 is 10 min ahead of most other clocks."
 
 
 def test_node_that_the_leader_has_not_heard_is_told_with_what_to_do() -> None:
     """It may never have run; or it runs, and does not know the coordinators that a restore made."""
     _, problems = health_of(reply(), "c1", [coordinator()], [*NODES, node("n9", state="joined")], [])
     (told,) = problems
-    assert told.startswith("The node n9 has never run, as far as the coordinator that leads knows: start it;")
+    assert told.startswith("The node n9 has never run, as far as the current leader knows: start it.")
     assert "`filestore node reconnect`" in told
     unheard = node("n3", state="unheard", recorded="returning")
     _, (told,) = health_of(reply(), "c1", [coordinator()], [*NODES[:2], unheard], [])
     assert told.startswith(
-        "The node n3 has not been heard yet by the coordinator that leads, and the log has it as returning:"
+        "The node n3 has sent no heartbeat to the current leader yet, and was last recorded as returning:"
         " start it;"
     )
     assert "`filestore node reconnect`" in told
@@ -209,9 +210,9 @@ def test_node_that_is_refused_since_the_coordinators_began_is_told_with_the_reas
     rival = "the cluster does not know its certificate; revoke the node"
     unheard = node("n3", state="unheard", recorded="healthy", rival=rival)
     _, problems = health_of(reply(), "c1", [coordinator()], [*NODES[:2], unheard], [])
-    assert problems == [f"The node n3 is refused: {rival}."]
+    assert problems == [f"The node n3 is rejected: {rival}."]
     _, problems = health_of(reply(), "c1", [coordinator()], [*NODES[:2], node("n3", rival=rival)], [])
-    assert problems == [f"A second process claims to be the node n3 and is refused: {rival}."]
+    assert problems == [f"A second process that claims to be the node n3 is rejected: {rival}."]
 
 
 def test_what_waits_to_leave_a_draining_node_is_not_short_of_replicas() -> None:
@@ -222,7 +223,9 @@ def test_what_waits_to_leave_a_draining_node_is_not_short_of_replicas() -> None:
     few = msgspec.structs.replace(counts, short={1: 2500}, few=7)
     told = msgspec.structs.replace(told, replicas=few)
     _, problems = health_of(told, "c1", [coordinator()], nodes, [])
-    assert problems == ["At least 7 blobs are short of replicas: repair makes them where nodes have room."]
+    assert problems == [
+        "At least 7 blobs are short of replicas: repair creates them on nodes that have room."
+    ]
 
 
 def test_full_disk_is_told_as_full() -> None:
@@ -262,7 +265,7 @@ def test_finding_tells_since_when_and_what_to_do() -> None:
 
 def test_certificate_that_has_ended_is_told_as_such() -> None:
     at = "2026-12-01T00:00:00.000Z"
-    for now, word in (("2026-11-30T23:59:59.999Z", "ends"), (at, "ended")):
+    for now, word in (("2026-11-30T23:59:59.999Z", "expires"), (at, "expired")):
         ending = [EndingCertificate(holder=holder, expires_at=at) for holder in ("intermediate", "node n3")]
         _, problems = health_of(reply(), "c1", [coordinator()], NODES, ending, now=now)
         assert problems == [
@@ -274,7 +277,7 @@ def test_certificate_that_has_ended_is_told_as_such() -> None:
 def test_certificate_for_browsers_is_told_with_its_section_of_the_runbook() -> None:
     ending = [EndingCertificate(holder="node n3 for browsers", expires_at="2026-12-01T00:00:00.000Z")]
     _, (found,) = findings_of(reply(), "c1", [coordinator()], NODES, ending)
-    assert found.problem == "The certificate of node n3 for browsers ends at 2026-12-01T00:00:00.000Z."
+    assert found.problem == "The certificate of node n3 for browsers expires at 2026-12-01T00:00:00.000Z."
     assert found.runbook == "FilestoreWebCertificateExpires"
 
 
@@ -300,7 +303,7 @@ def test_fewer_nodes_than_the_write_quorum_is_unavailable() -> None:
     nodes = [NODES[0], node("n2", state="draining"), node("n3", state="draining")]
     health, problems = health_of(reply(), "c1", [coordinator()], nodes, [])
     assert health == "unavailable"
-    assert problems == ["1 node takes new files, 2 must: uploads are refused."]
+    assert problems == ["1 node takes new files, 2 are required: uploads are rejected."]
 
 
 def test_draining_node_alone_is_healthy() -> None:

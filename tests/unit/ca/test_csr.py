@@ -221,7 +221,7 @@ def test_compressed_point_is_refused() -> None:
         serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
     )
     algorithm = _tlv(0x30, bytes.fromhex("06072a8648ce3d020106082a8648ce3d030107"))
-    _refused(_hand_made(_tlv(0x30, algorithm + _tlv(0x03, b"\0" + point))), "usual form")
+    _refused(_hand_made(_tlv(0x30, algorithm + _tlv(0x03, b"\0" + point))), "usual encoding")
 
 
 def test_weak_signature_hash_is_refused() -> None:

@@ -38,10 +38,10 @@ def test_name_of_a_machine_is_an_address_in_lower_case(name: str, canonical: str
         ("", "an IPv4 or IPv6 address or a DNS name is required"),
         (" ", "an IPv4 or IPv6 address or a DNS name is required"),
         ("files\n", "an IPv4 or IPv6 address or a DNS name is required"),
-        ("*.lab.example", "a wildcard is the name of no machine"),
-        ("bücher.example", "write a name of other letters in its ASCII form, which begins with xn--"),
+        ("*.lab.example", "a wildcard is not the name of a machine"),
+        ("bücher.example", "write a name with other letters in its ASCII form, which begins with xn--"),
         ("files.lab.example.", "write the name without the dot at its end"),
-        ("files_1", "the name of a machine has no underscore"),
+        ("files_1", "a machine's name cannot contain an underscore"),
         ("files:7443", "an IPv4 or IPv6 address or a DNS name is required, without a port"),
         ("https://files", "an IPv4 or IPv6 address or a DNS name is required, not a URL"),
         ("root@files", "an IPv4 or IPv6 address or a DNS name is required, without a user"),
@@ -49,18 +49,24 @@ def test_name_of_a_machine_is_an_address_in_lower_case(name: str, canonical: str
         (f"{LONGEST}b", "a DNS name has at most 253 characters"),
         (
             "a" * 64,
-            "an IPv4 or IPv6 address or a DNS name is required: between the dots of a name stand 1 to 63",
+            "an IPv4 or IPv6 address or a DNS name is required: each part of a name must be 1 to 63",
         ),
-        ("-files", "an IPv4 or IPv6 address or a DNS name is required: between the dots"),
-        ("files-.lab", "an IPv4 or IPv6 address or a DNS name is required: between the dots"),
-        ("files..lab", "an IPv4 or IPv6 address or a DNS name is required: between the dots"),
-        (".files", "an IPv4 or IPv6 address or a DNS name is required: between the dots"),
-        ("10.0.0", "an IPv4 or IPv6 address or a DNS name is required: this is no IPv4 address"),
-        ("2130706433", "an IPv4 or IPv6 address or a DNS name is required: this is no IPv4 address"),
-        ("0x7f.1", "an IPv4 or IPv6 address or a DNS name is required: this is no IPv4 address"),
-        ("files.0x7f000001", "an IPv4 or IPv6 address or a DNS name is required: this is no IPv4 address"),
-        ("c1.coordinator.lab.internal", "names of the form ID.node.CLUSTER.internal are those of members"),
-        ("N1.Node.lab.internal", "names of the form ID.node.CLUSTER.internal are those of members"),
+        ("-files", "an IPv4 or IPv6 address or a DNS name is required: each part"),
+        ("files-.lab", "an IPv4 or IPv6 address or a DNS name is required: each part"),
+        ("files..lab", "an IPv4 or IPv6 address or a DNS name is required: each part"),
+        (".files", "an IPv4 or IPv6 address or a DNS name is required: each part"),
+        ("10.0.0", "an IPv4 or IPv6 address or a DNS name is required: this is not a valid IPv4 address"),
+        ("2130706433", "an IPv4 or IPv6 address or a DNS name is required: this is not a valid IPv4 address"),
+        ("0x7f.1", "an IPv4 or IPv6 address or a DNS name is required: this is not a valid IPv4 address"),
+        (
+            "files.0x7f000001",
+            "an IPv4 or IPv6 address or a DNS name is required: this is not a valid IPv4 address",
+        ),
+        (
+            "c1.coordinator.lab.internal",
+            "names of the form ID.node.CLUSTER.internal are reserved for members",
+        ),
+        ("N1.Node.lab.internal", "names of the form ID.node.CLUSTER.internal are reserved for members"),
     ],
     ids=lambda value: value[:12],
 )
@@ -72,7 +78,7 @@ def test_other_names_are_refused_with_the_reason(name: str, reason: str) -> None
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST", "a.localhost", "ip6-localhost"])
 def test_name_for_loopback_needs_the_development_flag(name: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"^ip_address: others cannot dial "):
+    with pytest.raises(InvalidRequest, match=r"^ip_address: other machines cannot connect to "):
         check_address(name, development=False)
     assert is_loopback_name(check_address(name, development=True))
 

@@ -63,7 +63,7 @@ def test_wrapped_secret_opens_with_the_same_key_and_purpose(secret: bytes) -> No
 def test_wrapped_secret_opens_with_nothing_else() -> None:
     key = new_cluster_key()
     wrapped = wrap(key, b"hush", purpose="intermediate key")
-    with pytest.raises(WrongClusterKey, match="does not open"):
+    with pytest.raises(WrongClusterKey, match="does not decrypt"):
         unwrap(new_cluster_key(), wrapped, purpose="intermediate key")
     with pytest.raises(WrongClusterKey, match="signing key"):
         unwrap(key, wrapped, purpose="signing key")

@@ -143,7 +143,7 @@ def test_client_verifies_by_name_and_by_address(cluster: Cluster, run: Run) -> N
             for name in (NODE.dns_name, None):
                 said, serial, version = await _ask(port, client_context(cluster.root), name)
                 assert (said, serial, version) == (
-                    "nobody: the peer showed no certificate",
+                    "nobody: the peer presented no certificate",
                     leaf.serial,
                     "TLSv1.3",
                 )
@@ -174,8 +174,8 @@ def test_client_trusts_the_given_root_alone(
     ("made_days_ago", "name", "words"),
     [
         (-2, NODE.dns_name, "not valid yet"),
-        (9, NODE.dns_name, "has ended"),
-        (0, PEER.dns_name, "is not of this cluster"),
+        (9, NODE.dns_name, "has expired"),
+        (0, PEER.dns_name, "was not issued by this cluster"),
     ],
 )
 def test_client_is_told_why_a_server_is_not_trusted(

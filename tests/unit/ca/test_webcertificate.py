@@ -99,7 +99,7 @@ async def test_new_pair_is_used_after_a_reload_and_a_bad_one_is_not(
     other = write_pair(tmp_path / "other", PUBLIC)
     files.certificate.write_bytes(other.certificate.read_bytes())  # and its key is not there yet
     contexts.use_what_lies_on_disk()
-    assert "the certificate for browsers cannot be used" in caplog.text
+    assert "cannot use the new certificate for browsers" in caplog.text
     assert await shown(contexts, "files.example.org", version) == second
     files.key.write_bytes(other.key.read_bytes())
     contexts.use_what_lies_on_disk()
@@ -167,8 +167,8 @@ def of_yesterday(directory: Path) -> WebCertificateFiles:
 
 
 BAD = {
-    "mismatch": (with_another_key, "--web-key: ", "is not the key of"),
-    "no-name": (lambda d: write_pair(d, ()), "--web-certificate: ", "is for no name. Browsers"),
+    "mismatch": (with_another_key, "--web-key: ", "does not belong to"),
+    "no-name": (lambda d: write_pair(d, ()), "--web-certificate: ", "is valid for no DNS name. Browsers"),
     "address": (
         for_an_address,
         "--web-certificate: ",
@@ -180,9 +180,9 @@ BAD = {
         "has expired on 2",
     ),
     "early": (lambda d: write_pair(d, begins_in=DAY / 2), "--web-certificate: ", "is not valid before 2"),
-    "missing": (without_certificate, "--web-certificate: ", "No such file or directory. Look at the path"),
-    "garbage": (of_text, "--web-certificate: ", "holds no certificate"),
-    "open-key": (with_open_key, "--web-key: ", "has mode 0640, open to others than its owner: chmod 600"),
+    "missing": (without_certificate, "--web-certificate: ", "No such file or directory. Check the path"),
+    "garbage": (of_text, "--web-certificate: ", "contains no certificate"),
+    "open-key": (with_open_key, "--web-key: ", "has mode 0640, which lets other users access it"),
     "missing-key": (without_key, "--web-key: ", "cannot be read: No such file"),
     "locked-key": (lambda d: write_pair(d, password=b"secret"), "--web-key: ", "PEM without a password"),
 }

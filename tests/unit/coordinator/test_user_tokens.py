@@ -214,7 +214,7 @@ async def test_life_that_older_members_would_refuse_is_not_given(leading: Leadin
     )
     for make in (tokens.minted, tokens.renewed):
         assert make(user("service"), TTL_SECONDS_MAX).token
-        with pytest.raises(Unavailable, match="upgrade one that runs an older version"):
+        with pytest.raises(Unavailable, match="Upgrade members that run an older version"):
             make(user("service"), TTL_SECONDS_MAX + 1)
 
 

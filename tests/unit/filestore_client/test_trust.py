@@ -80,7 +80,7 @@ async def test_client_gives_up_at_once_when_no_node_is_to_be_trusted(
             for number in range(2)
         ]
         async with AsyncClient(urls, root_pem=peer_authority.root_pem, token="t", deadline_s=3600) as client:
-            with pytest.raises(UntrustedServer, match="has ended"):
+            with pytest.raises(UntrustedServer, match="has expired"):
                 await client.call("GET", "/api/v1/project-files/f", dict[str, str])
 
 

@@ -45,7 +45,7 @@ def test_flipped_bit_of_a_sealed_file_is_noticed(at: int, bit: int) -> None:
 
 
 def test_file_of_another_member_is_damage() -> None:
-    with pytest.raises(msgspec.DecodeError, match="file of c2"):
+    with pytest.raises(msgspec.DecodeError, match="belongs to c2"):
         unsealed(sealed([RECORD], of="c2"), list[CoordinatorRecord], of="c1")
 
 

@@ -34,7 +34,7 @@ async def test_trouble_is_told_when_it_begins_and_when_it_ends(caplog: pytest.Lo
         troubles.met("requests are not served", "read-only", request_id=f"r{number}")
     begun, ended = await until(caplog, 2)
     assert (begun.message, begun.__dict__["request_id"]) == ("requests are not served", "r0")
-    assert (ended.message, ended.__dict__["count"]) == ("this has not happened again for 0 s", 100)
+    assert (ended.message, ended.__dict__["count"]) == ("no repetition of this message for 0 s", 100)
     troubles.met("requests are not served", "read-only", request_id="again")
     assert (await until(caplog, 3))[2].__dict__["request_id"] == "again"
     await until(caplog, 4)

@@ -197,7 +197,7 @@ def test_process_raises_its_descriptor_limit_to_what_it_may_have() -> None:
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_descriptors_that_are_used_up_are_no_fault_of_the_disk(number: int) -> None:
     told = storage_error(OSError(number, os.strerror(number)))
-    assert (told.status, told.details) == (503, "Too many files are open here.")
+    assert (told.status, told.details) == (503, "This process has too many open files.")
     assert storage_error(OSError(errno.EIO, os.strerror(errno.EIO))).status == 500
 
 

@@ -198,7 +198,7 @@ def test_what_is_no_chunk_is_refused_and_nothing_behind_it_is_a_request(run: Run
             await reader.readuntil(b"\r\n\r\n")
         writer.write(b"3\r\nabc\r\n" + wrong + GET * 100)
         status, body = await answer_of(reader)
-        assert (status, b"not framed" in body) == (400, True)
+        assert (status, b"does not match its framing" in body) == (400, True)
         assert (await shell.ended.get())[0] == "InvalidRequest"
         async with asyncio.timeout(10):
             with contextlib.suppress(ConnectionResetError):

@@ -172,5 +172,5 @@ def test_public_address_is_taken_without_a_slash(url: str, taken: str) -> None:
     ids=["certificate", "key"],
 )
 def test_certificate_and_key_come_together(given: WebOptions, missing: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"{missing} is needed with it"):
+    with pytest.raises(InvalidRequest, match=f"{missing} is required with it"):
         understood(given)

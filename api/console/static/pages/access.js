@@ -48,5 +48,5 @@ export default function Access() {
         { key: "may", title: "May", options: LEVELS, accept: (e, value) => e.permission === value },
         { key: "as", title: "As", options: KINDS_OF_PRINCIPAL, accept: (e, value) => e.principal_type === value },
       ]} isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
-      empty=${html`<${Empty} title="Nobody but owners.">Open a file, or one of your <a href="#/buckets">buckets</a>, and choose Give access: to a user, a group or a role.</${Empty}>`} />`;
+      empty=${html`<${Empty} title="Only owners have access.">Open a file, or one of your <a href="#/buckets">buckets</a>, and choose Give access: to a user, a group or a role.</${Empty}>`} />`;
 }

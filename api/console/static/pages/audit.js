@@ -48,11 +48,11 @@ export default function Audit({ query }) {
   const more = async () => setOlder(await withOlder(answers, asked(filters)));
   const isNarrowed = Object.values(filters).some(Boolean);
   const count = isLoading ? "" : `${counted(entries.length, "entry", "entries")}${isMore ? " so far" : ""}`;
-  return html`<${Heading} title="Audit log" sub="Who did what, newest first: of every node and coordinator." />
+  return html`<${Heading} title="Audit log" sub="Who did what on every node and coordinator, newest first." />
     <div class="table-box"><${Filters} typed=${typed} setTyped=${setTyped} members=${all || []} count=${count} />
       <${ErrorBox} error=${latest.error} retry=${latest.refresh} /><${Silent} answers=${answers} refresh=${latest.refresh} />
       ${isLoading ? html`<${Loading} lines=${8} />` : entries.length > 0 ? html`<${Entries} entries=${entries} />`
-        : !latest.error && !isMore && html`<${Empty} title=${isNarrowed ? "Nothing of this is on record." : "Nothing is on record yet."}>
+        : !latest.error && !isMore && html`<${Empty} title=${isNarrowed ? "No entry matches." : "There are no entries yet."}>
           ${isNarrowed && html`<button type="button" class="small outline" onClick=${() => setTyped({})}>Show all</button>`}</${Empty}>`}
       ${isMore && html`<p class="under"><${Action} run=${more}>Show older entries</${Action}></p>`}</div>`;
 }
@@ -61,7 +61,7 @@ export default function Audit({ query }) {
 function Silent({ answers, refresh }) {
   const missing = silent(answers);
   if (missing.length === 0) return null;
-  return html`<div class="banner warn" role="status"><p>Without the entries of ${missing.map((each, index) => html`${index > 0 ? ", " : ""}<a
+  return html`<div class="banner warn" role="status"><p>Entries are missing from ${missing.map((each, index) => html`${index > 0 ? ", " : ""}<a
     href=${consoleOf(each.origin, location.hash)} rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.
     <code>filestore audit</code> on the command line asks every member.</p><button type="button" class="small" onClick=${refresh}>Ask again</button></div>`;
 }
@@ -90,7 +90,7 @@ function Entries({ entries }) {
     { key: "outcome", title: "Outcome", width: "8rem", hide: "narrow", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
     { key: "member", title: "Through", width: "8.5rem", hide: "medium" },
     { key: "client_address", title: "From", width: "9rem", hide: "wide" },
-    { key: "request_id", title: "Request", width: "9rem", hide: "wide", render: (e) => html`<code title="The request, as logs have it: ${e.request_id}">${e.request_id.slice(-12)}</code>` },
+    { key: "request_id", title: "Request", width: "9rem", hide: "wide", render: (e) => html`<code title="The id of the request in the logs: ${e.request_id}">${e.request_id.slice(-12)}</code>` },
   ];
   return html`<${PlainTable} label="Audit log" rows=${entries} keyOf=${(e) => `${e.member} ${e.time} ${e.request_id} ${e.action} ${e.target}`} columns=${columns} />`;
 }

@@ -12,5 +12,5 @@ const NARROWING = [
 ];
 
 export default () => html`<${FileList} kind="backup" columns=${COLUMNS} narrowing=${NARROWING}
-  sub="Archives of machines and servers, and everything that is no project and no image."
-  empty=${html`<p>Drop any file here: what is neither a project nor a disk image is kept as a backup.</p>`} />`;
+  sub="Archives of machines and servers, and all other files that are neither projects nor images."
+  empty=${html`<p>Drop any file here. If it is neither a project nor a disk image, it is stored as a backup.</p>`} />`;

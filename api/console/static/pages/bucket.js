@@ -31,7 +31,7 @@ export default function Bucket({ params }) {
   if (error && !bucket) return html`<${Heading} title="Bucket" /><${ErrorBox} error=${error} retry=${refresh} />`;
   if (!bucket) return html`<${Heading} title="Bucket" /><${Loading} lines=${6} />`;
   const mayAll = mayAdminister(bucket);
-  return html`<${Heading} title=${bucket.name} sub="A bucket with its files."><${ChooseFiles} bucket=${bucket.bucket_id} />
+  return html`<${Heading} title=${bucket.name} sub="A bucket and its files."><${ChooseFiles} bucket=${bucket.bucket_id} />
       ${mayAll && html`<${Menu} label="More for this bucket" text="More ▾" items=${[
         { text: "Change name or quota…", run: async () => (await edit(bucket)) && refresh() },
         bucket.bucket_id !== DEFAULT_BUCKET && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(bucket)) && go("/buckets") },

@@ -29,20 +29,20 @@ export function Quota({ bucket }) {
 // Makes a bucket, or changes one: the record as it is then.
 export function edit(bucket) {
   return show((close) => html`<${FormDialog} title=${bucket ? "Change the bucket" : "New bucket"} close=${close}
-    action=${bucket ? "Save" : "Make the bucket"} submit=${({ name, quota }) => {
+    action=${bucket ? "Save" : "Create the bucket"} submit=${({ name, quota }) => {
       const body = { name, quota_bytes: Math.round(Number(quota || 0) * GB) };
       return bucket ? api.patch(bucketAt(bucket.bucket_id), body) : api.post(path`buckets`, body);
     }}>
     <label>Name<input name="name" required maxlength="255" defaultValue=${bucket?.name || ""} autofocus /></label>
     <label>Quota in GB<input name="quota" type="number" min="0" step="any" placeholder="0: no limit"
       defaultValue=${bucket?.quota_bytes ? bucket.quota_bytes / GB : ""} /></label>
-    <p class="quiet">So many bytes may all its files hold together. A lower quota deletes nothing.</p></${FormDialog}>`);
+    <p class="quiet">Limit for the total size of its files. Lowering it deletes nothing.</p></${FormDialog}>`);
 }
 
 export async function removeBucket(bucket) {
   let isGone = false;
   await confirm({ title: "Delete this bucket?", names: [bucket.name], action: "Delete",
-    text: "Every permission on it goes with it. A bucket that holds files cannot be deleted.",
+    text: "Every permission on it is deleted too. A bucket that contains files cannot be deleted.",
     run: async () => {
       await api.del(bucketAt(bucket.bucket_id));
       isGone = true;
@@ -70,5 +70,5 @@ export default function Buckets() {
     <${DataTable} label="Buckets" noun="bucket" rows=${list.rows} keyOf=${(b) => b.bucket_id} columns=${columns}
       search=${{ label: "Search by name or owner", text: (b) => `${b.name} ${b.owner_id}` }} sort=${{ key: "name", down: false }}
       isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
-      empty=${html`<${Empty} title="No buckets.">Make one to share many files at once.</${Empty}>`} />`;
+      empty=${html`<${Empty} title="No buckets.">Create one to share many files at once.</${Empty}>`} />`;
 }

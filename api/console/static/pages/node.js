@@ -36,15 +36,15 @@ export default function Node({ params }) {
       <${Action} tone="danger" run=${() => leave(remove(node))}>Remove…</${Action}>
       <${Menu} label="More actions for ${node.id}" items=${[
         !node.revoked && { text: "Revoke its certificates…", tone: "bad", run: async () => (await revoke(node)) && changed() },
-        { text: "Let another directory speak for it…", run: async () => (await forgetInstance(node)) && changed() },
+        { text: "Allow another directory for it…", run: async () => (await forgetInstance(node)) && changed() },
       ]} /></${Heading}>
     <${ErrorBox} error=${status.error || record.error} retry=${changed} />
     <${Troubles} node=${node} findings=${status.data.findings} />
-    <div class="cards"><${Card} title="Disk">${isSilent(node) ? html`<${Empty} title="Not heard yet.">Start the node: it tells how its disk is.</${Empty}>`
+    <div class="cards"><${Card} title="Disk">${isSilent(node) ? html`<${Empty} title="No heartbeat yet.">Start the node. It then reports the state of its disk.</${Empty}>`
       : html`<p class="big">${size(node.free_bytes)} <span class="quiet">free of ${size(node.total_bytes)}</span></p><${DiskBar} node=${node} />
       <${Facts} rows=${[["State", html`<${DiskState} node=${node} /> ${DISKS[node.disk]?.[1]}`], ["Uploads there", node.uploads.toLocaleString("en")],
         ["Replicas", node.replicas === undefined ? null : node.replicas.toLocaleString("en")],
-        ["Read whole since", node.scrubbed_since ? html`<${Time} at=${node.scrubbed_since} how="moment" />` : "Not known: the job scrub reads all of it."]]} />`}</${Card}>
+        ["Read whole since", node.scrubbed_since ? html`<${Time} at=${node.scrubbed_since} how="moment" />` : "Unknown. The job scrub reads all of it."]]} />`}</${Card}>
     <${Card} title="Member"><${Facts} rows=${[
       ["Address", node.url && html`<a href=${consoleOf(node.url)} rel="noreferrer">${node.url}</a>`],
       ["Heard", heard(node)], ["Recorded as", node.recorded], ["Clock", clock(node) || "unknown"],
@@ -60,7 +60,7 @@ export default function Node({ params }) {
 function Troubles({ node, findings }) {
   const own = findings.filter((finding) => finding.problem.split(/[^a-z0-9-]+/).includes(node.id));
   if (own.length === 0) return null;
-  return html`<${Card} title="What troubles it"><ul class="plain-list">${own.map((finding) => html`<li class="spread"><span class="one-line">${finding.problem}</span>
+  return html`<${Card} title="Problems"><ul class="plain-list">${own.map((finding) => html`<li class="spread"><span class="one-line">${finding.problem}</span>
     <span class="right quiet">${finding.since && html`<span>since <${Time} at=${finding.since} how="moment" /></span>`}<span>runbook: ${finding.runbook}</span></span></li>`)}</ul>
     ${node.poison_count > node.poison.length && html`<p class="quiet">${counted(node.poison_count, "thing")} on its disk in all.</p>`}</${Card}>`;
 }
@@ -69,7 +69,7 @@ function Drain({ node, runs }) {
   const run = runs.find((each) => each.job_name === "drain");
   if (!isDraining(node)) return null;
   return html`<${Card} title="Draining"><p>${run ? html`<a href=${address`/jobs/runs/${run.run_id}`}>The job drain runs</a> <${Badge} state="running" />`
-    : node.replicas > 0 ? html`${counted(node.replicas, "replica")} of it ${node.replicas === 1 ? "is" : "are"} not elsewhere yet. The <a href="#/jobs">job drain</a> goes on within seconds.`
+    : node.replicas > 0 ? html`${counted(node.replicas, "replica")} ${node.replicas === 1 ? "is" : "are"} not on other nodes yet. The <a href="#/jobs">job drain</a> continues within seconds.`
       : "It holds no replicas any more."}</p>
-    <p class="quiet">Once it holds nothing, it can be removed, or stopped for service.</p></${Card}>`;
+    <p class="quiet">When it holds nothing, you can remove it, or stop it for maintenance.</p></${Card}>`;
 }

@@ -34,7 +34,7 @@ export default function Nodes() {
   const columns = [
     { key: "id", title: "Node", render: (n) => html`<a href=${address`/nodes/${n.id}`}><${Name}>${n.id}</${Name}></a>` },
     { key: "state", title: "State", width: "8rem", value: stateOf, render: (n) => html`<${NodeState} node=${n} />` },
-    { key: "used", title: "Disk", width: "16rem", hide: "narrow", value: used, render: (n) => isSilent(n) ? html`<span class="quiet">not heard yet</span>`
+    { key: "used", title: "Disk", width: "16rem", hide: "narrow", value: used, render: (n) => isSilent(n) ? html`<span class="quiet">no heartbeat yet</span>`
       : html`<span class="quota">${n.disk === "ok" ? html`<span class="number">${size(used(n))} of ${size(n.total_bytes)}</span>` : html`<${DiskState} node=${n} />`}<${DiskBar} node=${n} /></span>` },
     { key: "uploads", title: "Uploads", width: "6rem", align: "end", hide: "medium" },
     { key: "heard_ms_ago", title: "Heard", width: "6.5rem", hide: "narrow", render: heard },
@@ -45,12 +45,12 @@ export default function Nodes() {
     { key: "menu", sortable: false, width: "3.2rem", align: "end", render: (n) => html`<${Menu} label="Actions for ${n.id}" items=${[
       { text: "Show", run: () => go(address`/nodes/${n.id}`) }, ...nodeItems(n, status.refresh)]} />` },
   ];
-  return html`<${Heading} title="Nodes" sub="They keep the bytes. The certificate of a node is renewed by itself, days before it ends.">
+  return html`<${Heading} title="Nodes" sub="Nodes store the content of files. Their certificates are renewed automatically, days before they expire.">
       <${Action} tone="primary" run=${addNode} onDone=${status.refresh}>Add a node…</${Action}></${Heading}>
     <${DataTable} label="Nodes" noun="node" rows=${rows} keyOf=${(n) => n.id} columns=${columns}
       search=${{ label: "Search by name, zone or state", text: (n) => `${n.id} ${n.zone} ${stateOf(n)} ${n.url}` }}
       isLoading=${status.isLoading} error=${status.error} refresh=${status.refresh} sort=${{ key: "id", down: false }}
-      empty=${html`<${Empty} title="No nodes yet.">Add one: it keeps the bytes of files. Three are sensible at least.</${Empty}>`} />
+      empty=${html`<${Empty} title="No nodes yet.">Add a node to store files. Use at least three.</${Empty}>`} />
     <${JoinTokens} />`;
 }
 

@@ -26,7 +26,7 @@ const clockText = (at) => new Date(at).toLocaleTimeString("en-GB");
 function note(log, run) {
   const write = (at, text) => log.lines.push([clockText(at), text]) > LINES_MAX && log.lines.splice(1, 1);
   if (log.lines.length === 0) write(run.started_at, `${run.job_name} begins, asked for by ${run.invoked_by}.`);
-  if (run.node_id !== log.node) write(log.node ? clock.now() : run.started_at, `The coordinator ${run.node_id} works on it.`);
+  if (run.node_id !== log.node) write(log.node ? clock.now() : run.started_at, `The coordinator ${run.node_id} runs it.`);
   log.node = run.node_id;
   const text = inWords(run);
   const now = run.completed_at || clock.now();
@@ -50,8 +50,8 @@ export default function Run({ params }) {
   }, [params.uuid], { everyMs: 1000, isLive: seen.current === "running" });
   if (!run) {
     return html`<${Heading} title="Run of a job" /><${ErrorBox} error=${error} retry=${refresh} />
-      ${isLoading && html`<${Loading} lines=${8} />`}${error?.code === "not_found" && html`<${Empty} title="There is no such run any more.">
-      Of each job the newest hundred are kept. <a href="#/jobs">See the jobs</a></${Empty}>`}`;
+      ${isLoading && html`<${Loading} lines=${8} />`}${error?.code === "not_found" && html`<${Empty} title="This run does not exist any more.">
+      The newest hundred runs of each job are kept. <a href="#/jobs">See the jobs</a></${Empty}>`}`;
   }
   const { left, wait } = progressOf(run);
   return html`<${Heading} title="Run of ${run.job_name}" sub=${html`<span role="status"><${Badge} state=${run.status} /> ${run.status === "running" ? "for" : "after"} ${took(run)}${wait && `, about ${wait} left`}</span>`}>
@@ -61,14 +61,14 @@ export default function Run({ params }) {
     <${ErrorBox} error=${error} retry=${refresh} />
     ${run.result?.error && html`<p class="banner bad" role="alert">${run.result.error}</p>`}
     <div class="cards"><${Card} title="Progress"><${RunBar} run=${run} />
-      ${countsOf(run).length === 0 ? html`<p class="quiet">${run.status === "running" ? "It has counted nothing yet." : "It had nothing to do."}</p>`
+      ${countsOf(run).length === 0 ? html`<p class="quiet">${run.status === "running" ? "There are no results yet." : "It had nothing to do."}</p>`
         : html`<${Facts} rows=${countsOf(run)} />`}
-      ${run.status === "running" && left === undefined && html`<p class="quiet">This job does not know how much is left.</p>`}</${Card}>
+      ${run.status === "running" && left === undefined && html`<p class="quiet">This job cannot tell how much is left.</p>`}</${Card}>
     <${Card} title="Run"><${Facts} rows=${[
       ["Began", html`<${Time} at=${run.started_at} how="moment" />`],
       ["Ended", html`<${Time} at=${run.completed_at} how="moment" none="it runs" />`],
-      ["Asked for by", html`<${Name}>${run.invoked_by}</${Name}>`],
-      ["Works on it", run.node_id],
+      ["Started by", html`<${Name}>${run.invoked_by}</${Name}>`],
+      ["Runs on", run.node_id],
       ["Run id", html`<code>${run.run_id}</code>`],
     ]} /></${Card}></div>
     <${Log} lines=${run.lines} isLive=${run.status === "running"} />`;
@@ -88,5 +88,5 @@ function Log({ lines, isLive }) {
   return html`<${Card} title="Log" actions=${html`${isLive && html`<${Badge} tone="info">live</${Badge}>`}<${Copy} text=${text} label="Copy the log" />`}>
     <div class="run-log" role="log" aria-label="Log of the run" tabindex="0" ref=${box} onScroll=${scrolled}>${lines.map(
       ([at, line], index) => html`<p key=${index}><span class="quiet">${at}</span> ${line}</p>`)}</div>
-    <p class="quiet">What this page saw of the run, while it was open in this tab. The log of the process that works on it has every fault in full.</p></${Card}>`;
+    <p class="quiet">What this page saw of the run while it was open in this tab. The log of the process that runs it has the details of every failure.</p></${Card}>`;
 }

@@ -15,7 +15,7 @@ export default function Shares() {
     { key: "revoke", sortable: false, width: "7rem", small: "6.6rem", align: "end", render: (l) => l.status === "active" &&
       html`<${Action} label="Revoke… (the link to ${l.filename})" run=${async () => (await revoke(l, l)) && list.refresh()}>Revoke…</${Action}>` },
   ];
-  return html`<${Heading} title="Shares" sub="Links by which somebody without an account can download a file." />
+  return html`<${Heading} title="Shares" sub="Links that let people without an account download a file." />
     <${DataTable} label="Shares" noun="link" rows=${list.rows} keyOf=${(l) => l.id} columns=${columns}
       sort=${{ key: "created_at", down: true }} search=${{ label: "Search by file or maker", text: (l) => `${l.filename} ${l.created_by}` }}
       filters=${[{ key: "state", title: "State", options: [["active", "active"], ["expired", "expired"], ["revoked", "revoked"]], accept: (l, value) => l.status === value }]}

@@ -22,7 +22,7 @@ export function SignIn() {
   async function signIn(given) {
     const token = tokenIn(given);
     if (!token) {
-      setError({ message: "This is no token.", advice: "A token is one long line of three parts with dots between." });
+      setError({ message: "This is not a token.", advice: "A token is one long line of three parts that are separated by dots." });
       return;
     }
     setIsBusy(true);
@@ -31,11 +31,11 @@ export function SignIn() {
       open(token, await api.get(path`auth/whoami`, { token }));
     } catch (problem) {
       if (problem.isRefused) {
-        problem.message = "This token is not taken: it has ended, was revoked, or is of another cluster.";
+        problem.message = "This token was rejected. It has expired, was revoked, or is for another cluster.";
         problem.advice = "Ask an administrator for a new one.";
       }
       if (problem.status === 429) {
-        problem.advice = `There were too many failed tries from your address: wait ${counted(Math.max(problem.waitS, 1), "second")} before you try another.`;
+        problem.advice = `Too many attempts from your address have failed. Wait ${counted(Math.max(problem.waitS, 1), "second")} before you try another.`;
       }
       setError(problem);
       setIsBusy(false);
@@ -67,7 +67,7 @@ export function SignIn() {
     </form>
     <label class="drop">Or drop your token file anywhere here, or <span class="link">choose it</span>
       <input type="file" class="unseen" onChange=${(event) => taken(event.target.files[0])} /></label>
-    <p id="token-help" class="quiet">The token stays in this tab, and is gone when you close it. You have none? Ask
+    <p id="token-help" class="quiet">The token stays in this tab and is forgotten when you close it. If you have none, ask
       whoever runs this store for one. (They make it on the page Users, or by
       <code>filestore token user NAME -o NAME.token</code>.)</p></main>`;
 }

@@ -22,7 +22,7 @@ export default function Uploads() {
   const hasStored = here.some((each) => each.state === "stored");
   return html`<${Heading} title="Uploads" sub="Drop files or folders anywhere, on any page.">
       ${servesContent && html`<${ChooseFiles} />`}</${Heading}>
-    <${Card} title="In this tab" actions=${hasStored && html`<button type="button" class="small outline" onClick=${clearStored}>Clear what is stored</button>`}>
+    <${Card} title="In this tab" actions=${hasStored && html`<button type="button" class="small outline" onClick=${clearStored}>Clear finished uploads</button>`}>
       ${here.length === 0
         ? html`<${Empty} title="Nothing is being uploaded.">Drop files here, or choose them above.</${Empty}>`
         : html`<ul class="uploads">${here.map((each) => html`<${One} key=${each.id} each=${each} />`)}</ul>`}
@@ -33,11 +33,11 @@ function One({ each }) {
   const { id, state, sent, size_bytes: total } = each;
   const left = each.speed > 0 ? `, ${duration((total - sent) / each.speed)} left` : "";
   const words = state === "uploading" ? `${size(sent)} of ${size(total)}, ${speed(each.speed)}${left}`
-    : state === "comparing" ? `comparing the file with the ${size(each.arrived)} that were uploaded before, ${size(sent)} done`
+    : state === "comparing" ? `comparing the file with the ${size(each.arrived)} that are already uploaded, ${size(sent)} done`
     : state === "retrying" ? `${size(sent)} of ${size(total)}; the connection is lost, it goes on by itself, through another node if need be`
     : state === "stored" ? size(total) : `${size(sent)} of ${size(total)}`;
-  const abandon = () => confirm({ title: "Give this upload up?", names: [each.filename], action: "Give it up",
-    text: "What has come of it is dropped.", run: () => giveUp(id) });
+  const abandon = () => confirm({ title: "Discard this upload?", names: [each.filename], action: "Discard the upload",
+    text: "The bytes that were uploaded so far are deleted.", run: () => giveUp(id) });
   const startOver = async () => {
     if (await offer([each.file], { bucket: each.fields.bucket_id })) await giveUp(id);
   };
@@ -48,13 +48,13 @@ function One({ each }) {
     <${Bar} value=${state === "stored" ? 1 : sent} max=${state === "stored" ? 1 : total || 1} label="Progress of ${each.filename}" tone=${state === "stored" ? "good" : "info"} />
     <div class="below"><span class="quiet number">${words}</span><span class="actions">
       ${PAUSABLE.includes(state) && html`<${Action} label="Pause ${each.filename}" run=${() => pause(id)}>Pause</${Action}>`}
-      ${["paused", "failed"].includes(state) && html`<${Action} label="Go on with ${each.filename}" run=${() => resume(id)}>Go on</${Action}>`}
+      ${["paused", "failed"].includes(state) && html`<${Action} label="Resume ${each.filename}" run=${() => resume(id)}>Resume</${Action}>`}
       ${state === "file differs" && html`${!isStored(each) && html`<${ChooseAgain} filename=${each.filename} chosen=${(file) => replace(id, file)} />`}
         ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${startOver}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
       ${isStored(each) ? state !== "stored" && html`<${Action} label="Remove ${each.filename} from this list" run=${() => giveUp(id)}>Remove</${Action}>`
-        : html`<${Action} label="Give up ${each.filename}" run=${abandon}>Give up…</${Action}>`}</span></div>
+        : html`<${Action} label="Discard ${each.filename}" run=${abandon}>Discard…</${Action}>`}</span></div>
     ${each.error && html`<${ErrorBox} error=${each.error} />`}
-    ${each.error?.code === "network" && otherConsoles().length > 0 && html`<p class="quiet">Or go on through another node:
+    ${each.error?.code === "network" && otherConsoles().length > 0 && html`<p class="quiet">Or resume through another node:
       ${otherConsoles().map((url) => html` <a href=${url} rel="noreferrer">${new URL(url).host}</a>`)}. Sign in there, and choose the file again.</p>`}
   </li>`;
 }
@@ -94,7 +94,7 @@ function Earlier({ here }) {
   }, [data]);
   return html`<${Card} title="Begun earlier"><${ErrorBox} error=${error} retry=${refresh} />
     ${isLoading && !data ? html`<${Loading} lines=${2} />`
-      : rows.length === 0 ? html`<${Empty} title="None.">Uploads that were cut off would be listed here.</${Empty}>`
+      : rows.length === 0 ? html`<${Empty} title="None.">Interrupted uploads are listed here.</${Empty}>`
       : html`<ul class="uploads">${rows.map((row) => html`<${Waiting} key=${row.file_uuid} row=${row} mark=${marks.get(row.file_uuid)} refresh=${refresh} />`)}</ul>`}
   </${Card}>`;
 }
@@ -103,14 +103,14 @@ function Waiting({ row, mark, refresh }) {
   const total = row.size_bytes || mark?.size_bytes || 0;
   const goOn = (file) => add([{ file, kind: row.kind, file_uuid: row.file_uuid, size_bytes: total,
     fields: { filename: row.filename, bucket_id: row.bucket_id } }]);
-  const abandon = () => confirm({ title: "Give this upload up?", names: [row.filename], action: "Give it up",
-    text: "What has come of it is dropped.", run: async () => {
+  const abandon = () => confirm({ title: "Discard this upload?", names: [row.filename], action: "Discard the upload",
+    text: "The bytes that were uploaded so far are deleted.", run: async () => {
       await discard(row.file_uuid);
       refresh();
     } });
   return html`<li><div class="what"><${Name}>${row.filename}</${Name}><${Badge} state=${row.status} /></div>
-    <div class="below"><span class="quiet">${size(total)}, begun <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}. To go on, choose
+    <div class="below"><span class="quiet">${size(total)}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}. To resume, choose
       its file: it is compared with what was uploaded.</span>
     <span class="actions">${servesContent && total > 0 && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
-      <${Action} label="Give up ${row.filename}" run=${abandon}>Give up…</${Action}></span></div></li>`;
+      <${Action} label="Discard ${row.filename}" run=${abandon}>Discard…</${Action}></span></div></li>`;
 }

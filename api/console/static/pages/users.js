@@ -27,7 +27,7 @@ export default function Users() {
     { key: "updated_at", title: "Changed", width: "7rem", hide: "wide", render: (u) => html`<${Time} at=${u.updated_at} />` },
     { key: "menu", sortable: false, width: "3.2rem", align: "end", render: (u) => html`<${Menu} label="Actions for ${u.user_id}" items=${[
       { text: "Change roles and groups…", run: then(() => changeUser(u)) },
-      !u.disabled && { text: "Make a token…", run: () => mint(u) },
+      !u.disabled && { text: "Create a token…", run: () => mint(u) },
       { text: "Give access to a bucket…", run: () => giveBucket(u) },
       { text: "What they did", run: () => go(address`/audit?principal=${u.user_id}`) },
       u.user_id !== own && (u.disabled ? { text: "Enable", run: then(() => setDisabled(u, false)) } : { text: "Disable…", run: then(() => setDisabled(u, true)) }),
@@ -35,7 +35,7 @@ export default function Users() {
       u.user_id !== own && { text: "Delete…", tone: "bad", run: then(() => deleteUser(u)) },
     ]} />` },
   ];
-  return html`<${Heading} title="Users" sub="They sign in with tokens, which are shown once, when they are made.">
+  return html`<${Heading} title="Users" sub="Users sign in with tokens. A token is shown only once, when it is created.">
       <${Action} tone="primary" run=${() => addUser(list.rows)} onDone=${(made) => made && list.refresh()}>Add a user…</${Action}></${Heading}>
     <${DataTable} label="Users" noun="user" rows=${list.rows} keyOf=${(u) => u.user_id} columns=${columns}
       search=${{ label: "Search by name, role or group", text: (u) => `${u.user_id} ${u.roles.join(" ")} ${u.groups.join(" ")}` }}
@@ -43,5 +43,5 @@ export default function Users() {
         { key: "state", title: "State", options: [["active", "active"], ["disabled", "disabled"]], accept: (u, value) => stateOf(u) === value },
         { key: "group", title: "Group", options: groups.map((name) => [name, name]), accept: (u, value) => u.groups.includes(value) },
       ]} sort=${{ key: "user_id", down: false }} isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
-      empty=${html`<${Empty} title="No users yet.">Add one, and hand them the token.</${Empty}>`} />`;
+      empty=${html`<${Empty} title="No users yet.">Add a user and give them the token.</${Empty}>`} />`;
 }

@@ -29,8 +29,8 @@ function Health({ cluster }) {
       <span class="quiet"> ${sentence}</span></p>
     ${cluster.findings.length > 0 && html`<ul class="plain-list findings">${cluster.findings.map((finding) => html`<li class="spread">
       <span class="one-line">${finding.problem}</span><span class="right quiet">${finding.since && html`<span>since <${Time} at=${finding.since} how="moment" /></span>`}
-      <span class="code" title="The section of docs/runbook.md that says what to do">${finding.runbook}</span></span></li>`)}</ul>
-      <p class="quiet">The words at the end of a line name the section of docs/runbook.md that says what to do.</p>`}
+      <span class="code" title="The section of docs/runbook.md that explains what to do">${finding.runbook}</span></span></li>`)}</ul>
+      <p class="quiet">The name at the end of a line is the section of docs/runbook.md that explains what to do.</p>`}
     <p class="quiet">${counted(cluster.files, "file")} with ${counted(cluster.blobs, "different content")}, ${size(cluster.blob_bytes)} without the copies.
       ${cluster.leader ? html` <a href="#/coordinators">${cluster.leader}</a> leads ${counted(cluster.coordinators.length, "coordinator")}.` : " No coordinator leads."}</p></${Card}>`;
 }
@@ -40,11 +40,11 @@ function Capacity({ cluster }) {
   const total = known.reduce((sum, node) => sum + node.total_bytes, 0);
   const free = known.reduce((sum, node) => sum + node.free_bytes, 0);
   return html`<${Card} title="Capacity" actions=${html`<a href="#/nodes">Nodes</a>`}>
-    ${cluster.nodes.length === 0 ? html`<${Empty} title="No nodes yet."><a href="#/nodes">Add one</a>: nodes keep the bytes.</${Empty}>`
+    ${cluster.nodes.length === 0 ? html`<${Empty} title="No nodes yet."><a href="#/nodes">Add one</a>. Nodes store the content of files.</${Empty}>`
       : html`<p class="big">${size(free)} <span class="quiet">free of ${size(total)} on ${counted(known.length, "node")}</span></p>
     <ul class="plain-list">${cluster.nodes.map((node) => html`<li><div class="spread"><a href=${address`/nodes/${node.id}`}>${node.id}</a>
       <span class="right">${stateOf(node) !== "healthy" && html`<${NodeState} node=${node} />`}${node.disk !== "ok" && html`<${DiskState} node=${node} />`}
-      <span class="number quiet">${isSilent(node) ? "not heard yet" : `${size(node.total_bytes - node.free_bytes)} of ${size(node.total_bytes)}`}</span></span></div>
+      <span class="number quiet">${isSilent(node) ? "no heartbeat yet" : `${size(node.total_bytes - node.free_bytes)} of ${size(node.total_bytes)}`}</span></span></div>
       <${DiskBar} node=${node} /></li>`)}</ul>`}</${Card}>`;
 }
 
@@ -86,7 +86,7 @@ function GoingOn({ cluster }) {
   const rows = uploads.data?.rows || [];
   const isIdle = cluster.runs.length === 0 && rows.length === 0;
   return html`<${Card} title="In progress" actions=${html`<a href="#/jobs">Jobs</a>`}>
-    ${isIdle && !uploads.isLoading && html`<${Empty} title="Nothing is running.">Jobs and uploads appear here while they last.</${Empty}>`}
+    ${isIdle && !uploads.isLoading && html`<${Empty} title="Nothing is running.">Jobs and uploads appear here while they run.</${Empty}>`}
     <ul class="plain-list">${cluster.runs.map((run) => html`<li key=${run.run_id}><div class="spread"><a href=${address`/jobs/runs/${run.run_id}`}>${run.job_name}</a>
       <span class="quiet">for ${took(run)}${progressOf(run).wait && `, ${progressOf(run).wait} left`}</span></div><${RunBar} run=${run} />
       <span class="quiet">${inWords(run) || "Starting."}</span></li>`)}
@@ -109,6 +109,6 @@ function Events() {
   const isComing = !members || isLoading;
   return html`<${Card} title="Latest events" actions=${html`<a href="#/audit">All</a>`}><${ErrorBox} error=${error} retry=${refresh} />
     ${isComing && html`<${Loading} lines=${4} />`}
-    ${!isComing && !error && entries.length === 0 && html`<${Empty} title="Nothing is on record.">What people do appears here.</${Empty}>`}
+    ${!isComing && !error && entries.length === 0 && html`<${Empty} title="There are no entries yet.">The actions of users appear here.</${Empty}>`}
     <ul class="plain-list">${entries.map((entry) => html`<${Event} entry=${entry} />`)}</ul></${Card}>`;
 }

@@ -13,7 +13,7 @@ function Asking({ title, name, text, action, run, children, close }) {
   const [typed, setTyped] = useState("");
   const [refusal, setRefusal] = useState(null);
   const submit = async (values, work) => {
-    if (typed.trim() !== name) throw { message: `This is not the name: type ${name}.` };
+    if (typed.trim() !== name) throw { message: `The name does not match. Type ${name}.` };
     try {
       return (await run(values, work)) ?? true;
     } catch (error) {
@@ -23,7 +23,7 @@ function Asking({ title, name, text, action, run, children, close }) {
   };
   return html`<${FormDialog} title=${title} close=${close} action=${action} tone="danger" submit=${submit}>
     <p>${text}</p>
-    <label>Type <strong><${Name}>${name}</${Name}></strong> to go on<input value=${typed} autocomplete="off" autocapitalize="off"
+    <label>Type <strong><${Name}>${name}</${Name}></strong> to continue<input value=${typed} autocomplete="off" autocapitalize="off"
       spellcheck="false" required onInput=${(event) => setTyped(event.target.value)} autofocus /></label>
     ${children?.(refusal)}</${FormDialog}>`;
 }

@@ -69,6 +69,6 @@ function Cut({ beginning, setBeginning, noun }) {
   return html`<form class="banner" onSubmit=${(event) => {
     event.preventDefault();
     setBeginning(new FormData(event.target).get("beginning"));
-  }}>Only the first ${ROWS_MAX.toLocaleString("en")} are here. <label>Name begins with
+  }}>Only the first ${ROWS_MAX.toLocaleString("en")} are shown. <label>Name begins with
     <input name="beginning" value=${beginning} /></label> <button type="submit" class="small">Find the ${noun}</button></form>`;
 }

@@ -45,7 +45,7 @@ function Giving({ on, of, close }) {
     const body = { ...values, expires_at: fromLocalInput(values.expires_at) };
     const entry = await api.post(path`${on}/permissions`, body, { query: { existing: is_new ? "" : 1 } }).catch((error) => {
       if (error.code === "not_found") {
-        error.advice = "Look how it is written.";
+        error.advice = "Check the spelling.";
         setIsUnknown(true);
       }
       throw error;
@@ -55,13 +55,13 @@ function Giving({ on, of, close }) {
   };
   return html`<${FormDialog} title="Give access" close=${close} action="Give access" submit=${submit}><p>Access to ${of}.</p>
     <div class="pair"><label>For<select name="principal_type" onChange=${(event) => setType(event.target.value)}>${WHO.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
-      <label>Name<input name="principal_id" required maxlength="128" pattern="[^\\s\\/]+" title="One word, as an administrator made it" autofocus
+      <label>Name<input name="principal_id" required maxlength="128" pattern="[^\\s\\/]+" title="One word, exactly as an administrator created it" autofocus
         list="known-names" autocomplete="off" autocapitalize="off" spellcheck="false" onInput=${() => setIsUnknown(false)} /></label></div>
     <datalist id="known-names">${(known[type] || []).map((name) => html`<option value=${name}></option>`)}</datalist>
     <label>May<select name="permission">${LEVELS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
     <label>Ends<input name="expires_at" type="datetime-local" min=${localInput(inHours(0))} /></label>
-    <p class="quiet">Left empty, it holds until somebody removes it.</p>
-    ${isUnknown && html`<label class="flag"><input type="checkbox" name="is_new" value="1" />Give access all the same: it counts as soon as
+    <p class="quiet">If empty, the permission never expires.</p>
+    ${isUnknown && html`<label class="flag"><input type="checkbox" name="is_new" value="1" />Give access anyway. It takes effect as soon as
       an administrator makes this ${type}</label>`}</${FormDialog}>`;
 }
 
@@ -69,7 +69,7 @@ export function take(on, entry) {
   return confirm({
     title: "Remove this access?",
     names: [`${entry.principal_type} ${entry.principal_id}: ${entry.permission}`],
-    text: "Their next request goes without it.",
+    text: "It no longer applies from their next request on.",
     action: "Remove",
     run: () => api.del(path`${on}/permissions/${entry.id}`),
   });
@@ -91,6 +91,6 @@ export function Grants({ on, of }) {
   ];
   return html`<${DataTable} label="Permissions" noun="permission" rows=${list.rows} keyOf=${(e) => e.id} columns=${columns}
       isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
-      empty=${html`<${Empty} title="Nobody but its owner.">Give access to a user, a group or a role.</${Empty}>`} />
+      empty=${html`<${Empty} title="Only its owner has access.">Give access to a user, a group or a role.</${Empty}>`} />
     <p class="under"><${Action} tone="primary" run=${async () => (await give(on, of)) && list.refresh()}>Give access…</${Action}></p>`;
 }

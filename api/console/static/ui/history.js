@@ -21,5 +21,5 @@ export function History({ id }) {
     ${entries.length > 0 && html`<ul class="plain-list">${entries.map((entry) => html`<li><${Time} at=${entry.time} how="moment" />
       <${Name}>${entry.principal}</${Name}>: ${entry.action.replaceAll("_", " ")}${entry.outcome !== "ok" && html`
       <${Badge} tone="warn">${entry.outcome}</${Badge}>`}</li>`)}</ul>`}
-    ${missing.length > 0 && html`<p class="quiet">Without what ${missing.map((each) => each.id).join(", ")} would say.</p>`}</${Card}>`;
+    ${missing.length > 0 && html`<p class="quiet">each.id).join(", ")} would say. => Entries are missing from ${missing.map((each) => each.id).join(", ")}. => each.id).join(", ")} would say.</p>`}</${Card}>`;
 }

@@ -18,13 +18,13 @@ export async function runJob(name, { node = "" } = {}) {
     if (values.hours) body.grace_s = Math.round(Number(values.hours) * 3600);
     if (values.yes_really) body.yes_really = true;
     return api.post(path`jobs/${name}`, body);
-  }}><p>The coordinator that leads begins <strong>${name}</strong> at once, and you see how it goes.</p>
+  }}><p>The leading coordinator starts <strong>${name}</strong> at once, and the console shows its progress.</p>
     ${nodes.length > 0 && html`<label>Where<select name="node_id"><option value="">All nodes${name === "drain" ? " that are draining" : ""}</option>
       ${nodes.map((each) => html`<option value=${each.id} selected=${each.id === node}>${each.id} only</option>`)}</select></label>`}
     ${name === "gc" && html`<label>Keep for, in hours<input name="hours" type="number" min="0" max="8784" step="any" placeholder="24" />
-      <small>Content that no file refers to is kept for so long.</small></label>`}
-    ${STOPS_TO_ASK.includes(name) && html`<label class="flag"><input type="checkbox" name="yes_really" value="1" />Go on even where a tenth or more would go</label>
-      <p class="quiet">Without this it stops there and says why, which is safer.</p>`}</${FormDialog}>`);
+      <small>How long content is kept after no file refers to it any more.</small></label>`}
+    ${STOPS_TO_ASK.includes(name) && html`<label class="flag"><input type="checkbox" name="yes_really" value="1" />Override the safety limit</label>
+      <p class="quiet">Without this, the job stops if it would remove a tenth or more, and says why. That is safer.</p>`}</${FormDialog}>`);
   if (begun) go(address`/jobs/runs/${begun.run_id}`);
   return begun;
 }
@@ -33,7 +33,7 @@ export function cancelRun(run) {
   return confirm({
     title: "Cancel this run?",
     names: [`${run.job_name}, run ${run.run_id}`],
-    text: "What it has done stays done. A job with a schedule runs again by itself.",
+    text: "What it has done so far is kept. A job with a schedule runs again automatically.",
     action: "Cancel the run",
     run: async () => {
       await api.del(path`jobs/runs/${run.run_id}`);

@@ -13,7 +13,7 @@ export async function revoke(file, link) {
   await confirm({
     title: "Revoke this link?",
     names: [file.filename],
-    text: "Whoever has the link cannot use it any more. Downloads that run go on to their end.",
+    text: "The link stops working. Downloads that are running continue to their end.",
     action: "Revoke",
     run: async () => {
       await api.del(path`${fileAt(link.file_uuid)}/public-tokens/${link.id}`);
@@ -35,9 +35,9 @@ export function Links({ file }) {
   const list = api.useList(path`${fileAt(file.file_uuid)}/public-tokens`, "public_tokens", {}, { everyMs: 20_000 });
   const columns = [...linkColumns.map((c, at) => (at === 3 ? { ...c, width: "auto" } : c)),
     { key: "revoke", sortable: false, width: "7rem", small: "6.6rem", align: "end", render: (link) => link.status === "active" &&
-      html`<${Action} label="Revoke… (the link that ends ${link.expires_at})" run=${async () => (await revoke(file, link)) && list.refresh()}>Revoke…</${Action}>` }];
+      html`<${Action} label="Revoke… (the link that expires ${link.expires_at})" run=${async () => (await revoke(file, link)) && list.refresh()}>Revoke…</${Action}>` }];
   return html`<${DataTable} label="Links" noun="link" rows=${list.rows} keyOf=${(link) => link.id} columns=${columns}
       sort=${{ key: "created_at", down: true }} isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
-      empty=${html`<${Empty} title="No links.">A link lets somebody without an account download this file.</${Empty}>`} />
+      empty=${html`<${Empty} title="No links.">A link lets people without an account download this file.</${Empty}>`} />
     <p class="under"><${Action} tone="primary" disabled=${file.status !== "available"} run=${async () => (await share(file)) && list.refresh()}>Share by a link…</${Action}></p>`;
 }

@@ -21,7 +21,7 @@ async function look(file, signal) {
   return { ...manifest, images };
 }
 
-const WORDS = { gns3: "a GNS3 project", damaged: "a project whose archive is damaged", other: "no GNS3 project, as far as it was looked at" };
+const WORDS = { gns3: "a GNS3 project", damaged: "a project whose archive is damaged", other: "not a GNS3 project, as far as it was examined" };
 
 export function Manifest({ file }) {
   const { data, error, refresh } = api.usePolled((signal) => look(file, signal), [file.file_uuid], { isLive: false });
@@ -33,10 +33,10 @@ export function Manifest({ file }) {
       ["Format", data.format_version],
     ]} />${data.images.length > 0 && html`<h3>Images that it needs</h3><ul class="plain-list">${data.images.map((image) => html`<li>
       <${Name}>${image.filename}</${Name}> ${state(image)}</li>`)}</ul>`}
-      ${data.images.some((image) => image.found === false) && html`<p class="quiet">Who opens the project needs those that are missing, too: upload them,
+      ${data.images.some((image) => image.found === false) && html`<p class="quiet">To open the project, the missing images are needed too: upload them,
         or ask their owner to give you access.</p>`}
       ${data.archive === "gns3" && data.images.length === 0 && html`<p class="quiet">It needs no images.</p>`}
-      ${data.truncated && html`<p class="quiet">Not all of the archive was looked at: it may need more.</p>`}`}
+      ${data.truncated && html`<p class="quiet">Only a part of the archive was examined. It may need more.</p>`}`}
   </${Card}>`;
 }
 

@@ -28,9 +28,9 @@ function Draining({ node, close }) {
     notify(`${node.id} is draining: the job drain empties it.`, "good");
   };
   return html`<${FormDialog} title="Drain ${node.id}?" close=${close} action="Drain" submit=${submit}>
-    <p>Nothing new is placed on <strong>${node.id}</strong>, and the job drain moves what it holds to other nodes. It goes on serving
+    <p><strong>${node.id}</strong> receives no new files, and the job drain moves its content to other nodes. It continues to serve
     until then. You can take this back.</p>
-    ${isRefused && html`<label class="flag"><input type="checkbox" name="force" value="1" />Drain it all the same, though others need
+    ${isRefused && html`<label class="flag"><input type="checkbox" name="force" value="1" />Drain it anyway, although others need
       damaged copies that it keeps</label>`}</${FormDialog}>`;
 }
 
@@ -43,7 +43,7 @@ export function remove(node) {
   return confirmName({
     title: `Remove ${node.id} from the cluster?`,
     name: node.id,
-    text: "It leaves for good and its certificates end. It should be drained and hold nothing any more; if not, this is refused and nothing happens.",
+    text: "The node is removed permanently and its certificates are revoked. Drain it first: if it still holds content, the removal is rejected.",
     action: "Remove it",
     run: async (values) => {
       const query = { force: values.force ? 1 : "", is_gone: values.force && values.is_gone ? 1 : "", give_up: values.give_up ? 1 : "" };
@@ -51,10 +51,10 @@ export function remove(node) {
       const left = gone.replicas + gone.uploads > 0 ? ` ${counted(gone.replicas, "replica")} and ${counted(gone.uploads, "upload")} went with it.` : "";
       notify(`${node.id} is removed.${left}`, left ? "warn" : "good");
     },
-    children: (refusal) => refusal?.code === "conflict" && html`<fieldset><legend>It cannot be emptied any more?</legend>
-      <label class="flag"><input type="checkbox" name="force" value="1" />It is down for good: give up its copies (force)</label>
-      <label class="flag"><input type="checkbox" name="is_gone" value="1" />It was destroyed: do not wait until it counts as down (is_gone)</label>
-      <label class="flag"><input type="checkbox" name="give_up" value="1" />Also lose what no other node has (give_up)</label></fieldset>`,
+    children: (refusal) => refusal?.code === "conflict" && html`<fieldset><legend>Is it impossible to drain the node?</legend>
+      <label class="flag"><input type="checkbox" name="force" value="1" />The node is down for good: give up its replicas (force)</label>
+      <label class="flag"><input type="checkbox" name="is_gone" value="1" />The node was destroyed: do not wait until it counts as down (is_gone)</label>
+      <label class="flag"><input type="checkbox" name="give_up" value="1" />Remove the node even if that loses content that no other live node has (give_up)</label></fieldset>`,
   });
 }
 
@@ -62,7 +62,7 @@ export async function revoke(node) {
   const revoked = await confirmName({
     title: `Revoke the certificates of ${node.id}?`,
     name: node.id,
-    text: "For a node that was stolen or copied. It is shut out at once and its replicas do not count. It comes back only by joining anew.",
+    text: "For a node that was stolen or copied. The cluster rejects it at once, and its replicas do not count. To come back, it must join again.",
     action: "Revoke them",
     run: () => api.post(path`cluster/nodes/${node.id}/revoke`),
   });
@@ -78,29 +78,29 @@ export async function revoke(node) {
 
 export function forgetInstance(node) {
   return confirm({
-    title: "Let another directory speak for this node?",
+    title: "Allow another directory for this node?",
     names: [node.id],
-    text: "For a directory that was put back from a backup. Stop every other process of this node first. What it holds counts again once it was compared.",
-    action: "Let it speak",
+    text: "For a data directory that was restored from a backup. First stop every other process of this node. Its replicas count again after they were compared.",
+    action: "Allow it",
     run: async () => {
       await api.del(path`cluster/nodes/${node.id}/instance`);
-      notify(`The next process with the certificate of ${node.id} speaks for it.`, "good");
+      notify(`The next process with the certificate of ${node.id} is accepted as this node.`, "good");
     },
   });
 }
 
 // A join token, and the command that a new node is made with.
 export async function addNode() {
-  const made = await show((close) => html`<${FormDialog} title="Add a node" close=${close} action="Make a join token" submit=${async (values, { signal }) => {
+  const made = await show((close) => html`<${FormDialog} title="Add a node" close=${close} action="Create a join token" submit=${async (values, { signal }) => {
     const authority = await api.get(path`cluster/ca`, { signal });
     const minted = await api.post(path`cluster/join-tokens`, { node_id: values.node_id, ttl_seconds: Number(values.ttl_seconds) });
     return { minted, values, coordinator: urlOf(authority.coordinators[0]) };
-  }}><p>A new machine joins with a token that lives for a while. The next step shows the command for it.</p>
+  }}><p>A new machine joins with a token of limited lifetime. The next step shows the command for it.</p>
     <div class="pair"><label>Name of the node<input name="node_id" required pattern=${MEMBER} maxlength="63" placeholder="n4"
         title="Small letters, digits and hyphens" autocomplete="off" autofocus /></label>
       <label>Its IP address<input name="address" required placeholder="10.0.0.14" autocomplete="off" pattern="[0-9a-fA-F.:]+"
-        title="Where clients and other nodes reach it" /></label></div>
-    <label>The token lives<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label></${FormDialog}>`);
+        title="The address at which clients and other nodes reach it" /></label></div>
+    <label>Lifetime of the token<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label></${FormDialog}>`);
   if (made) await showToken(made);
   return made;
 }
@@ -112,13 +112,13 @@ ${minted.token}
 END
 filestore node run --data ${data}`;
   return show((close) => html`<${Dialog} title="Join ${values.node_id}" close=${close} wide>
-    <p>Run this on the new machine, where Filestore is installed. The token is in it, and is shown this once; it ends ${relative(minted.expires_at)}.</p>
+    <p>Run this on the new machine, where Filestore is installed. It contains the token, which is shown only once and expires ${relative(minted.expires_at)}.</p>
     <pre class="text command" tabindex="0" aria-label="The commands">${command}</pre>
-    <p class="quiet">The node appears in the list once it has joined. <${Name}>--zone</${Name}> names what fails together, such as a rack.</p>
+    <p class="quiet">The node appears in the list once it has joined. <${Name}>--zone</${Name}> names machines that may fail together, such as a rack.</p>
     <footer><${Copy} text=${command} label="Copy the commands" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
 };
 
 export async function endToken(token) {
-  return confirm({ title: "End this join token?", names: [token.token_id], text: "It admits nobody any more. Nodes that have joined with it stay.",
+  return confirm({ title: "Revoke this join token?", names: [token.token_id], text: "No node can join with it any more. Nodes that have joined with it stay.",
     action: "End it", run: () => api.del(path`cluster/join-tokens/${token.token_id}`) });
 }

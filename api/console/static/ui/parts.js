@@ -94,7 +94,7 @@ export function Copy({ text, label = "Copy", shown, class: name = "small outline
       setIsCopied(true);
       setTimeout(() => setIsCopied(false), 2000);
     } catch {
-      notify("The browser does not allow copying here: select the text and copy it yourself.", "warn");
+      notify("The browser does not allow copying here. Select the text and copy it yourself.", "warn");
     }
   }
   return html`${shown && html`<code class="copied">${text}</code> `}<button type="button" class=${name}

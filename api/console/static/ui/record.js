@@ -11,7 +11,7 @@ const FLAGS = [
   ["include_snapshots", "with its snapshots"],
   ["is_read_only", "to be opened, not changed"],
   ["keep_compute_ids", "keeps compute ids"],
-  ["reset_mac_addresses", "an import makes new MAC addresses"],
+  ["reset_mac_addresses", "an import creates new MAC addresses"],
 ];
 
 export function factsOf(file, kind) {
@@ -39,7 +39,7 @@ export function factsOf(file, kind) {
     ["Builds on", file.parent_backup_uuid && html`<a href=${fileAddress({ file_uuid: file.parent_backup_uuid }, "backup")}>${file.parent_backup_uuid}</a>`],
     ["Made on", file.source_node_id && html`<${Name}>${file.source_node_id}</${Name}>`],
     ["Compressed", file.is_compressed ? "yes" : "no"],
-    ["Encrypted", file.is_encrypted ? "yes, by who made it" : "no"],
+    ["Encrypted", file.is_encrypted ? "yes, by the program that made it" : "no"],
   ];
 }
 
@@ -71,7 +71,7 @@ export function editFields(file, kind) {
     for (const name of ["vcpus", "ram_mb"]) if (name in own) own[name] = Number(own[name]);
     const retention = days ? Number(days) * 24 : null;
     return api.patch(recordAt(kind, file.file_uuid), { content_type, retention_period: retention, ...own });
-  }}>${FIELDS[kind](file)}<div class="pair">${text("Type that downloads get", "content_type", file, { required: true })}
-    <label>Keep for how many days<input name="days" type="number" min="1" max="36500" placeholder="until it is deleted"
+  }}>${FIELDS[kind](file)}<div class="pair">${text("Media type of downloads", "content_type", file, { required: true })}
+    <label>Days to keep the file<input name="days" type="number" min="1" max="36500" placeholder="until it is deleted"
       defaultValue=${file.retention_period ? Math.ceil(file.retention_period / 24) : ""} /></label></div></${FormDialog}>`);
 }

@@ -29,17 +29,17 @@ function Rights({ user }) {
 
 const rightsIn = (values) => ({ roles: [...(values.is_admin ? ["admin"] : []), ...namesIn(values.roles)], groups: namesIn(values.groups) });
 
-const Life = () => html`<label>The token lives<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>`;
+const Life = () => html`<label>Lifetime of the token<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>`;
 
 export async function addUser(known) {
   const made = await show((close) => html`<${FormDialog} title="Add a user" close=${close} action="Add the user" submit=${async (values, { signal }) => {
-    if (known.some((user) => user.user_id === values.user_id)) throw { message: "There is a user of this name.", advice: "Choose another, or change that one." };
+    if (known.some((user) => user.user_id === values.user_id)) throw { message: "A user with this name exists.", advice: "Choose another name, or change the existing user." };
     const user = await api.put(pathOf(values.user_id), rightsIn(values));
     if (!values.ttl_seconds || signal.aborted) return { user };
     return { user, minted: await api.post(path`${pathOf(values.user_id)}/token`, { ttl_seconds: Number(values.ttl_seconds) }) };
   }}><label>Name<input name="user_id" required maxlength="128" pattern=${NAME} title=${ALLOWED} autocomplete="off" autocapitalize="off" autofocus /></label>
-    <${Rights} /><label>A token to sign in with<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>make one for ${text}</option>`)}
-      <option value="">make none now</option></select></label></${FormDialog}>`);
+    <${Rights} /><label>A token to sign in with<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>create one for ${text}</option>`)}
+      <option value="">create none now</option></select></label></${FormDialog}>`);
   if (made?.minted) await showToken(made.minted);
   return made;
 }
@@ -53,9 +53,9 @@ export function changeUser(user) {
 }
 
 export async function mint(user) {
-  const minted = await show((close) => html`<${FormDialog} title="Make a token for ${user.user_id}" close=${close} action="Make it"
+  const minted = await show((close) => html`<${FormDialog} title="Create a token for ${user.user_id}" close=${close} action="Create it"
     submit=${(values) => api.post(path`${pathOf(user.user_id)}/token`, { ttl_seconds: Number(values.ttl_seconds) }, EXISTING)}>
-    <p>Whoever has it signs in as <strong><${Name}>${user.user_id}</${Name}></strong>. Tokens made before live on.</p><${Life} /></${FormDialog}>`);
+    <p>Anyone who has it can sign in as <strong><${Name}>${user.user_id}</${Name}></strong>. Older tokens stay valid.</p><${Life} /></${FormDialog}>`);
   if (minted) await showToken(minted);
   return minted;
 }
@@ -69,7 +69,7 @@ function showToken(minted) {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
   return show((close) => html`<${Dialog} title="Token of ${minted.user_id}" close=${close} wide>
-    <p>It is shown this once: hand it to them now, by a safe way. It ends on ${moment(minted.expires_at)}.</p>
+    <p>It is shown only once. Give it to them now over a safe channel. It expires on ${moment(minted.expires_at)}.</p>
     <pre class="text command" tabindex="0" aria-label="The token">${minted.token}</pre>
     <footer><button type="button" class="outline" onClick=${save}>Save as a file</button>
       <${Copy} text=${minted.token} label="Copy the token" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
@@ -78,16 +78,16 @@ function showToken(minted) {
 export async function setDisabled(user, disabled) {
   const change = async () => {
     await api.put(pathOf(user.user_id), { disabled }, EXISTING);
-    notify(`${user.user_id} ${disabled ? "is disabled: their tokens are refused." : "may sign in again."}`, "good");
+    notify(`${user.user_id} ${disabled ? "is disabled. Their tokens are rejected." : "may sign in again."}`, "good");
   };
   if (!disabled) return (await change(), true);
-  return confirm({ title: "Disable this user?", names: [user.user_id], text: "Their tokens are refused at once, and none is made. Files and permissions stay. You can take this back.",
+  return confirm({ title: "Disable this user?", names: [user.user_id], text: "Their tokens are rejected at once, and no new ones are created. Files and permissions stay. You can undo this.",
     action: "Disable", run: change });
 }
 
 export function revokeUser(user) {
   return confirmName({ title: `Revoke everything of ${user.user_id}?`, name: user.user_id,
-    text: "All their permissions go, their tokens are dead on every node, and their public links end. Their files stay. This cannot be taken back.",
+    text: "This removes all their permissions and revokes their tokens and public links on every node. Their files stay. This cannot be undone.",
     action: "Revoke everything", run: async () => {
       await api.post(path`auth/revoke`, { user_id: user.user_id });
       notify(`Everything of ${user.user_id} is revoked.`, "good");
@@ -96,7 +96,7 @@ export function revokeUser(user) {
 
 export function deleteUser(user) {
   return confirmName({ title: `Delete ${user.user_id}?`, name: user.user_id,
-    text: "Their tokens are dead, their permissions and public links end. It is refused while they own files or buckets.",
+    text: "This revokes their tokens, permissions and public links. A user who owns files or buckets cannot be deleted.",
     action: "Delete", run: async () => {
       await api.del(pathOf(user.user_id));
       notify(`${user.user_id} is deleted.`, "good");
@@ -112,5 +112,5 @@ export async function giveBucket(user) {
     return entry;
   }}><label>Bucket<select name="bucket_id">${rows.map((bucket) => html`<option value=${bucket.bucket_id}>${bucket.name}</option>`)}</select></label>
     <label>May<select name="permission">${LEVELS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
-    <p class="quiet">With all its files, until somebody takes it away under <a href="#/access">Access</a>.</p></${FormDialog}>`);
+    <p class="quiet">This covers all its files, until it is removed under <a href="#/access">Access</a>.</p></${FormDialog}>`);
 }

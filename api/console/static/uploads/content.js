@@ -23,21 +23,21 @@ export async function requirePrefix(file, arrived, told, { isOurs, goesOn, run }
   await requireUnchanged(file);
   if (arrived === 0 || (!told && isOurs)) return;
   if (!told) {
-    throw new ContentError("no_digest", "A node runs an older version, which does not say what was uploaded before, so that this file cannot be compared with it.",
-      "Choose the file again when all nodes are upgraded. Or start over with it: then what was uploaded is dropped.");
+    throw new ContentError("no_digest", "A node runs an older version that has no digest of the uploaded bytes, so this file cannot be compared with them.",
+      "Choose the file again when all nodes are upgraded. Or start over with it, which deletes the uploaded bytes.");
   }
   if ((await prefixDigest(file, arrived, goesOn, run)) === told) return;
   throw arrived === file.size
     ? new ContentError("other_content", `${file.name} differs from what was uploaded before. All of that had arrived, and it is stored.`,
       "Upload this file as another one, or remove this line.", arrived)
-    : new ContentError("other_content", `The first ${size(arrived)} of ${file.name} differ from those that were uploaded before.`,
-      "It was changed since, or it is another file. Choose the file as it was. Or start over with this one: then what was uploaded is dropped.", arrived);
+    : new ContentError("other_content", `The first ${size(arrived)} of ${file.name} differ from the bytes that are already uploaded.`,
+      "The file has changed, or it is another file. Choose the unchanged file. Or start over with this one, which deletes the uploaded bytes.", arrived);
 }
 
 export function requireSize(file, bytes) {
   if (file.size === bytes) return;
   throw new ContentError("other_content", `${file.name} has ${file.size.toLocaleString("en")} bytes, and this upload was begun with ${bytes.toLocaleString("en")}.`,
-    "It was changed since, or it is another file. Choose the file as it was. Or start over with this one: then what was uploaded is dropped.");
+    "The file has changed, or it is another file. Choose the unchanged file. Or start over with this one, which deletes the uploaded bytes.");
 }
 
 // What was hashed for an earlier comparison of the same run is not read again. After a pause it is: browsers tell that a
@@ -49,7 +49,7 @@ async function prefixDigest(file, stop, goesOn, run) {
   state = state.clone();
   while (at < stop) {
     const piece = await bytesOf(file.slice(at, Math.min(stop, at + READ_BYTES)));
-    if (!goesOn(at)) throw new ContentError("ended", "The comparison was ended.", "");
+    if (!goesOn(at)) throw new ContentError("ended", "The comparison was cancelled.", "");
     state.update(piece);
     at += piece.length;
   }
@@ -61,7 +61,7 @@ async function bytesOf(blob) {
   const bytes = new Uint8Array(await blob.arrayBuffer().catch(() => new ArrayBuffer(0)));
   if (bytes.length === blob.size) return bytes;
   throw new ContentError("file_changed", "The file was changed, moved or deleted since it was chosen.",
-    "Nothing more of it is sent. Choose the file again.");
+    "No more of it is sent. Choose the file again.");
 }
 
 const requireUnchanged = (file) => bytesOf(file.slice(0, 1));

@@ -31,11 +31,11 @@ async function filesOf(items) {
 // Asks what is needed of these files and begins their uploads.
 export function offer(files, options = {}) {
   if (files.length === 0) {
-    notify("There is no file in what you dropped.", "warn");
+    notify("You dropped nothing that is a file.", "warn");
     return Promise.resolve();
   }
   if (!servesContent) {
-    notify("A coordinator serves this page: open the console of a node to upload.", "warn");
+    notify("This page is served by a coordinator. To upload, open the console of a node.", "warn");
     return Promise.resolve();
   }
   const kept = files.slice(0, FILES_MAX);

@@ -196,7 +196,7 @@ const isRefused = (response) => response?.getStatus() === 401 || Boolean(respons
 function asApiError(error) {
   if (error.causingError instanceof ContentError) return error.causingError;
   const response = error.originalResponse;
-  if (!response) return new api.ApiError(0, "network", "No answer came.");
+  if (!response) return new api.ApiError(0, "network", "No response was received.");
   const more = { isRefused: isRefused(response) };
   try {
     const { code, details, error: title } = JSON.parse(response.getBody());
@@ -213,7 +213,7 @@ function failed(id, error) {
   if (!each || each.state === "paused") return;
   if (error.isRefused) {
     change(id, { state: "signed out", speed: 0, error: null });
-    close("Your token has ended, or was revoked. Sign in again: your uploads go on by themselves.");
+    close("Your token has expired or was revoked. Sign in again, and your uploads resume automatically.");
     return;
   }
   if (error.status === 404 || error.status === 410) forget(each.file_uuid);
@@ -263,7 +263,7 @@ export async function giveUp(id) {
 // The same of one that this tab does not have. A file that has its content is kept: another tab has stored it meanwhile.
 export async function discard(fileUuid) {
   await api.del(fileAt(fileUuid), { headers: { "If-None-Match": "*" } }).catch((error) => {
-    if (error.status === 412) Object.assign(error, { message: "This upload has ended meanwhile: the file is stored.", advice: "Delete it where it is listed, if it is not needed." });
+    if (error.status === 412) Object.assign(error, { message: "This upload is already complete: the file is stored.", advice: "If the file is not needed, delete it in its list." });
     if (error.status !== 404 && error.status !== 410) throw error;
   });
   forget(fileUuid);

@@ -21,7 +21,7 @@ export function UploadForm({ files, close, bucket = "" }) {
   useEffect(() => {
     let isGone = false;
     Promise.all(files.map(rowOf)).then((found) => !isGone && setRows(found), () => !isGone && setError({
-      message: "A file cannot be read.", advice: "It may have been moved or changed: choose it again." }));
+      message: "A file cannot be read.", advice: "It may have been moved or changed. Choose it again." }));
     api.list(path`buckets`, "buckets").then((all) => !isGone && setBuckets(all.rows), () => {});
     return () => {
       isGone = true;
@@ -38,7 +38,7 @@ export function UploadForm({ files, close, bucket = "" }) {
     go("/uploads");
   }
   if (error) return html`<${ErrorBox} error=${error} />`;
-  if (!rows) return html`<${Loading} lines=${4} label="Looking at the files" />`;
+  if (!rows) return html`<${Loading} lines=${4} label="Examining the files" />`;
   const total = rows.reduce((sum, row) => sum + row.file.size, 0);
   return html`<form onSubmit=${begin}>
     ${rows.slice(0, DETAILED_MAX).map((row, index) => html`<${OneFile} key=${index} row=${row} set=${(changes) => set(index, changes)} />`)}
@@ -46,7 +46,7 @@ export function UploadForm({ files, close, bucket = "" }) {
       decides: ${summary(rows.slice(DETAILED_MAX))}.</p>`}
     <div class="pair"><label>Bucket<select name="bucket">${(buckets.length > 0 ? buckets : [{ bucket_id: bucket || DEFAULT_BUCKET, name: bucket || "default" }]).map(
       (each) => html`<option value=${each.bucket_id} selected=${each.bucket_id === (bucket || DEFAULT_BUCKET)}>${each.name}</option>`)}</select></label>
-      <label>Keep for how many days<input name="retention" type="number" min="1" max="36500" placeholder="until it is deleted" /></label></div>
+      <label>Days to keep the file<input name="retention" type="number" min="1" max="36500" placeholder="until it is deleted" /></label></div>
     <footer><span class="quiet grow">${counted(rows.length, "file")}, ${size(total)}</span>
       <button type="button" class="outline" onClick=${() => close()}>Cancel</button>
       <button type="submit">Upload</button></footer></form>`;

@@ -38,7 +38,7 @@ def no_others(_request: object) -> ConsoleMembers:
 
 
 def no_node(_request: object) -> str:
-    raise Unavailable("The address of no node is known here yet.")
+    raise Unavailable("No node's address is known here yet.")
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_bundle_that_can_sign_no_more_is_refused_before_anything_is_made(
     bundle = setup.read_bundle(later_bundle(files))
     old = tmp_path / "old.bundle"
     write_secret(old, msgspec.msgpack.encode(msgspec.structs.replace(bundle, intermediate=ended)))
-    with pytest.raises(InvalidRequest, match="has ended"):
+    with pytest.raises(InvalidRequest, match="has expired"):
         setup.init_from_bundle(tmp_path / "c3", old, "c3", record("c3"))
     assert not (tmp_path / "c3").exists()
 
@@ -401,7 +401,7 @@ def test_damaged_first_entry_makes_no_bundle_and_no_coordinator(
     files.genesis.write_bytes(damaged)
     if kind == "key":
         digest_beside(files.genesis).unlink()  # as in directories of older versions
-    told = "does not open" if kind == "key" else r"genesis\.bin is .*copy it from another coordinator"
+    told = "does not decrypt" if kind == "key" else r"genesis\.bin is .*copy it from another coordinator"
     with pytest.raises(InvalidRequest, match=told):
         later_bundle(files)
     assert not (tmp_path / "later.bundle").exists()

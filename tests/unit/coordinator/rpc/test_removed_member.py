@@ -23,8 +23,8 @@ async def never(_peer: Peer, _call: AnyCall) -> bytes:
 @pytest.mark.parametrize(
     ("refusal", "words"),
     [
-        (Gone("This node was removed from the cluster."), "was removed from the cluster: stop it"),
-        (Unauthorized("a dead certificate"), "has lost the coordinators"),
+        (Gone("This node was removed from the cluster."), "was removed from the cluster. Stop it"),
+        (Unauthorized("a dead certificate"), "has lost contact with the coordinators"),
     ],
 )
 async def test_readiness_tells_a_removed_member_from_one_that_is_cut_off(

@@ -24,12 +24,12 @@ def told(group: click.Command, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--address", "files_1.lab.example"), "--address: the name of a machine has no underscore"),
-        (("--address", "127.0.0.1"), "--address: others cannot dial a loopback, "),
-        (("--address", "localhost"), "--address: others cannot dial localhost, "),
+        (("--address", "files_1.lab.example"), "--address: a machine's name cannot contain an underscore"),
+        (("--address", "127.0.0.1"), "--address: other machines cannot connect to a loopback, "),
+        (("--address", "localhost"), "--address: other machines cannot connect to localhost, "),
         (("--address", "files.lab."), "--address: write the name without the dot at its end"),
-        (("--member", "c1=*.lab.example"), "--member: a wildcard is the name of no machine"),
-        (("--member", "c1=127.0.0.1"), "--member: others cannot dial a loopback, "),
+        (("--member", "c1=*.lab.example"), "--member: a wildcard is not the name of a machine"),
+        (("--member", "c1=127.0.0.1"), "--member: other machines cannot connect to a loopback, "),
         (("--member", "c2=10.0.0.2"), "--member: c1 is not among the members c2"),
         (("--address", "10.0.0.1", "--cluster", "A B"), "--cluster: "),
         (("--address", "10.0.0.1", "--write-quorum", "5"), "--write-quorum: 1 <= write quorum <= "),
@@ -41,7 +41,7 @@ def test_new_coordinator_says_which_option_was_wrong(
 ) -> None:
     details = told(coordinator, "init", "--id", "c1", "--data", str(tmp_path / "c1"), *given)
     assert details.startswith(words)
-    assert ("is made with --development" in details) == ("cannot dial" in details)
+    assert ("is made with --development" in details) == ("cannot connect to" in details)
     assert not (tmp_path / "c1").exists()
 
 
@@ -53,10 +53,10 @@ def test_address_that_is_no_place_names_what_was_written(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--address", "files_1.lab.example"), "--address: the name of a machine has no underscore"),
+        (("--address", "files_1.lab.example"), "--address: a machine's name cannot contain an underscore"),
         (("--address", "10.0.0.1", "--id", "A B"), "--id: "),
         (("--address", "10.0.0.1", "--api-port", "7444"), "--peer-port: clients come to 7444 already."),
-        (("--address", "10.0.0.1", "--token", "FST1.x"), "--token: a text of the form FST1."),
+        (("--address", "10.0.0.1", "--token", "FST1.x"), "--token: expected a text of the form FST1."),
     ],
 )
 def test_new_node_says_which_option_was_wrong(tmp_path: Path, given: tuple[str, ...], words: str) -> None:
@@ -102,9 +102,11 @@ def test_only_what_was_given_is_named() -> None:
 
 
 def test_address_that_others_cannot_reach_is_told_with_what_to_do() -> None:
-    details = renamed(InvalidRequest("ip_address: others cannot dial a loopback address"), "--address", "::1")
+    details = renamed(
+        InvalidRequest("ip_address: other machines cannot connect to a loopback address"), "--address", "::1"
+    )
     assert details == (
-        "--address: others cannot dial a loopback address; give the one by which they reach this machine"
+        "--address: other machines cannot connect to a loopback address; give one that they can reach"
     )
 
 

@@ -69,7 +69,7 @@ async def test_field_that_an_older_leader_would_pass_over_is_not_sent_before_the
 ) -> None:
     """Such a leader would say that a file is renamed which keeps its name."""
     renamed = UpdateProjectFile(caller=ADMIN, file_uuid="f", filename="new")
-    with pytest.raises(NotInForce, match="upgrade one"):
+    with pytest.raises(NotInForce, match="Upgrade members"):
         await client.propose(renamed, str, timeout_s=LONG_S)
     assert not any(isinstance(call, ProposeCall) for one in coordinators for call in one.calls)
     for one in coordinators:
@@ -84,9 +84,9 @@ async def test_what_older_coordinators_do_not_know_is_unavailable_until_they_are
 ) -> None:
     for one in coordinators:
         one.refusal = by_an_older_version
-    with pytest.raises(Unavailable, match="upgrade it"):
+    with pytest.raises(Unavailable, match="Upgrade it"):
         await client.read(CountSoleReplicas(node_id="n1", others=[]), str, timeout_s=LONG_S)
-    with pytest.raises(Unavailable, match="upgrade it"):
+    with pytest.raises(Unavailable, match="Upgrade it"):
         await client.propose(
             AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped"), str, timeout_s=LONG_S
         )

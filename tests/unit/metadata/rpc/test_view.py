@@ -94,14 +94,14 @@ async def test_member_that_only_followers_answer_knows_that_changes_fail(
     coordinators["c1"].is_silent = True
     view = View(client, lambda: HeartbeatCall(0, 0, 0))
     async with running(view):
-        with pytest.raises(Unavailable, match="leads does not answer"):
+        with pytest.raises(Unavailable, match="leading coordinator does not answer"):
             view.require_leader()
         coordinators["c1"].is_silent = False
         await until_leader_is(view, heard=True)
         coordinators["c1"].is_silent = True
         await until_leader_is(view, heard=False)
         await asyncio.wait_for(view.wait_until_fresh(), DEADLINE_S)
-        with pytest.raises(Unavailable, match="leads does not answer"):
+        with pytest.raises(Unavailable, match="leading coordinator does not answer"):
             view.require_leader()
 
 

@@ -155,7 +155,7 @@ async def test_failed_write_is_told_at_once_and_before_what_the_reading_says(end
     async def chunks() -> AsyncGenerator[bytes, None]:
         yield b"x"
         if ends_badly:
-            raise ConnectionError("the client went away")
+            raise ConnectionError("the client disconnected")
         await never.wait()
 
     def write(_chunk: bytes) -> None:

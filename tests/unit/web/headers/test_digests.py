@@ -26,5 +26,5 @@ def test_digests_that_contradict_each_other_say_nothing_of_the_content(found: st
 @pytest.mark.parametrize("declared", [(A,), (A, ""), ("", A), (A, A)])
 @pytest.mark.parametrize("found", [B, ""])
 def test_other_content_than_declared_is_named_as_such(declared: tuple[str, ...], found: str) -> None:
-    with pytest.raises(WrongContent, match=f"sha256 {found}, declared was {A}"):
+    with pytest.raises(WrongContent, match=f"SHA-256 {found}, but {A} was declared"):
         agreed_sha256(*declared, found=found)
