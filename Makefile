@@ -2,7 +2,7 @@
 #   make run     a cluster of three coordinators and three nodes on this machine
 #   make install what runs, in .venv; the targets below add what development needs
 #   make deb     the Debian package, in dist/ (ARCH=arm64)   make pyz     the command in one file
-#   make test    the default test suite          make check   lint, types, import order, rooms
+#   make test    the default test suite          make check   lint, types, import order, rooms, names in texts
 #   make fix     what lint and format can mend by themselves
 #   make matrix  the default suite with each Python of 3.11, 3.12 and 3.13 that is found
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
@@ -86,6 +86,7 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.rooms
+	$(BIN)/python -m pytest -q tests/test_references.py
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix-only --quiet .

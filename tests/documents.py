@@ -9,11 +9,11 @@ PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
 LINES_MAX: Final = 300  # of a page
 RUNBOOK_PAGES: Final = [page for page in PAGES if page.stem.startswith("runbook")]
 RUNBOOK: Final = "\n".join(page.read_text("utf-8") for page in RUNBOOK_PAGES)
-_CODE: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def anchors(text: str) -> set[str]:
     """Return the anchors of all headings, as GitHub and mkdocs make them."""
-    headings = _HEADING.findall(_CODE.sub("", text))
+    headings = _HEADING.findall(CODE.sub("", text))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
