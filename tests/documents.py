@@ -6,6 +6,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
+DECISIONS: Final = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 LINES_MAX: Final = 300  # of a page
 RUNBOOK_PAGES: Final = [page for page in PAGES if page.stem.startswith("runbook")]
 RUNBOOK: Final = "\n".join(page.read_text("utf-8") for page in RUNBOOK_PAGES)

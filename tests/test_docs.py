@@ -21,8 +21,9 @@ import pytest
 
 from deploy.processes import PORTS_VARIABLE, free_ports, wait_until
 from tests.cluster.harness import Cluster, require_curl
+from tests.documents import CODE, DECISIONS, LINES_MAX, PAGES
 from tests.machines.runbook import DRILLS, exports, sections
-from tests.test_tidy import committed_files
+from tests.test_tidy import LINE_CHARACTERS_MAX, committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,6 +41,7 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
 
 BLOCKS = [*blocks_of(README), *(block for text in TUTORIALS for block in blocks_of(text))]
 SHELL_TIMEOUT_S = 200.0
+README_LINES_MAX = 150
 ROLES = ("coordinator", "node")
 PACKAGED = "/var/lib/filestore"
 # The ports that the README leaves at their defaults, by the command that has them.
@@ -295,3 +297,25 @@ def test_make_run_brings_up_a_cluster_and_brings_it_back(tmp_path: Path) -> None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(make.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES, *DECISIONS], ids=lambda page: page.stem)
+def test_page_is_short_and_so_are_its_lines(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= (README_LINES_MAX if page.stem == "README" else LINES_MAX)
+    prose = CODE.sub("", "\n".join(lines)).splitlines()
+    assert not [line for line in prose if len(line) > LINE_CHARACTERS_MAX and not line.startswith("|")]
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_every_decision_says_what_was_rejected(page: Path) -> None:
+    titles, texts = split_by_headings(page.read_text(encoding="utf-8"))
+    lacking = [title for title, text in zip(titles, texts, strict=True) if "**Rejected.** " not in text]
+    assert not lacking
+    assert all("**Decision.** " in text for text in texts)
+
+
+def split_by_headings(text: str) -> tuple[list[str], list[str]]:
+    """Return the titles of all sections of a page, and their texts."""
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
+    return parts[::2], parts[1::2]
