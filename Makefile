@@ -2,11 +2,12 @@
 #   make run     a cluster of three coordinators and three nodes on this machine
 #   make install what runs, in .venv; the targets below add what development needs
 #   make deb     the Debian package, in dist/ (ARCH=arm64)   make pyz     the command in one file
-#   make test    the default test suite          make check   lint, types, import order, rooms
+#   make test    the default test suite          make check   lint, types, import order, rooms, names in texts
 #   make fix     what lint and format can mend by themselves; then what is written from declarations
 #   make matrix  the default suite with each Python of 3.11, 3.12 and 3.13 that is found
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
 #   make man     manual pages of the command, in man/
+#   make docs    docs/ as a site with a search, in site/, with a reference made from the code
 #   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
 #   make chaos   real coordinators and nodes under real faults (CHAOS_S=600)
 #   make healing random operations on nodes, replicas and disks, then the verdict (HEALING_OPERATIONS=1000);
@@ -53,7 +54,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test long check fix matrix sim mutants chaos healing clients gns3 browser prometheus machines contract bench man deb pyz \
+.PHONY: run install test long check fix matrix sim mutants chaos healing clients gns3 browser prometheus machines contract bench man docs deb pyz \
 	vendor constraints clean
 
 run: $(RUNTIME)
@@ -85,6 +86,7 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.rooms
+	$(BIN)/python -m pytest -q tests/test_references.py
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix-only --quiet .
@@ -137,6 +139,10 @@ bench: $(INSTALLED)
 man: $(INSTALLED)
 	@$(BIN)/python -m deploy.manual man
 
+docs: $(INSTALLED)
+	@$(BIN)/python -m release.reference docs/reference
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 vendor: $(INSTALLED)
 	$(BIN)/python -m vendoring
 
@@ -155,5 +161,5 @@ constraints: $(INSTALLED)
 		-o constraints-runtime.txt
 
 clean:
-	rm -rf $(VENV) .filestore .gns3-server .previous-release .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man
+	rm -rf $(VENV) .filestore .gns3-server .previous-release .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man site docs/reference
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,24 +18,13 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Final
 
+from release import reference
 from release.target import Target, target_of
 from release.wheels import DIST, ROOT, epoch, gather, install, install_elsewhere, output, product_version, run
 
 HOME: Final = Path("opt/filestore")
 PYTHON: Final = Path("/usr/bin/python3")
-DOCUMENTS: Final = (
-    "README.md",
-    "CHANGELOG.md",
-    "docs/install.md",
-    "docs/by-hand.md",
-    "docs/settings.md",
-    "docs/runbook.md",
-    "docs/client.md",
-    "docs/gns3.md",
-    "docs/gns3-nightly.md",
-    "docs/gns3-limits.md",
-    "docs/restic.md",
-)
+DOCUMENTS: Final = ("*.md", "docs/*.md", "docs/decisions/*.md", "docs/*.webp")
 HISTORY: Final = """filestore ({version}) unstable; urgency=medium
 
   * What has changed is in CHANGELOG.md, beside this file.
@@ -131,8 +120,12 @@ def make_documents(root: Path, python: Path) -> None:
     ):
         write(root / place, output(str(python), command, "completion", shell) + "\n")
     documents = root / "usr/share/doc/filestore"
-    for name in DOCUMENTS:
-        write(documents / Path(name).name, (ROOT / name).read_text(encoding="utf-8"))
+    for document in sorted(path for pattern in DOCUMENTS for path in ROOT.glob(pattern)):
+        copy = documents / document.relative_to(ROOT)  # links between them lead there
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(document, copy)
+    for name, text in reference.pages().items():
+        write(documents / "docs" / "reference" / name, text)
     history = {
         "version": package_version(),
         "maintainer": re.findall(r"Maintainer: (.+)", (ROOT / "deploy/debian/control").read_text("utf-8"))[0],

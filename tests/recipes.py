@@ -17,7 +17,7 @@ PAGE: Final = "CONTRIBUTING.md"
 _RECIPE: Final = re.compile(
     r"^### (?P<title>.+?)\n(?P<prose>[^`#][^#]*?)```text\n(?P<steps>.*?)```", re.M | re.S
 )
-_STEP: Final = re.compile(r"(?:(?P<file>[\w./]+):)?\s*(?P<place>.*?)\s*(?P<sign>[→⇒])(?: (?P<text>.*))?")
+_STEP: Final = re.compile(r"(?:(?P<file>[\w./-]+):)?\s*(?P<place>.*?)\s*(?P<sign>[→⇒])(?: (?P<text>.*))?")
 
 
 class NoSuchPlace(Exception):

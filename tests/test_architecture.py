@@ -1,4 +1,4 @@
-"""docs/architecture.md is true of the tree: each module is named in its index, and what it names exists."""
+"""The pages about the architecture are true: each module is in the index, and what is named exists."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ from tests import rooms as rooms_of_the_product
 from tests.test_tidy import committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PARTS = ("architecture", "walks", "invariants", "modules")
+PAGE = "\n".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in PARTS)
 AFTERNOON_LINES_MAX = 4150
 NAMED = re.compile(r"`([^`\n]+)`")
 

@@ -1,10 +1,10 @@
-"""The README does what it says: every sh block runs, in order, and its tables agree with the code.
+"""README and tutorials do what they say: every sh block runs, in order.
 
-A block is preceded by a comment that names its group. Groups run as one shell session: `tour` in a
-directory with a development cluster; `machines`, and `hand` of docs/by-hand.md, with loopback stand-ins for
-the three machines (addresses, ports and directories are replaced, loopback is allowed at init, and what runs
-in the foreground there goes to the background here). The others (`make run`, `install`) are run dry:
-what they would start has tests of its own. A block without a group fails.
+A block is preceded by a comment that names its group. Groups run as one shell session: `tour` and `first
+cluster` in a directory with a development cluster; `machines`, and `hand` of docs/by-hand.md, with loopback
+stand-ins for the three machines (addresses, ports and directories are replaced, loopback is allowed at init,
+and what runs in the foreground there goes to the background here). The others (`make run`, `install`) are run
+dry: what they would start has tests of its own. A block without a group fails.
 """
 
 import contextlib
@@ -19,19 +19,29 @@ from pathlib import Path
 
 import pytest
 
-from ca.errors import CATALOGUE
-from deploy.base import failures
 from deploy.processes import PORTS_VARIABLE, free_ports, wait_until
 from tests.cluster.harness import Cluster, require_curl
-from tests.machines.runbook import RUNBOOK, exports, sections
-from tests.test_tidy import committed_files
+from tests.documents import CODE, DECISIONS, LINES_MAX, PAGES
+from tests.machines.runbook import DRILLS, exports, sections
+from tests.test_tidy import LINE_CHARACTERS_MAX, committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:<!-- test: (?P<group>[\w ]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
-BY_HAND = (ROOT / "docs" / "by-hand.md").read_text(encoding="utf-8")
-BLOCKS = [(match["group"] or "", match["text"]) for match in BLOCK.finditer(README + BY_HAND)]
+TUTORIALS = [
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("first-cluster", "three-machines", "by-hand")
+]
+
+
+def blocks_of(text: str) -> list[tuple[str, str]]:
+    """Return the group and the text of each block."""
+    return [(match["group"] or "", match["text"]) for match in BLOCK.finditer(text)]
+
+
+BLOCKS = [*blocks_of(README), *(block for text in TUTORIALS for block in blocks_of(text))]
 SHELL_TIMEOUT_S = 200.0
+README_LINES_MAX = 150
 ROLES = ("coordinator", "node")
 PACKAGED = "/var/lib/filestore"
 # The ports that the README leaves at their defaults, by the command that has them.
@@ -39,7 +49,9 @@ MACHINES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 
 
 def in_group(group: str) -> list[tuple[str, str]]:
-    return [(name, text) for name, text in BLOCKS if name.split(" ")[0] == group]
+    """Return the blocks of a group; those of `machines` are the ones of docs/three-machines.md."""
+    blocks = blocks_of(TUTORIALS[1]) if group == "machines" else BLOCKS
+    return [(name, text) for name, text in blocks if name == group or name.split(" ")[0] == group]
 
 
 def run_shell(script: str, directory: Path, environment: dict[str, str]) -> str:
@@ -73,11 +85,12 @@ def environment() -> dict[str, str]:
 
 
 def test_every_block_belongs_to_a_group() -> None:
-    assert len(BLOCKS) == (README + BY_HAND).count("```sh")
+    assert len(BLOCKS) == sum(text.count("```sh") for text in (README, *TUTORIALS))
     assert {name for name, _ in BLOCKS} == {
         "make run",
         "install",
         "tour",
+        "first cluster",
         "machines on 1",
         "machines on 2 3",
         "machines on 1 2 3",
@@ -86,8 +99,8 @@ def test_every_block_belongs_to_a_group() -> None:
     }
 
 
-def test_every_block_of_the_runbook_is_typed_by_a_drill_on_machines() -> None:
-    assert sum(map(len, sections().values())) + 1 == RUNBOOK.read_text(encoding="utf-8").count("```sh")
+def test_every_block_of_a_drill_is_typed_on_machines() -> None:
+    assert sum(map(len, sections().values())) + 1 == DRILLS.count("```sh")
     assert exports().count("export ") == exports().count("\n") == 3
     drills = (ROOT / "tests" / "machines" / "test_runbook.py").read_text(encoding="utf-8")
     for title, blocks in sections().items():
@@ -98,8 +111,10 @@ def test_every_block_of_the_runbook_is_typed_by_a_drill_on_machines() -> None:
 def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
     require_curl()
     (tmp_path / ".filestore").symlink_to(cluster.directory)
-    script = "\n".join(text for _, text in in_group("tour"))
-    output = run_shell(script, tmp_path, environment() | {"XDG_STATE_HOME": str(tmp_path / "state")})
+    output = ""
+    for group in ("tour", "first cluster"):
+        script = "\n".join(text for _, text in in_group(group))
+        output += run_shell(script, tmp_path, environment() | {"XDG_STATE_HOME": str(tmp_path / "state")})
     assert '"upload_url"' in output
     assert "hello{" in output
     assert '"user_id":"alice"' in output
@@ -156,9 +171,9 @@ def running(number: int, ports: list[int], directory: Path) -> str:
     return script
 
 
-def test_guide_to_the_package_says_the_same_commands_for_three_machines() -> None:
-    guide = BLOCK.findall((ROOT / "docs" / "install.md").read_text(encoding="utf-8"))
-    assert guide == in_group("machines")[:3]
+def test_readme_has_the_same_commands_for_three_machines() -> None:
+    blocks = [block for block in blocks_of(README) if block[0].startswith("machines ")]
+    assert blocks == in_group("machines")[:3]
 
 
 @pytest.mark.long
@@ -203,14 +218,11 @@ def wait_before_status(script: str) -> str:
     return script.replace("filestore status\n", f"{ready}filestore status\n")
 
 
-def test_make_commands_of_the_readme_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    text = "".join(text for name, text in BLOCKS if name in {"make run", "install"})
-    named = set(re.findall(r"^make (\w+)", text, re.MULTILINE)) | set(
-        re.findall(r"\bmake (\w+) {2,}", README)
-    )
-    assert named >= {"run", "install", "test", "check", "bench", "clean"}
-    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    texts = [README, *TUTORIALS, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")]
+    named = {name for text in texts for name in re.findall(r"(?:^|`)make ([a-z0-9]+)", text, re.MULTILINE)}
+    assert named >= {"run", "install", "test", "check", "bench"}
     assert named <= targets
 
 
@@ -287,42 +299,23 @@ def test_make_run_brings_up_a_cluster_and_brings_it_back(tmp_path: Path) -> None
                 os.killpg(make.pid, signal.SIGKILL)
 
 
-def test_exit_codes_are_those_of_the_command() -> None:
-    rows = re.compile(r"^\| (\d{1,3}) \| (\w.+) \|$", re.MULTILINE)
-    wanted = rows.findall(failures.__doc__ or "")
-    assert len(wanted) == 9
-    assert [row for row in rows.findall(README) if not row[1].startswith("`")] == wanted
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES, *DECISIONS], ids=lambda page: page.stem)
+def test_page_is_short_and_so_are_its_lines(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= (README_LINES_MAX if page.stem == "README" else LINES_MAX)
+    prose = CODE.sub("", "\n".join(lines)).splitlines()
+    assert not [line for line in prose if len(line) > LINE_CHARACTERS_MAX and not line.startswith("|")]
 
 
-def test_error_table_is_that_of_the_code() -> None:
-    rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \| (.+) \|$", README, re.MULTILINE)
-    written = [(int(status), code, meaning) for status, code, meaning in rows]
-    assert written == [(kind.status, kind.code, " ".join((kind.__doc__ or "").split())) for kind in CATALOGUE]
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_every_decision_says_what_was_rejected(page: Path) -> None:
+    titles, texts = split_by_headings(page.read_text(encoding="utf-8"))
+    lacking = [title for title, text in zip(titles, texts, strict=True) if "**Rejected.** " not in text]
+    assert not lacking
+    assert all("**Decision.** " in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "CHANGELOG.md",
-        "docs/by-hand.md",
-        "docs/client.md",
-        "docs/decisions.md",
-        "docs/gns3.md",
-        "docs/gns3-limits.md",
-        "docs/gns3-nightly.md",
-        "docs/install.md",
-        "docs/runbook.md",
-    ],
-)
-def test_relative_links_lead_somewhere(name: str) -> None:
-    path = ROOT / name
-    text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
-        assert (path.parent / target).exists(), target
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*\.md|)#([^)]+)\)", text):
-        page = (path.parent / target if target else path).read_text(encoding="utf-8")
-        headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
-        assert anchor in [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings], (
-            anchor
-        )
+def split_by_headings(text: str) -> tuple[list[str], list[str]]:
+    """Return the titles of all sections of a page, and their texts."""
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
+    return parts[::2], parts[1::2]

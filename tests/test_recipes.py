@@ -62,7 +62,9 @@ def test_alert_has_its_section(tree: Path) -> None:
     alerts = (tree / "deploy/prometheus/alerts.yml").read_text("utf-8")
     named = re.findall(r"- alert: (\w+)\n", alerts)
     assert "FilestoreManyBlobs" in named
-    assert f"## {named[named.index('FilestoreManyBlobs')]}\n" in (tree / "docs/runbook.md").read_text("utf-8")
+    assert f"## {named[named.index('FilestoreManyBlobs')]}\n" in (tree / "docs/runbook-content.md").read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Every setting is in docs/settings.md, with its default; and what is there can be set."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,6 @@ PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (?P<names>`[^|]+`) \| (?P<meaning>[^|]+) \| (?P<default>[^|]+) \|$", re.MULTILINE)
 HEADING = re.compile(r"^##+ `?(.+?)`?$", re.MULTILINE)
 VARIABLE = re.compile(r"""environ(?:\.get\(|\[)\s*(?:"(\w+)"|(\w+))""")
-EVERYWHERE = "Client commands"
-SHARED = {"--url", "--ca", "--token-file", "--context", "--deadline"}
-OUTPUT = "--json"  # of nearly all of them
 
 
 def rows_of_sections() -> dict[str, dict[tuple[str, ...], str]]:
@@ -53,42 +50,8 @@ def commands(group: click.Command, name: str) -> Iterator[tuple[str, click.Comma
 COMMANDS = dict(commands(cli, "filestore"))
 
 
-def own_options(command: click.Command) -> Iterable[click.Option]:
-    """Those that not every client command has."""
-    options = [option for option in command.params if isinstance(option, click.Option)]
-    is_client = {option.opts[0] for option in options} >= SHARED
-    others = [option for option in options if option.opts[0] != OUTPUT]
-    return [option for option in others if not (is_client and option.opts[0] in SHARED)]
-
-
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_options_of_a_command_are_those_of_the_page(name: str) -> None:
-    offered = {tuple(option.opts): option for option in own_options(COMMANDS[name])}
-    written = DOCUMENTED.get(name, {})
-    assert set(written) == set(offered), f"docs/settings.md: the table below `### {name}` has a row an option"
-    for names, option in offered.items():
-        assert (written[names] == "required") == option.required, names
-        if not option.is_flag and isinstance(option.default, str | int | float) and option.default != "":
-            assert written[names] == plain(option.default), names
-
-
 def plain(default: str | float) -> str:
     return default if isinstance(default, str) else f"{default:.12g}"
-
-
-def test_what_every_client_command_takes_is_told_once() -> None:
-    takers = [
-        command
-        for command in COMMANDS.values()
-        if {option.opts[0] for option in command.params if isinstance(option, click.Option)} >= SHARED
-    ]
-    assert takers
-    assert {names[0] for names in DOCUMENTED[EVERYWHERE]} == {*SHARED, OUTPUT}
-
-
-def test_page_tells_of_no_command_that_is_not_there() -> None:
-    told = {heading for heading in DOCUMENTED if heading.startswith("filestore ")}
-    assert told <= set(COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The first requests of a machine to a cluster: its root, by its digest, and then what only it may answer.
 
-Until the root is known to be the one that a token names, nothing secret is sent (security.md, "Join token").
+Until the root is known to be the one that a token names, nothing secret is sent.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
 Fetch the root, trust it only by the token's digest, then ask for a certificate.
 
-Until the root is known to be the one that the token names, nothing secret is sent (security.md, "Join
-token"). The key is made once and kept until the join is through, so that a repeated attempt gets the
-certificate whose answer was lost.
+Until the root is known to be the one that the token names, nothing secret is sent. The
+key is made once and kept until the join is complete, so that a repeated attempt gets the certificate
+whose answer was lost.
 """
 
 import ssl

@@ -46,7 +46,7 @@ from node.packs.record import (
 from node.packs.rows import PackedBlob, PackFacts, record_of
 from node.packs.users import IndexUsers
 
-BLOB_BYTES_MAX: Final = 128 << 10  # measured: see docs/decisions.md
+BLOB_BYTES_MAX: Final = 128 << 10  # measured: see docs/decisions/storage.md
 PACK_BYTES_MAX: Final = 256 << 20
 PACK_RECORDS_MAX: Final = 100_000  # which a process has in memory until the pack is sealed
 READERS_MAX: Final = 64  # packs that are kept open for reading

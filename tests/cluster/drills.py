@@ -1,4 +1,4 @@
-"""How long a drill of docs/runbook.md takes, from the first command to a cluster that is well again."""
+"""How long a drill of docs/ takes, from the first command to a cluster that is well again."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The drills of docs/runbook.md that no other test runs: a machine is lost, moves, or shows a wrong day."""
+"""The drills of docs/ that no other test runs: a machine is lost, moves, or shows a wrong day."""
 
 import os
 import shutil

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import click
 import pytest
@@ -12,19 +11,18 @@ from deploy.cli import cli
 from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.metrics import metrics_text
 from tests.cluster.harness import Cluster
+from tests.documents import PAGES, ROOT, RUNBOOK
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 ALERTS = (ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8")
 SCRAPING = (ROOT / "deploy/prometheus/prometheus.yml").read_text("utf-8")
 DASHBOARD = ROOT / "deploy/grafana/filestore.json"
-RUNBOOK = (ROOT / "docs/runbook.md").read_text("utf-8")
 METRIC = re.compile(r"\bfilestore_\w+")
 SECTION_CHARS_MIN = 100
 
 
 def test_every_alert_has_its_section_in_the_runbook_and_no_section_is_left_over() -> None:
     alerts = re.findall(r"- alert: (\w+)", ALERTS)
-    sections = dict(re.findall(r"^## (\w+)\n(.+?)(?=^## |\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
+    sections = dict(re.findall(r"^## (Filestore\w+)\n(.+?)(?=^#+ |\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
     assert len(alerts) == len(set(alerts))
     assert set(alerts) == set(sections)
     assert all(len(text) > SECTION_CHARS_MIN for text in sections.values())
@@ -66,8 +64,13 @@ def test_dashboard_names_metrics_that_exist(offered: set[str]) -> None:
     assert named <= offered
 
 
-def test_runbook_names_commands_that_exist() -> None:
-    named = {tuple(words.split()) for words in re.findall(r"`filestore ((?:[a-z0-9-]+ ?)+)", RUNBOOK)}
+def test_pages_name_commands_that_exist() -> None:
+    texts = [page.read_text("utf-8") for page in (ROOT / "README.md", *PAGES)]
+    named = {
+        tuple(words.split())
+        for text in texts
+        for words in re.findall(r"`filestore ((?!-)(?:[a-z0-9-]+ ?)+)", text)
+    }
     assert all(exists(cli, words) for words in named), named
 
 

@@ -1,4 +1,4 @@
-"""Does what the README says for three machines, block by block, word by word.
+"""Does what docs/three-machines.md says, block by block, word by word.
 
 A block is preceded by a comment that names its machines. Where it has a line that another machine has
 printed, that line is taken. What a block exports holds in the later ones of its machine.
@@ -50,7 +50,7 @@ def follow(machines: Sequence[Machine]) -> Effort:
     began_s, effort = time.monotonic(), Effort()
     printed: list[str] = []
     exports: dict[str, str] = defaultdict(str)
-    for block in blocks_of(ROOT / "README.md"):
+    for block in blocks_of(ROOT / "docs" / "three-machines.md"):
         for machine in (machines[number - 1] for number in block.numbers):
             script = PRINTED.sub(lambda _: printed.pop(0), block.script)
             exports[machine.name] += "".join(re.findall(r"^export .*\n", script, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Does what docs/runbook.md says: the shell blocks of one section, word by word, where they are to be typed.
+"""Does what the drills in docs/ say: the shell blocks of one section, word by word, where they are typed.
 
 A block is preceded by a comment that says where it is typed. Its words in capitals are filled in, and where
 it has a line that another machine has printed, that line is taken. What the block for every machine exports
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
+from tests.documents import PAGES
 from tests.machines.bed import Machine
 from tests.machines.manual import LOOK, PRINTED, until_it_succeeds
-from tests.test_tidy import ROOT
 
-RUNBOOK = ROOT / "docs" / "runbook.md"
+DRILLS = "\n".join(page.read_text("utf-8") for page in PAGES if "<!-- test: drill" in page.read_text("utf-8"))
 EVERYWHERE = "everywhere"
 _HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 _BLOCK = re.compile(r"<!-- test: drill on (?P<place>[\w ]+) -->\n```sh\n(?P<script>.*?)```", re.DOTALL)
@@ -35,12 +35,11 @@ class Block:
 @cache
 def sections() -> dict[str, list[Block]]:
     """The blocks by the heading that they are below; those without any are left out."""
-    text = RUNBOOK.read_text(encoding="utf-8")
-    headings = list(_HEADING.finditer(text))
-    ends = [*(found.start() for found in headings[1:]), len(text)]
+    headings = list(_HEADING.finditer(DRILLS))
+    ends = [*(found.start() for found in headings[1:]), len(DRILLS)]
     blocks = {
         heading["title"]: [
-            Block(found["place"], found["script"]) for found in _BLOCK.finditer(text, heading.end(), end)
+            Block(found["place"], found["script"]) for found in _BLOCK.finditer(DRILLS, heading.end(), end)
         ]
         for heading, end in zip(headings, ends, strict=True)
     }
@@ -50,7 +49,7 @@ def sections() -> dict[str, list[Block]]:
 @cache
 def exports() -> str:
     """What is said beforehand."""
-    (found,) = _ALL_PLACES.finditer(RUNBOOK.read_text(encoding="utf-8"))
+    (found,) = _ALL_PLACES.finditer(DRILLS)
     return found["script"]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from deploy.processes import wait_until
 from tests.debian_packages import require
+from tests.documents import PAGES
 from tests.machines.products import made
 from tests.test_release import DEVELOPMENT_ONLY
 from tests.test_tidy import ROOT
@@ -56,8 +57,9 @@ def test_package_has_what_users_need_and_nothing_for_development(package: Path) 
         assert f" ./{place}\n" in files, place
     for unit in (ROOT / "deploy/gns3/units").iterdir():
         assert f" ./lib/systemd/system/{unit.name}\n" in files, unit.name
-    for page in (ROOT / "docs").glob("gns3*.md"):
-        assert f" ./usr/share/doc/filestore/{page.name}\n" in files, page.name
+    for page in PAGES:
+        assert f" ./usr/share/doc/filestore/docs/{page.name}\n" in files, page.name
+    assert " ./usr/share/doc/filestore/docs/reference/commands.md\n" in files
     edited = output("dpkg-deb", "-I", str(package), "conffiles").split()
     assert edited == ["/etc/filestore/coordinator.toml", "/etc/filestore/node.toml"]
 

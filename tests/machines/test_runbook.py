@@ -1,4 +1,4 @@
-"""The drills of docs/runbook.md, typed as they stand, on three machines with the package and two spare ones.
+"""The drills of docs/, typed as they stand, on three machines with the package and two spare ones.
 
 Each leaves a healthy cluster of three machines to the next.
 """

@@ -1,6 +1,5 @@
 """How well a cluster is, from what its coordinators say."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from metadata.model.records import CoordinatorRecord
 from metadata.model.replica_records import ReplicaCounts
 from metadata.protocol.calls import CoordinatorStatus, HeartbeatCall, NodeStatus, StatusReply
 from metadata.rpc.node_health import NodeHealth
+from tests.documents import RUNBOOK
 from tests.unit.node_records import node_record
 
 
@@ -51,13 +51,12 @@ def node(node_id: str, **changed: Any) -> NodeState:
 
 
 NODES = [node("n1"), node("n2"), node("n3")]
-RUNBOOK = Path(__file__).parents[3] / "docs" / "runbook.md"
 
 
 def health_of(*told: Any, **more: Any) -> tuple[str, list[str]]:
     """The word and the sentences alone; each names a section that the runbook has."""
     health, findings = findings_of(*told, **more)
-    sections = {line.removeprefix("## ") for line in RUNBOOK.read_text("utf-8").splitlines()}
+    sections = {line.removeprefix("## ") for line in RUNBOOK.splitlines()}
     assert {finding.runbook for finding in findings} <= sections
     return health, [finding.problem for finding in findings]
 
