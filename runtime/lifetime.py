@@ -7,7 +7,7 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from ca.errors import Unavailable
@@ -107,9 +107,22 @@ async def wait_for_first(*waits: Coroutine[Any, Any, object], timeout_s: float |
     try:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        await end_tasks(tasks)
         for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            _ = task.cancelled() or task.exception()
+
+
+async def end_tasks(tasks: Iterable["asyncio.Future[Any]"]) -> None:
+    """Cancel these tasks and wait until they have ended. Raises nothing of what they raise.
+
+    They are not awaited: that could not be told from a cancellation of the caller. asyncio logs what a task
+    raised that nobody asks for.
+    """
+    ended = list(tasks)
+    for task in ended:
+        task.cancel()
+    if ended:
+        await asyncio.wait(ended)
 
 
 def first_in(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:

@@ -35,6 +35,7 @@ from metadata.model.records import DOWN, BlobRecord, NodeRecord
 from metadata.model.replica_records import DeletionPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
 from metadata.protocol.commands import ReleaseReplica
 from metadata.protocol.queries import GetNodeReplicas, ListReplicas, ListReplicasToDelete, held_pages
+from runtime.lifetime import end_tasks
 
 PAGE_ROWS = 100
 DROP_POLL_S = 0.5
@@ -216,10 +217,7 @@ async def _say_yes(
             if count >= count_min:
                 return True
     finally:
-        for task in asked:
-            task.cancel()
-        if asked:
-            await asyncio.wait(asked)
+        await end_tasks(asked)
     return count >= count_min
 
 

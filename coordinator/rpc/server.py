@@ -36,6 +36,7 @@ from metadata.rpc.deadlines import Deadlines
 from metadata.rpc.instances import Instance
 from metadata.rpc.websocket import PING_S, Outbox, OutboxFull, end
 from runtime.clock import now_ms
+from runtime.lifetime import end_tasks
 from runtime.logs import REQUEST_ID
 from web.responses import ClientGone
 
@@ -283,10 +284,7 @@ class _UnderWay:
     async def end(self) -> None:
         """Give up all of them, without a word."""
         self._deadlines.close()
-        for task in self._numbers:
-            task.cancel()
-        if self._numbers:
-            await asyncio.wait(self._numbers)
+        await end_tasks(self._numbers)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._numbers[task]

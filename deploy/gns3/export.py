@@ -21,6 +21,7 @@ from deploy.gns3.archive import ExportDamaged, Missing, missing_of
 from deploy.gns3.fingerprint import ExportScan, Fingerprint, fingerprint_of
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
+from runtime.lifetime import end_tasks
 
 QUIET_S: Final = 0.1  # without a warning, after which no further one is expected
 LISTENING_S_MAX: Final = 3.0  # until the server listens for the caller; a proxy may hold the answer back
@@ -184,8 +185,7 @@ async def exporting(server: Gns3Server, project: LabProject) -> AsyncIterator[Ex
         async with aclosing(export.parts):
             yield export
     finally:
-        listening.cancel()
-        await asyncio.wait([listening])
+        await end_tasks([listening])
 
 
 def skipped_files(messages: list[str], folder: str) -> list[str]:

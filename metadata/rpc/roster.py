@@ -17,6 +17,7 @@ import msgspec
 from ca.secretfiles import write_durable
 from metadata.model.records import CoordinatorRecord
 from runtime.json_files import sealed, unsealed
+from runtime.lifetime import end_tasks
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +48,7 @@ class Roster:
                 self._changed.clear()
                 for coordinator_id, (record, task) in list(running.items()):
                     if self._wanted.get(coordinator_id) is not record:
-                        task.cancel()
-                        await asyncio.wait([task])
+                        await end_tasks([task])
                         del running[coordinator_id]
                 for coordinator_id, record in self._wanted.items():
                     if coordinator_id not in running:

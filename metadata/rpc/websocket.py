@@ -15,6 +15,7 @@ from ca.hostnames import authority_of
 from metadata.rpc import wire
 from metadata.rpc.connector import Connector
 from runtime.background import Step, Work
+from runtime.lifetime import end_tasks
 
 OUTBOX_FRAMES_MAX = 8192
 OUTBOX_BYTES_MAX = 64 << 20
@@ -163,8 +164,7 @@ async def end(task: "asyncio.Task[Any]") -> None:
 
     Our own cancellation meanwhile is not lost, which `suppress(CancelledError): await task` would do.
     """
-    task.cancel()
-    await asyncio.wait([task])
+    await end_tasks([task])
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, _BROKEN):
         _log.error("%s failed", task.get_name(), exc_info=error)

@@ -15,6 +15,7 @@ from ca.errors import FilestoreError
 from node.custody.context import CustodyContext
 from node.storage.quarantine import QuarantinedBlob
 from node.storage.segments import SEGMENT_BYTES
+from runtime.lifetime import end_tasks
 
 READ_BYTES: Final = 4 * SEGMENT_BYTES  # in one job for the disk's threads
 LARGE_BYTES: Final = 256 << 20  # more than a second of reading, and many seconds while clients are served
@@ -80,11 +81,7 @@ class Checks:
 
     async def close(self) -> None:
         """End all of them; copies stay where they are."""
-        checks = list(self._running.values())
-        for check in checks:
-            check.cancel()
-        if checks:
-            await asyncio.wait(checks)
+        await end_tasks(self._running.values())
 
     def _begin(self, sha256: str) -> asyncio.Task[bool] | None:
         """The check of this copy; None while there are too many."""

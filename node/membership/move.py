@@ -21,6 +21,7 @@ from metadata.rpc.roster import read_known
 from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeConfig, NodeFiles
 from node.membership.renewal import renew
+from runtime.lifetime import end_tasks
 
 _MARK: Final = "moving"  # in a directory that is being filled: where from
 _OLD: Final = "node.json.moved"
@@ -161,6 +162,5 @@ async def take_address(files: NodeFiles, config: NodeConfig, address: str) -> No
     try:
         await renew(metadata, contexts, config.identity, address)
     finally:
-        running.cancel()
-        await asyncio.wait([running])
+        await end_tasks([running])
     files.write_config(msgspec.structs.replace(config, address=address))

@@ -26,6 +26,7 @@ from metadata.rpc.client import MetadataClient
 from metadata.rpc.connector import Connector
 from metadata.rpc.view import View
 from node.peer.request_body import ByteSpan, PeerBody, Piece
+from runtime.lifetime import end_tasks
 from runtime.logs import REQUEST_ID
 
 CONNECT_TIMEOUT_S = 3.0  # a live peer on a local network accepts in milliseconds
@@ -347,10 +348,7 @@ class SilentPeers:
         """Ask nobody any more."""
         tasks = [known.task for known in self._known.values() if known.task is not None]
         self._known.clear()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(tasks)
 
     async def _until_back(self, node_id: str, silence: _Silence) -> None:
         await asyncio.sleep(silence.rest_s)

@@ -35,6 +35,7 @@ from node.storage.segments import (
     SegmentHasher,
     SegmentSums,
 )
+from runtime.lifetime import end_tasks
 
 FETCHES_MAX = 2  # at once: with RANGES_AT_ONCE each, half of the disk's threads
 SMALL_BYTES = RANGE_SEGMENTS * SEGMENT_BYTES  # one range: such a fetch takes one thread
@@ -199,8 +200,5 @@ class Fetches:
                 if until_s is None and any(task.result() is not None for task in done):
                     until_s = loop.time() + SUMS_GRACE_S
         finally:
-            for task in pending:
-                task.cancel()
-            if pending:
-                await asyncio.wait(pending)
+            await end_tasks(pending)
         return {source: task.result() for task, source in asked.items() if task not in pending}

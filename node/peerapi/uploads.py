@@ -54,6 +54,7 @@ from node.uploads.forwarding import pass_on, worker_holding
 from node.uploads.link_fencing import LinkFences
 from node.uploads.services import NODE
 from node.uploads.takeover import own_prefix
+from runtime.lifetime import end_tasks
 from web.app import ClientGone, body_batches
 from web.headers.ranges import SIZE_BYTES_MAX
 from web.rate_limits import BodyPace
@@ -328,9 +329,7 @@ class _Following:
                 _log.warning("no room for what a link brings", extra={"file_uuid": self._file_uuid})
                 last_line = self._line(full=True)
             finally:
-                for task in (telling, passing):
-                    task.cancel()
-                await asyncio.wait({telling, passing})
+                await end_tasks((telling, passing))
         await response.write(last_line)
         await response.write_eof()
         return response

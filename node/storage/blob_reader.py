@@ -14,6 +14,7 @@ from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_error
 from node.storage.blobs import BlobStore
 from node.storage.segments import SEGMENT_BYTES, OpenBlob
+from runtime.lifetime import end_tasks
 from web.internals.tls import SLICE_BYTES
 
 PIECE_BYTES = 4 * SLICE_BYTES  # 252 KiB, that TLS sends in whole slices
@@ -87,8 +88,7 @@ async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) 
             start = until
     finally:
         if checking is not None:  # its thread must have let go of the descriptor before that is closed
-            checking.cancel()
-            await asyncio.wait({checking})
+            await end_tasks([checking])
             _ = checking.cancelled() or checking.exception()
 
 

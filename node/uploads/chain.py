@@ -36,6 +36,7 @@ from node.base.metrics import NodeMetrics
 from node.peer.client import PeerClient, PeerFailed
 from node.uploads.chain_link import Link, LinkSource, LinkTerms
 from node.uploads.link_fencing import next_fencing_token
+from runtime.lifetime import end_tasks
 from runtime.time_limits import PATIENCE_S, bounded_s, moved
 from runtime.wording import counted
 
@@ -98,8 +99,7 @@ class Chain:
     async def close(self) -> None:
         """Break what links there are; members keep what they have."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await end_tasks([self._task])
         self._source.close()
         if self._task is not None and not self._task.cancelled():
             self._task.result()

@@ -17,6 +17,7 @@ from node.uploads.chain_link import MARK_BYTES, LinkSource, LinkTerms
 from node.uploads.handover import known_nodes
 from node.uploads.recorded import RESERVED_AHEAD_BYTES, RecordedUpload, reserve_ahead, reserved_stop
 from node.uploads.services import NodeServices
+from runtime.lifetime import end_tasks
 
 SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
 REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about
@@ -163,8 +164,7 @@ class UploadProgress:
         self._chain, self._reporting, self._source = None, None, None
         self._marked_offset = 0
         if reporting is not None:
-            reporting.cancel()
-            await asyncio.wait({reporting})
+            await end_tasks([reporting])
         if chain is not None:
             await chain.close()
         elif source is not None:

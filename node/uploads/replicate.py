@@ -31,6 +31,7 @@ from node.storage.damage import remove_from_service
 from node.storage.segments import BlobDamaged, FinishedBlob
 from node.uploads.chain_link import LinkTerms
 from node.uploads.small_copies import SmallCopies
+from runtime.lifetime import end_tasks
 from runtime.time_limits import PATIENCE_S, SPARE_S, bounded_s, is_client_waiting, moved
 
 ASK_TIMEOUT_S = 5.0  # for a peer to say whether it holds a blob: it opens two files
@@ -129,8 +130,7 @@ class Replication:
             await here  # what this disk refuses is told at once, whoever hangs
             made = await copying
         finally:
-            copying.cancel()
-            await asyncio.wait({copying})
+            await end_tasks([copying])
         return await self.spread(blob, placement, made=made)
 
     async def spread(
@@ -226,10 +226,7 @@ class Replication:
             for left in await _until_enough(copies, needed, patience_s):
                 self._peers.silent.note(copies[left].node_id)
         finally:
-            for copy in copies:
-                copy.cancel()
-            if copies:
-                await asyncio.wait(copies)
+            await end_tasks(copies)
         return [attempt.node_id for copy, attempt in copies.items() if not copy.cancelled() and copy.result()]
 
     async def _holds(self, attempt: _Attempt, blob: FinishedBlob) -> bool:

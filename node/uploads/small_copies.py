@@ -16,6 +16,7 @@ from typing import Final
 from prometheus_client import Counter
 
 from node.peer.client import PeerClient, PeerFailed
+from runtime.lifetime import end_tasks
 
 PATH: Final = "/small-blobs"
 REQUESTS_MAX: Final = 2  # under way to one node: while it syncs one the next arrives
@@ -77,10 +78,7 @@ class _Peer:
         return done
 
     async def close(self) -> None:
-        for request in list(self._requests):
-            request.cancel()
-        if self._requests:
-            await asyncio.wait(self._requests)
+        await end_tasks(self._requests)
 
     def _begin(self) -> None:
         request = asyncio.create_task(self._run(), name="small copies")

@@ -28,6 +28,7 @@ from node.staging.upload_store import QUICK_BYTES
 from node.storage.segments import SegmentHasher
 from node.uploads.chain_link import SHA256_HEADER
 from node.uploads.services import NodeServices
+from runtime.lifetime import end_tasks
 from runtime.time_limits import bounded_s, moved
 
 TAKEOVER_S = 8.0  # for the leader to miss the holder, and for members to answer; less for a client
@@ -171,10 +172,7 @@ async def who_has_prefix(
                 return having[0], not pending
         return "", all(task.result() is not None for task in asked)
     finally:
-        for task in pending:
-            task.cancel()
-        if pending:
-            await asyncio.wait(pending)
+        await end_tasks(pending)
 
 
 async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord) -> bool | None:
