@@ -106,7 +106,10 @@ class BackupRun:
         self._images: NamedImages | None = None
 
     async def run(self, projects: Sequence[LabProject]) -> list[BackupResult]:
-        """One result for each project, in their order. Raises FilestoreError before the first one only."""
+        """One result for each project, in the order in which they are tried.
+
+        Raises FilestoreError before the first one only.
+        """
         self._owner_id = (await self._client.whoami()).user_id
         if self._wishes.with_images:
             self._images = NamedImages(
@@ -120,7 +123,7 @@ class BackupRun:
         await self._clean_up()
         await self._look_up(projects)
         results: dict[str, BackupResult] = {}
-        for project in projects:
+        for project in self._journal.try_order(projects):
             result = results[project.project_id] = await self._next(project)
             if result.status != "running" or not self._wishes.wait_s:
                 self._tell(result)
@@ -157,6 +160,7 @@ class BackupRun:
         if isinstance(newest, FAILURES):
             raise newest
         began_at = time.time()
+        self._journal.tried(project.project_id, at=began_at)
         if not self._wishes.accept_loss:
             refuse_foreign(project)
         with self._bar(project.name) as progress:

@@ -64,13 +64,27 @@ def chains_of(backups: Iterable[StoredBackup], owner_id: str) -> list[BackupChai
 def of_server(chains: Sequence[BackupChain], named: str) -> list[BackupChain]:
     """Return the chains of the server with this name or id; all for "". Pure.
 
-    Raises Conflict if several servers have had the name: it may be another one than the caller thinks of.
+    Raises NotFound if there is none; Conflict if several servers have had the name: it may be another one
+    than the caller thinks of.
     """
     found = [chain for chain in chains if not named or chain.server.is_named(named)]
+    if named and not found:
+        raise NotFound(f"There is no backup of a GNS3 server {printable_name(named)!r}.")
     if named and len(ids := {chain.server.id: chain.server.shown for chain in found}) > 1:
         known = ", ".join(ids.values())
         raise Conflict(f"--from: {len(ids)} servers have had this name; give the id of one: {known}")
     return found
+
+
+def of_projects(chains: Sequence[BackupChain], named: Sequence[str]) -> list[BackupChain]:
+    """Return the chains of the projects with these names or ids; all for (). Pure.
+
+    Raises NotFound if one of them has none.
+    """
+    if absent := [each for each in named if not any(chain.is_named(each) for chain in chains)]:
+        told = ", ".join(repr(printable_name(each)) for each in absent)
+        raise NotFound(f"There is no backup of a project named {told}.")
+    return [chain for chain in chains if not named or any(chain.is_named(each) for each in named)]
 
 
 def to_continue(chains: Sequence[BackupChain], server: ServerIdentity) -> BackupChain | None:

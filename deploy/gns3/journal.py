@@ -29,7 +29,7 @@ class ProjectMemory(msgspec.Struct):
     """Since when a project is known, and when its newest backup was last known to be as it is. Seconds.
 
     `changed`: whether the project had changed since the backup before. `gone_at`: the first run that did not
-    find it; 0 for one that is there.
+    find it; 0 for one that is there. `tries`: how many times a backup was begun since the last good one.
     """
 
     seen_at: float
@@ -37,6 +37,7 @@ class ProjectMemory(msgspec.Struct):
     changed: bool = False
     name: str = ""
     gone_at: float = 0.0
+    tries: int = 0
 
 
 class _Content(msgspec.Struct):
@@ -97,10 +98,20 @@ class Journal:
         del self._content.projects[project_id]
         self._save()
 
+    def try_order(self, projects: Sequence[LabProject]) -> list[LabProject]:
+        """Return the projects in the order to try them: those with the most tries come last."""
+        tries = {project_id: memory.tries for project_id, memory in self._content.projects.items()}
+        return sorted(projects, key=lambda project: tries.get(project.project_id, 0))
+
+    def tried(self, project_id: str, *, at: float) -> None:
+        """A backup of a project begins."""
+        self._content.projects.setdefault(project_id, ProjectMemory(seen_at=at)).tries += 1
+        self._save()
+
     def good(self, project_id: str, *, at: float, changed: bool = False) -> None:
         """The newest backup of a project is as the project is. `changed`: the one before was not."""
         memory = self._content.projects.setdefault(project_id, ProjectMemory(seen_at=at))
-        memory.good_at, memory.changed = at, changed
+        memory.good_at, memory.changed, memory.tries = at, changed, 0
         self._save()
 
     def has_changed(self, project_id: str) -> bool:

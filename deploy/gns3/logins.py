@@ -29,7 +29,8 @@ class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
     """One server. `compute_user` is who may read its images; `ca` is whom to trust, "" for the system's.
 
     `server_id` tells its backups from those of other servers, see `identity`. `machine` has the addresses of
-    the network cards of the machine where the login was made: a clone of it has others.
+    the network cards of the machine where the login was made: a clone of it has others. `reads_images`:
+    whether images can be read with it.
     """
 
     url: str
@@ -40,6 +41,7 @@ class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
     ca: str = ""
     server_id: str = ""
     machine: str = ""
+    reads_images: bool = False
 
     def is_cloned(self, cards: frozenset[str]) -> bool:
         """Whether a machine with these network cards is another one than that of the login. Pure."""

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 EMULATORS: Final = {"qemu": "qemu", "ios": "dynamips", "iou": "iou"}  # what runs each type of image
 FOLDERS: Final = {"qemu": "QEMU", "ios": "IOS", "iou": "IOU"}  # below the server's folder for images
+_NEVER_EXPORTED: Final = ("virtualbox", "vmware")  # GNS3 refuses to export a project that has one
 # They come with every server.
 _BUILT_IN: Final = re.compile(r"empty\d+[GT]\.qcow2|OVMF(_CODE|_VARS)?(_4M)?\.fd|config\.img")
 _ALWAYS_RUNNING: Final = (
@@ -42,6 +43,11 @@ class LabNode(Struct, frozen=True, kw_only=True):
     node_type: str
     status: str = "stopped"
     compute_id: str | None = "local"
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether GNS3 exports a project that has this node: disks of some lie outside of the project."""
+        return self.node_type not in _NEVER_EXPORTED
 
     @property
     def keeps_project_running(self) -> bool:

@@ -189,9 +189,11 @@ class Gns3Server:
         list of its nodes is answered when it has all of them. A server may be silent for the deadline, or for
         LONG_TIMEOUT_S if it has to fetch files from other computes first.
 
-        Raises ProjectRuns; Unavailable when it is broken off.
+        Raises ProjectRuns; Conflict if GNS3 exports no such project; Unavailable when it is broken off.
         """
         nodes = await self.nodes(project_id)
+        if not all(node.is_exported for node in nodes):
+            raise Conflict("GNS3 exports no project with a VirtualBox or VMware node: its disk is elsewhere.")
         is_local = all(node.compute_id in (None, "local") for node in nodes)
         path = f"/projects/{project_id}/export"
         params = {"compression": self.compression} if self.is_v3 else {}

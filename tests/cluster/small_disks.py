@@ -1,5 +1,6 @@
 """Members whose disk is small: a file system of its own, in memory."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from deploy.dev_cluster import Member
 from tests.cluster.harness import Cluster
 
 FILES_MAX = 100_000
+FILL_TRIES_MAX = 100
 
 
 @contextmanager
@@ -50,12 +52,20 @@ def move_to_small_disks(
 
 
 def fill(cluster: Cluster, node: Member, left_bytes: int) -> Path:
-    """Until so many bytes are free; the file that does."""
+    """Until so many bytes are free, or fewer if the node writes meanwhile; the file that does."""
     ballast = cluster.data(node) / "ballast"
-    room_bytes = shutil.disk_usage(cluster.data(node)).free
     with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, room_bytes - left_bytes))
-    return ballast
+        for _ in range(FILL_TRIES_MAX):
+            taken_bytes = shutil.disk_usage(cluster.data(node)).free - left_bytes
+            try:
+                if taken_bytes > 0:
+                    os.posix_fallocate(file.fileno(), 0, taken_bytes)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:  # the node took some of the room since
+                    raise
+            else:
+                return ballast
+    raise AssertionError(f"{node.id} writes faster than its disk is filled")
 
 
 def fill_files(cluster: Cluster, member: Member) -> Path:

@@ -42,6 +42,13 @@ def test_image_goes_into_the_store_and_to_another_server(
     assert not any(each.startswith(("empty", "OVMF", "config.img")) for each in listed)
 
 
+def test_image_that_is_nowhere_is_not_found(operator: Operator, old: LabServer) -> None:
+    old.upload_image(name := an_image(), qcow2(MIB))
+    for act, server in (("push", "old"), ("pull", "new"), ("sync", "old")):
+        code, _, err = operator.run("images", act, name, "nope.qcow2", "--server", server)
+        assert (code, "nope.qcow2: not_found" in err, name in err) == (4, True, False), err
+
+
 def test_sync_makes_all_equal(operator: Operator, old: LabServer, new: LabServer) -> None:
     here, there = an_image(), an_image()
     md5s = {here: old.upload_image(here, qcow2(MIB)), there: new.upload_image(there, qcow2(MIB))}

@@ -127,6 +127,31 @@ def test_project_that_always_fails_ages_alone(keeper: Operator, lab: LabServer, 
         assert keeper.store.request("DELETE", f"/files/{file['file_uuid']}").status == 200
 
 
+def test_project_that_failed_comes_last_the_next_night(keeper: Operator, lab: LabServer) -> None:
+    bad_id = lab.make_project("a bad one")
+    lab.make_project("good")
+    second = lab.projects_path / bad_id / "second.gns3"
+    second.write_bytes((lab.projects_path / bad_id / "a bad one.gns3").read_bytes())
+    assert list(keeper.backup("--all", codes=[5]).items()) == [("a bad one", "failed"), ("good", "stored")]
+    assert list(keeper.backup("--all", codes=[5])) == ["good", "a bad one"]
+    second.unlink()
+    assert list(keeper.backup("--all").items()) == [("good", "unchanged"), ("a bad one", "stored")]
+    assert list(keeper.backup("--all")) == ["a bad one", "good"]
+
+
+def test_project_that_gns3_never_exports_is_told_in_plain_words(keeper: Operator, lab: LabServer) -> None:
+    project_id = lab.make_project("of another hypervisor")
+    lab.make_project("good")
+    topology = lab.projects_path / project_id / "of another hypervisor.gns3"
+    for kind in ("virtualbox", "vmware"):
+        content = json.loads(topology.read_text())
+        content["topology"]["nodes"][0]["node_type"] = kind
+        topology.write_text(json.dumps(content))
+        code, out, err = keeper.run("backup", "--all")
+        assert (code, "good" in out) == (5, True)
+        assert "of another hypervisor: conflict: GNS3 exports no project with a VirtualBox or VMware" in err
+
+
 @contextmanager
 def watching(keeper: Operator, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A watch that listens; it is killed if it does not end by itself."""

@@ -31,6 +31,23 @@ def left_of(operator: Operator, file_uuids: list[str]) -> list[str]:
     return [each for each in file_uuids if each in there]
 
 
+def test_what_has_no_backup_is_not_found_and_nothing_is_deleted(operator: Operator, old: LabServer) -> None:
+    name = f"kept {secrets.token_hex(3)}"
+    old.make_project(name)
+    [row] = operator.json("backup", name, "--server", "old")
+    copies = store_copies(operator, row["file_uuid"], 2)
+    keep = ("--keep-last", "1")
+    code, out, err = operator.run("prune", name, "nope", *keep)
+    assert (code, out, "not_found: There is no backup of a project named 'nope'" in err) == (4, "", True), err
+    code, out, err = operator.run("prune", *keep, "--from", "nowhere")
+    assert (code, out, "no backup of a GNS3 server 'nowhere'" in err) == (4, "", True), err
+    assert left_of(operator, copies) == copies
+    token = operator.directory / "beginner.token"
+    token.touch(mode=0o600)
+    token.write_text(operator.store.user_token("beginner"))
+    assert operator.do("prune", *keep, "--token-file", str(token)) == ""
+
+
 def test_look_up_that_fails_keeps_the_backups_of_one_project_alone(
     operator: Operator, old: LabServer
 ) -> None:

@@ -24,6 +24,8 @@ def two(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             "login", started.url, "--name", "two", "--password-file", str(started.password_file)
         )
         assert f"GNS3 {VERSION_2}" in said
+        [row] = [each for each in operator.do("servers").splitlines() if each.startswith("two ")]
+        assert row.rstrip().endswith("can be read")
         yield started
 
 

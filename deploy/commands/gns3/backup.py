@@ -94,9 +94,9 @@ def backup(
 
     PROJECT is a name or an id. A project that has not changed since its last backup is not stored again.
 
-    A project that runs cannot be exported: it is told, and the others go on; the exit code is 5 then. It is
-    10 if GNS3 left out files of a project. After an interruption the same command goes on with the projects
-    that are not backed up yet.
+    A project that runs cannot be exported, nor can one that has a VirtualBox or VMware node: it is told, and
+    the others go on; the exit code is 5 then. It is 10 if GNS3 left out files of a project. After an
+    interruption the same command goes on with the projects that are not backed up yet.
 
     With --all, a project is told that was there at an earlier run and is not there now, and so is a server
     that shows no project; the exit code is 4. `filestore gns3 forget` says that a project is gone for good.

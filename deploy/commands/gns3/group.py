@@ -86,11 +86,9 @@ def login(
         raise click.UsageError("--compute-password-file: --compute-user is wanted with it.")
     identity = _id_of(server_id)
     password = _password("--password-file", password_file)
-    compute_password = ""
-    if compute_user:
-        compute_password = _password("--compute-password-file", compute_password_file)
+    compute_password = _password("--compute-password-file", compute_password_file) if compute_user else ""
     ca_pem = read_text(ca, "the CA certificate") if ca is not None else ""
-    server = name or (parts.hostname or "").replace(":", "-").strip("-")
+    server = name or parts.hostname.replace(":", "-").strip("-")
     address = ServerAddress(
         name=server,
         url=url.rstrip("/"),
@@ -110,7 +108,9 @@ def login(
 
     version, count, reads_images = uvloop.run(work())
     before = read_logins().servers.get(server)
-    kept = ServerLogin(url=address.url, user=user, compute_user=compute_user, server_id=identity)
+    kept = ServerLogin(
+        url=address.url, user=user, compute_user=compute_user, server_id=identity, reads_images=reads_images
+    )
     saved = save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
     if before is not None and server_id in ("", "new") and before.server_id not in ("", saved.server_id):
         _warn_of_another(server, before)
@@ -154,7 +154,7 @@ def servers(as_json: bool) -> None:
     """List the GNS3 servers that are known here."""
     rows = [
         {"name": name, "url": each.url, "user": each.user, "compute_user": each.compute_user}
-        | {"server_id": each.server_id}
+        | {"server_id": each.server_id, "reads_images": each.reads_images}
         for name, each in sorted(read_logins().servers.items())
     ]
     columns = {
@@ -162,7 +162,7 @@ def servers(as_json: bool) -> None:
         "url": lambda row: row["url"],
         "user": lambda row: row["user"],
         "id": lambda row: row["server_id"],
-        "images": lambda row: "can be read" if row["compute_user"] else "",
+        "images": lambda row: "can be read" if row["reads_images"] else "",
     }
     print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` makes one known.")
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from ca.errors import NotFound
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, Failure, exit_code_of, line_of
 from deploy.base.output import json_option, print_json, size
@@ -129,6 +130,7 @@ class _Job:
         names = servers or tuple(sorted(known.servers)) or ("",)
         self._addresses = [address_of(name) for name in names]
         self._named, self._dry_run, self._as_json, self._bucket = named, dry_run, as_json, bucket
+        self._absent = dict.fromkeys(named)  # the names that no image had so far
         self._owner = owner
         self._code = 0
         self._pushed: dict[str, Image] = {}
@@ -145,6 +147,9 @@ class _Job:
                                 await step(server, client, bars)  # type: ignore[misc]
                         except FAILURES as error:
                             self._failed(address.name, error)
+                            self._absent.clear()  # it may have them
+            for name in self._absent:
+                self._failed(name, NotFound("No image that does not come with GNS3 has this name or MD5."))
             return self._code
 
         return connection.run(work)
@@ -185,9 +190,10 @@ class _Job:
             self._tell(server, planned, f"given to {server.name}")
 
     def _is_meant(self, planned: PlannedImage) -> bool:
-        return (
-            not self._named or planned.image.filename in self._named or planned.image.checksum in self._named
-        )
+        names = {planned.image.filename, planned.image.checksum} & {*self._named}
+        for name in names:
+            self._absent.pop(name, None)
+        return bool(names) or not self._named
 
     def _tell(self, server: Gns3Server, planned: PlannedImage, done: str) -> None:
         if planned.act == "conflict":

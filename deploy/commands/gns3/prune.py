@@ -10,7 +10,7 @@ from deploy.base.failures import FAILURES, NEEDS_ATTENTION, exit_code_of, line_o
 from deploy.base.output import json_option, moment, print_json
 from deploy.base.printed import printable_name
 from deploy.commands.gns3.choosing import from_option
-from deploy.gns3.chains import chains_of, of_server
+from deploy.gns3.chains import chains_of, of_projects, of_server
 from deploy.gns3.damage import Damages
 from deploy.gns3.prune import DAMAGED, OUT_OF_ORDER, KeepRules, reasons_to_keep
 from deploy.gns3.stored import StoredBackup, stored_backups
@@ -78,9 +78,7 @@ def prune(
     async def work(client: AsyncClient) -> int:
         damages, patience, code = Damages(client), Patience(connection.deadline_s), 0
         chains = chains_of(await stored_backups(client), (await client.whoami()).user_id)
-        for chain in of_server(chains, source):
-            if projects and not any(chain.is_named(each) for each in projects):
-                continue
+        for chain in of_projects(of_server(chains, source), projects):
             try:
                 decided = await reasons_for(chain.backups, rules, damages)
             except FAILURES as error:

@@ -76,10 +76,12 @@ def run(stage: Stage, seed: int, numbers: Sequence[int], only: Sequence[str]) ->
             stage.dice.seed(f"{seed} {number}")
             (name,) = stage.dice.choices(list(only), [ACTS[each][0] for each in only])
             stage.note(f"#{number} {name}")
+            stage.look()  # what the last command had sent before it was killed
             if did := ACTS[name][1](stage):
                 done[name] += 1
                 print(f"#{number} {name}: {did}", flush=True)
             verdict.check_projects(stage)
+        stage.look()
         verdict.check_all(stage)
     except Fault as fault:
         stage.note(f"FAULT {fault}")

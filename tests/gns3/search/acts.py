@@ -98,7 +98,7 @@ def back_up(
     stage: Stage, server: str, strike: Strike | None, options: Sequence[str], *, is_open: bool
 ) -> Said:
     """The same, held against the model."""
-    stage.model.begin_run(server, is_open=is_open)
+    stage.begin_run(server, is_open=is_open)
     said = stage.command("backup", "--all", "--server", server, *options, strike=strike)
     stage.look()
     for row in said.rows:
@@ -277,7 +277,7 @@ def spoil(stage: Stage) -> str:
     server.start()
     is_large = lab.name.startswith("large")
     try:
-        stage.model.begin_run(lab.server, is_open=False)
+        stage.begin_run(lab.server, is_open=False)
         said = stage.command("backup", "--all", "--server", lab.server)
         if said.code in (0, ATTENTION) and (is_large or kind != "empty"):
             raise Fault(f"(b) a backup of {lab.server} ends with {said.code} while {lab} is spoilt: {kind}")

@@ -113,8 +113,13 @@ class Model:
         """Those of a server."""
         return [lab for lab in self.labs if lab.server == server]
 
-    def begin_run(self, server: str, *, is_open: bool) -> None:
-        """A backup of this server begins. `is_open`: GNS3 lists the files of its labs."""
+    def begin_run(self, server: str, listed: Mapping[str, str], *, is_open: bool) -> None:
+        """A backup of this server begins. `is_open`: GNS3 lists the files of its labs.
+
+        `listed`: as for `found`. What the store has by now is of the run before: its command may have been
+        killed, and the store has ended the last request since.
+        """
+        self.found(listed)
         self.is_open = is_open
         self.last_run = {lab.project_id: (lab, lab.state) for lab in self.of(server)}
 

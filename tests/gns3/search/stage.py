@@ -120,6 +120,12 @@ class Stage:
             while self.ballasts:
                 self.ballasts.pop().unlink()
             wait_until(self._has_room, what="nodes that have room again", timeout_s=30)
+        wait_until(self._is_idle, what="the end of uploads whose command was killed", timeout_s=90)
+
+    def _is_idle(self) -> bool:
+        """Whether nothing that was sent is still being stored: it would be a backup later."""
+        metrics = [self.cluster.get("/metrics", node=node, token=None).body for node in self.cluster.nodes]
+        return all(b"\nfilestore_uploads_in_progress 0.0\n" in each for each in metrics)
 
     def _has_room(self) -> bool:
         nodes = self.cluster.get("/cluster/status").json["nodes"]
@@ -162,9 +168,16 @@ class Stage:
 
     def look(self) -> None:
         """Learn which backups the store has."""
+        self.model.found(self._listed())
+
+    def begin_run(self, server: str, *, is_open: bool) -> None:
+        """A backup of this server begins."""
+        self.model.begin_run(server, self._listed(), is_open=is_open)
+
+    def _listed(self) -> dict[str, str]:
         listed = self.operator.project_files(status="available")
         tagged = [each for each in listed if str(each["version_tag"]).startswith("gns3-")]
-        self.model.found({each["file_uuid"]: each["project_id"] for each in tagged})
+        return {each["file_uuid"]: each["project_id"] for each in tagged}
 
     def stored(self) -> set[str]:
         """The file_uuids of all files that are in the store."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ca.errors import Conflict, NotFound
-from deploy.gns3.chains import BackupChain, chains_of, choose, of_server, to_continue
+from deploy.gns3.chains import BackupChain, chains_of, choose, of_projects, of_server, to_continue
 from deploy.gns3.fingerprint import Fingerprint
 from deploy.gns3.identity import BackupTag, ServerIdentity, draw_server_id
 from deploy.gns3.stored import StoredBackup
@@ -126,3 +126,14 @@ def test_name_that_two_servers_have_had_is_no_server() -> None:
     assert uuids(of_server(chains, "-")) == [["f4"]]
     with pytest.raises(Conflict, match=f"{A.id}.*{B.id}"):
         of_server(chains, "lab")
+
+
+def test_server_or_project_without_backups_is_not_found() -> None:
+    chains = chains_of([backup(1), backup(2, project="q", name="bgp")], "me")
+    assert (of_server([], ""), of_projects([], [])) == ([], [])
+    assert uuids(of_projects(chains, [])) == [["f1"], ["f2"]]
+    assert uuids(of_projects(chains, ["bgp", "q"])) == [["f2"]]
+    with pytest.raises(NotFound, match="'nope'"):
+        of_projects(chains, ["bgp", "nope"])
+    with pytest.raises(NotFound, match="'nope'"):
+        of_server(chains, "nope")

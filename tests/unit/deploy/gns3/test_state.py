@@ -118,6 +118,17 @@ def test_journal_is_of_one_run_at_a_time_and_remembers() -> None:
         assert second.oldest_good_at() == 100.0  # since it was seen first
 
 
+def test_projects_without_a_good_backup_since_many_tries_come_last() -> None:
+    with journal.opened(LAB, CLUSTER) as first:
+        assert first.try_order([P1, P2]) == [P1, P2]
+        for project_id in ("p1", "p1", "p2"):
+            first.tried(project_id, at=100.0)
+    with journal.opened(LAB, CLUSTER) as second:
+        assert second.try_order([P1, P2]) == [P2, P1]
+        second.good("p1", at=150.0)
+        assert second.try_order([P1, P2]) == [P1, P2]
+
+
 def test_project_that_is_gone_counts_until_it_is_forgotten() -> None:
     with journal.opened(LAB, CLUSTER) as first:
         first.seen([P1, P2], at=100.0)
