@@ -15,8 +15,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from coordinator.machine.blobs import FILL_TOTALS
-from coordinator.machine.replicas import FILL_REPLICA_TOTALS
 from metadata.model.records import BACKUP, PROJECT_FILE, VM
 
 OWNERS: Final = 20
@@ -29,6 +27,14 @@ REPLICAS: Final = 3
 CREATED_AT_MS: Final = 1_750_000_000_000
 _BUCKET_COLUMNS: Final = (
     "(bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms, sequence)"
+)
+_FILL_TOTALS: Final = (
+    "INSERT INTO blob_totals (one, blobs, bytes)"
+    " SELECT 1, COUNT(*), COALESCE(SUM(size_bytes), 0) FROM blobs WHERE reference_count > 0"
+)
+_FILL_REPLICA_TOTALS: Final = (
+    "INSERT INTO replica_totals (node_id, replicas, doomed)"
+    " SELECT node_id, COUNT(*), COUNT(doomed_at) FROM blob_replicas GROUP BY node_id"
 )
 _DIGITS: Final = (1 << 192) - 1
 _MIX: Final = 0x9E3779B97F4A7C15F39CC0605CEDC8349D3F4F9A51C1B3E5  # odd, else anything
@@ -114,8 +120,8 @@ def fill(
         db.executescript(schema)
         db.execute("DELETE FROM blob_totals")
         db.execute("DELETE FROM replica_totals")
-        db.execute(FILL_TOTALS)
-        db.execute(FILL_REPLICA_TOTALS)
+        db.execute(_FILL_TOTALS)
+        db.execute(_FILL_REPLICA_TOTALS)
         db.execute("UPDATE applied SET log_index = ?", (first + count,))
         db.execute("PRAGMA journal_mode = WAL")
     return first, first + count, term

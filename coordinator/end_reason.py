@@ -4,10 +4,10 @@ import sqlite3
 
 from coordinator.member.state_digests import StateDiverged
 from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
+from coordinator.storage.database import UnknownRules
 from coordinator.storage.raft_log import LogDamaged, LogFailed
 from coordinator.storage.reopening import StateLost
 from coordinator.storage.state_damage import StateDamaged, damage_in, unreadable_in
-from coordinator.storage.state_store import TooOld
 from metadata.rpc.instances import Displaced
 from runtime.lifetime import first_in
 from web.listener import CannotListen
@@ -15,7 +15,7 @@ from web.listener import CannotListen
 
 def reason_of(group: BaseExceptionGroup) -> Exception | None:
     """What an operator can do something about, if that ended the process."""
-    for kind in (StateDiverged, TooOld, CannotListen, Displaced, LogDamaged, LogFailed):
+    for kind in (StateDiverged, UnknownRules, CannotListen, Displaced, LogDamaged, LogFailed):
         if (found := first_in(group, kind)) is not None:
             return found
     error = first_in(group, StateDamaged) or first_in(group, sqlite3.Error)

@@ -121,7 +121,7 @@ async def run_coordinator(
     host; `down_after_s` goes before that of coordinator.json. SIGHUP: it uses the certificates that lie on
     disk now, and the level of its log that `read_level` tells. Raises NotInitialised, InvalidRequest for a
     schedule of no job and an offsite.json without a place, UnsafeSecretFile, WrongClusterKey, KeyDamaged,
-    CannotListen, LogDamaged, StateLost, StateUnreadable, StateDiverged, TooOld, or what made it
+    CannotListen, LogDamaged, StateLost, StateUnreadable, StateDiverged, UnknownRules, or what made it
     impossible to go on.
     """
     logs.setup("coordinator", read_level())

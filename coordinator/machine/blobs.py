@@ -9,18 +9,12 @@ import sqlite3
 from ca.errors import InvalidRequest, PayloadTooLarge
 from coordinator.machine import damaged, replicas
 from coordinator.machine.execution import quotas
-from coordinator.machine.execution.change import Change, Question, rules_in_force
+from coordinator.machine.execution.change import Change, Question
 from metadata.model.records import BlobRecord
 from metadata.model.replica_records import Collected
-from metadata.protocol import rules
 from metadata.protocol.commands import Collect, CollectOverQuota
 from metadata.protocol.queries import FindBlob
 from runtime.bounds import TOTAL_BYTES_MAX
-
-FILL_TOTALS = (
-    "INSERT INTO blob_totals (one, blobs, bytes)"
-    " SELECT 1, COUNT(*), COALESCE(SUM(size_bytes), 0) FROM blobs WHERE reference_count > 0"
-)
 
 
 def find(question: Question, query: FindBlob) -> BlobRecord | None:
@@ -89,8 +83,7 @@ def release(change: Change, sha256: str, bucket_id: str) -> None:
     if references == 0:
         _count(change.db, blobs=-1, size_bytes=-size_bytes)
         damaged.refresh(change.db, sha256, is_unheld=False)
-        if rules_in_force(change.db) >= rules.QUOTAS_RESERVED:
-            quotas.release(change.db, sha256, bucket_id, size_bytes)
+        quotas.release(change.db, sha256, bucket_id, size_bytes)
 
 
 def collect(change: Change, command: Collect) -> Collected:

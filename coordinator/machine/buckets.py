@@ -64,15 +64,15 @@ def update(change: Change, command: UpdateBucket) -> BucketRecord:
     name = bucket.name if command.name is None else command.name
     quota_bytes = bucket.quota_bytes if command.quota_bytes is None else command.quota_bytes
     if (name, quota_bytes) == (bucket.name, bucket.quota_bytes):
-        states.require(change, bucket.updated_at_ms, command.unchanged_since_ms)
+        states.require(bucket.updated_at_ms, command.unchanged_since_ms)
         return bucket
     if name != bucket.name:
         if bucket.bucket_id == DEFAULT_BUCKET_ID:
             raise Conflict("The default bucket keeps its name.")
         _check_name(change.db, bucket.bucket_id, name)
-    states.require(change, bucket.updated_at_ms, command.unchanged_since_ms)
+    states.require(bucket.updated_at_ms, command.unchanged_since_ms)
     change.db.execute(
-        f"UPDATE buckets SET name = ?, quota_bytes = ?, {states.next_state(change.db)} WHERE bucket_id = ?",
+        f"UPDATE buckets SET name = ?, quota_bytes = ?, {states.NEXT} WHERE bucket_id = ?",
         (name, quota_bytes, change.at_ms, bucket.bucket_id),
     )
     return _record(_row(change.db, bucket.bucket_id))
@@ -91,7 +91,7 @@ def delete(change: Change, command: DeleteBucket) -> None:
             "The bucket has partial uploads, which end within a day of their last byte; the list of its"
             " uploads shows them, and they can be deleted like files."
         )
-    states.require(change, bucket.updated_at_ms, command.unchanged_since_ms)
+    states.require(bucket.updated_at_ms, command.unchanged_since_ms)
     change.db.execute("DELETE FROM buckets WHERE bucket_id = ?", (bucket.bucket_id,))
 
 
@@ -111,7 +111,7 @@ def list_uploads(question: Question, query: ListBucketUploads) -> BucketUploadPa
     own = (Condition("f.owner_id = ?", (user.user_id,)),) if held < Level.ADMIN else ()
     listing = Listing(
         columns="f.file_uuid, f.kind, f.owner_id, f.filename, f.size_bytes, u.offset_bytes,"
-        " IFNULL(u.reserved_bytes, 0), IFNULL(p.part_of, ''), f.created_at_ms, u.expires_at_ms, f.sequence",
+        " u.reserved_bytes, IFNULL(p.part_of, ''), f.created_at_ms, u.expires_at_ms, f.sequence",
         table="files f",
         joined="JOIN uploads u ON u.file_uuid = f.file_uuid LEFT JOIN parts p ON p.file_uuid = f.file_uuid",
         sequence="f.sequence",

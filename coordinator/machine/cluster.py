@@ -6,7 +6,6 @@ from typing import Final
 
 from ca.errors import Conflict
 from coordinator.machine import recounts
-from coordinator.machine.execution import quotas
 from coordinator.machine.execution.access import require_admin
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
@@ -18,7 +17,6 @@ from metadata.model.records import (
     CoordinatorRecord,
     TokenKeyRecord,
 )
-from metadata.protocol import rules
 from metadata.protocol.commands import (
     AddIntermediate,
     AddTokenKey,
@@ -48,7 +46,7 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
             int(command.development),
         ),
     )
-    raise_rules(change, RaiseRules(version=command.rules))
+    db.execute("INSERT INTO rules (one, version) VALUES (1, ?)", (command.rules,))
     record_coordinators(change, RecordCoordinators(coordinators=command.members))
     db.executemany(
         "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, ?, ?, ?, ?)",
@@ -184,12 +182,8 @@ def get_view(question: Question, query: GetView) -> ClusterView:
 
 def raise_rules(change: Change, command: RaiseRules) -> int:
     """Put these rules in force from the next command on, but never older ones than before; those in force."""
-    before = rules_in_force(change.db)
-    version = max(command.version, before)
-    if version > rules.FIRST:
-        change.db.execute("INSERT OR REPLACE INTO rules (one, version) VALUES (1, ?)", (version,))
-    if before < rules.QUOTAS_RESERVED <= version:
-        quotas.reserve_all(change.db)
+    version = max(command.version, rules_in_force(change.db))
+    change.db.execute("UPDATE rules SET version = ?", (version,))
     return version
 
 

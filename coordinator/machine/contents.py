@@ -3,14 +3,14 @@
 import sqlite3
 
 import msgspec
+from msgspec import UNSET
 
 from ca.errors import Gone, NotAvailable, PayloadTooLarge, Unavailable
 from coordinator.machine import blobs, files, replicas
 from coordinator.machine.execution import states
 from coordinator.machine.execution.access import Level, reads_lastingly
-from coordinator.machine.execution.change import Change, Question, rules_in_force
+from coordinator.machine.execution.change import Change, Question
 from metadata.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord, Manifest
-from metadata.protocol import rules
 from metadata.protocol.commands import CompleteUpload
 from metadata.protocol.queries import GetContent, GetManifest, GetTicketContent
 from runtime.bounds import COUNT_MAX
@@ -40,12 +40,12 @@ def check_available(row: files.FileRow) -> None:
         raise NotAvailable(f"This file is {row.status}: its content is not complete.")
 
 
-def record(db: sqlite3.Connection, file_uuid: str, *, is_reply: bool = False) -> ContentRecord:
-    """The record of an available file with its replicas, by node id; `is_reply` as in `files.fields_of`."""
+def record(db: sqlite3.Connection, file_uuid: str) -> ContentRecord:
+    """The record of an available file with its replicas, by node id."""
     row = db.execute(
         f"SELECT {files.FILE_COLUMNS}, available_at_ms FROM files WHERE file_uuid = ?", (file_uuid,)
     ).fetchone()
-    file = FileRecord(**files.fields_of(row, is_reply=is_reply))
+    file = FileRecord(**files.fields_of(row))
     holders = replicas.holders(db, file.blob_sha256)
     return ContentRecord(file=file, replicas=holders, available_at_ms=row[-1])
 
@@ -61,18 +61,16 @@ def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> Non
 def make_available(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
     """The file has this content from now on."""
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
-    next_state = states.next_state(change.db)
-    knows_patch = rules_in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN
-    patch_offset = command.patch_offset if isinstance(command.patch_offset, int) and knows_patch else None
+    patch_offset = None if command.patch_offset is UNSET else command.patch_offset
     change.db.execute(
         "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
-        f" {next_state}, due_at_ms = ? + {files.RETENTION_MS}, patch_offset = COALESCE(?, patch_offset)"
+        f" {states.NEXT}, due_at_ms = ? + {files.RETENTION_MS}, patch_offset = COALESCE(?, patch_offset)"
         " WHERE sequence = ?",
         (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, patch_offset, row.sequence),
     )
     describe(change, row, command)
     change.db.execute(
-        f"UPDATE buckets SET used_bytes = used_bytes + ?, {next_state} WHERE bucket_id = ?",
+        f"UPDATE buckets SET used_bytes = used_bytes + ?, {states.NEXT} WHERE bucket_id = ?",
         (command.size_bytes, change.at_ms, row.bucket_id),
     )
 

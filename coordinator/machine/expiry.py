@@ -140,8 +140,7 @@ def _tombstone(change: Change, room: _Room, file: files.FileRow, tombstone_ms: i
         _put_off(change, room, file)
         return 0
     change.db.execute(
-        f"UPDATE files SET status = 'tombstoned', {states.next_state(change.db)}, due_at_ms = ?"
-        " WHERE sequence = ?",
+        f"UPDATE files SET status = 'tombstoned', {states.NEXT}, due_at_ms = ? WHERE sequence = ?",
         (change.at_ms, change.at_ms + tombstone_ms, file.sequence),
     )
     room.rows -= 1

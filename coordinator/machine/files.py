@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from ca.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
+from ca.errors import Conflict, InvalidRequest, NotFound
 from coordinator.machine import blobs
 from coordinator.machine.execution import quotas, states
 from coordinator.machine.execution.access import (
@@ -145,19 +145,15 @@ def check_new(scope: Change | Question, user: User, new: NewFile, *, given_back_
     Every user may in the default bucket, in others it takes write. `given_back_bytes`: reserved until then.
     """
     row = scope.db.execute(
-        "SELECT owner_id, quota_bytes, used_bytes, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?)"
-        " FROM buckets WHERE bucket_id = ?",
+        "SELECT owner_id, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?) FROM buckets WHERE bucket_id = ?",
         (new.file_uuid, new.bucket_id),
     ).fetchone()
     if row is None:
         raise InvalidRequest("bucket_id: there is no such bucket.")
-    owner_id, quota_bytes, used_bytes, is_taken = row
+    owner_id, is_taken = row
     if new.bucket_id != DEFAULT_BUCKET_ID:
         require_bucket_level(scope, user, Level.WRITE, owner_id=owner_id, bucket_id=new.bucket_id)
-    if rules_in_force(scope.db) >= rules.QUOTAS_RESERVED:
-        quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)
-    elif quota_bytes and used_bytes + (new.size_bytes or 0) > quota_bytes:
-        raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
+    quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)
     if is_taken:
         raise InvalidRequest("file_uuid: a file with this id exists.")
 
@@ -202,9 +198,8 @@ def insert(change: Change, user: User, new: NewFile) -> FileRow:
         ),
     )
     if new.kind != PARTIAL:
-        next_state = states.next_state(change.db)
         change.db.execute(
-            f"UPDATE buckets SET file_count = file_count + 1, {next_state} WHERE bucket_id = ?",
+            f"UPDATE buckets SET file_count = file_count + 1, {states.NEXT} WHERE bucket_id = ?",
             (change.at_ms, new.bucket_id),
         )
     return row
@@ -270,7 +265,7 @@ def remove(change: Change, row: FileRow) -> int:
     if row.kind != PARTIAL:
         change.db.execute(
             "UPDATE buckets SET file_count = file_count - 1, used_bytes = used_bytes - ?,"
-            f" {states.next_state(change.db)} WHERE bucket_id = ?",
+            f" {states.NEXT} WHERE bucket_id = ?",
             (used_bytes, change.at_ms, row.bucket_id),
         )
     quotas.add_reserved(change.db, row.bucket_id, -reserved_bytes)
@@ -299,11 +294,8 @@ def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
     return FilePage([FileRecord(**fields_of(row), kind=row[-2]) for row in rows], next_cursor)
 
 
-def fields_of(row: tuple[Any, ...], *, is_reply: bool = False) -> dict[str, Any]:
-    """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own.
-
-    `is_reply`: in the form in which members of older versions reply to a change, without retention.
-    """
+def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
+    """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own."""
     return {
         "file_uuid": row[0],
         "bucket_id": row[1],
@@ -315,8 +307,8 @@ def fields_of(row: tuple[Any, ...], *, is_reply: bool = False) -> dict[str, Any]
         "status": row[7],
         "created_at_ms": row[8],
         "updated_at_ms": row[9],
-        "retention_hours": UNSET if is_reply or row[10] is None else row[10],
-        "due_at_ms": UNSET if is_reply or row[11] is None else row[11],
+        "retention_hours": UNSET if row[10] is None else row[10],
+        "due_at_ms": UNSET if row[11] is None else row[11],
     }
 
 

@@ -93,10 +93,9 @@ def delete_all(change: Change, user_id: str) -> None:
         )
     else:
         change.db.execute("DELETE FROM join_tokens WHERE created_by = ? AND uses = 0", (user_id,))
-    if rules_in_force(change.db) >= rules.USED_TOKENS_END:
-        change.db.execute(
-            "UPDATE join_tokens SET uses_max = uses WHERE created_by = ? AND uses < uses_max", (user_id,)
-        )
+    change.db.execute(
+        "UPDATE join_tokens SET uses_max = uses WHERE created_by = ? AND uses < uses_max", (user_id,)
+    )
 
 
 def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:

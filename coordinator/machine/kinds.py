@@ -144,8 +144,7 @@ def require(
     ).fetchone()
     if row is None:
         raise NotFound("There is no such file.")
-    is_reply = isinstance(scope, Change) and not states.are_distinct(scope.db)
-    record = _record(kind, row, is_reply=is_reply)
+    record = _record(kind, row)
     sequence: int = row[-1]
     require_file_level(
         scope, user, level, owner_id=record.owner_id, bucket_id=record.bucket_id, sequence=sequence
@@ -178,7 +177,7 @@ def store(
     Nothing named is no change. Raises what `_plan_retention` does, PreconditionFailed.
     """
     retained, labels = _plan_retention(change, sequence, command), files.labels_named(change, command)
-    states.require(change, record.updated_at_ms, command.unchanged_since_ms)
+    states.require(record.updated_at_ms, command.unchanged_since_ms)
     if not values and not labels and retained is None:
         return record
     if own := {name: value for name, value in values.items() if name not in kind.later}:
@@ -242,8 +241,8 @@ def _store_later(change: Change, kind: Kind[RecordType], sequence: int, values: 
             )
 
 
-def _record(kind: Kind[RecordType], row: Row, *, is_reply: bool = False) -> RecordType:
-    fields = files.fields_of(row, is_reply=is_reply)
+def _record(kind: Kind[RecordType], row: Row) -> RecordType:
+    fields = files.fields_of(row)
     own = zip(kind.shown, row[len(fields) :], strict=False)  # the sequence ends the row
     given = ((name, value) for name, value in own if value is not None)
     fields.update((name, bool(value) if name in kind.flags else value) for name, value in given)
@@ -271,7 +270,7 @@ def _plan_retention(change: Change, sequence: int, command: UpdateFile) -> _Rete
     Raises Gone for a file whose content is gone by it, InvalidRequest for an end that has passed already.
     """
     hours = command.retention_hours
-    if isinstance(hours, UnsetType) or not states.are_distinct(change.db):
+    if isinstance(hours, UnsetType):
         return None
     status, earlier, available_at_ms = change.db.execute(
         "SELECT status, retention_hours, available_at_ms FROM files WHERE sequence = ?", (sequence,)

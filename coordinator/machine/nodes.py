@@ -8,11 +8,10 @@ from msgspec import UNSET
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.machine import damaged, join_tokens, recounts, upload_places
 from coordinator.machine.execution.access import require_admin
-from coordinator.machine.execution.change import Change, Question, rules_in_force
+from coordinator.machine.execution.change import Change, Question
 from metadata.model.instance import contradiction
 from metadata.model.records import DOWN, HEALTHY, RETURNING, CertificateRecord, NodeRecord
 from metadata.model.replica_records import NodeRemoval
-from metadata.protocol import rules
 from metadata.protocol.commands import (
     AdmitCertificate,
     AnnounceNode,
@@ -78,14 +77,12 @@ def renew_certificate(change: Change, command: RenewCertificate) -> CertificateR
     ).fetchone()
     if live is None:
         raise Unauthorized("renewal without a live certificate")
-    spared = command.proved_serial if rules_in_force(change.db) >= rules.PROVED_SERIALS_STAY else ""
     change.db.execute(
         "DELETE FROM certificates WHERE node_id = ? AND revoked = 0 AND not_after_ms < ? AND serial != ?",
-        (command.node_id, change.at_ms, spared),
+        (command.node_id, change.at_ms, command.proved_serial),
     )
     _store_certificate(change, command.node_id, command.certificate)
-    if rules_in_force(change.db) >= rules.INSTANCES_KNOWN:
-        change.touch_view()  # members admit the certificates that they know
+    change.touch_view()  # members admit the certificates that they know
     return command.certificate
 
 
@@ -129,12 +126,11 @@ def announce(change: Change, command: AnnounceNode) -> NodeRecord:
     Raises Conflict for another directory than the one that is known, or an earlier copy of it.
     """
     node = _find(change.db, command.node_id)
-    instance = command.instance if rules_in_force(change.db) >= rules.INSTANCES_KNOWN else ""
-    if why := contradiction(node.speaker, instance):
+    if why := contradiction(node.speaker, command.instance):
         raise Conflict(f"The process is not taken for the node {node.node_id}: {why}.")
     change.db.execute(
         "UPDATE nodes SET peer_port = ?, zone = ?, weight = ?, instance = ? WHERE node_id = ?",
-        (command.peer_port, command.zone, command.weight, instance or node.speaker, command.node_id),
+        (command.peer_port, command.zone, command.weight, command.instance or node.speaker, command.node_id),
     )
     change.touch_view()
     return _find(change.db, command.node_id)
@@ -226,10 +222,9 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     replicas = _count(db, "blob_replicas WHERE node_id = ?", node_id)
     if not command.give_up:
         _require_no_last_source(db, node_id, "--give-up, give_up=1")
-    is_guarded = rules_in_force(db) >= rules.UPLOADS_ARE_GUARDED
-    uploads = upload_places.count_of_node(change, node_id) if is_guarded else 0
+    uploads = upload_places.count_of_node(change, node_id)
     if command.force:
-        if not command.is_gone or rules_in_force(db) < rules.INSTANCES_KNOWN:
+        if not command.is_gone:
             _require_down(node)
         recounts.begin(db, node_id, removed=True)
         # What was seen on the node must not be taken for what another one with its id holds.
@@ -286,11 +281,7 @@ def _require_empty(change: Change, node: NodeRecord, replicas: int, uploads: int
     node_id = node.node_id
     if not node.draining:
         raise Conflict(f"The node {node_id} is not draining: drain it first.")
-    named = ""
-    if uploads:
-        named = f" Unfinished: {upload_places.named_of_node(change, node_id)}."
-    elif rules_in_force(change.db) < rules.UPLOADS_ARE_GUARDED:
-        uploads = _count(change.db, "uploads WHERE json_extract(placement, '$[0]') = ?", node_id)
+    named = f" Unfinished: {upload_places.named_of_node(change, node_id)}." if uploads else ""
     if replicas or uploads:
         raise Conflict(
             f"The node {node_id} holds {_counted(replicas)} replicas, {_counted(uploads)} uploads.{named}"

@@ -32,7 +32,7 @@ class _Part(Struct, frozen=True):
     offset_bytes: int
     prefix_sha256: str
     expires_at_ms: int
-    reserved_bytes: int | None
+    reserved_bytes: int
     part_of: str | None
 
 
@@ -43,7 +43,7 @@ class Taken(Struct, frozen=True):
 
     def reserved_in(self, bucket_id: str) -> int:
         """The bytes that they have reserved of the quota of a bucket."""
-        return sum(part.reserved_bytes or 0 for part in self.parts.values() if part.bucket_id == bucket_id)
+        return sum(part.reserved_bytes for part in self.parts.values() if part.bucket_id == bucket_id)
 
     def join(self, change: Change, command: CreateFile) -> None:
         """They are parts of the file from now on, which reserves for itself."""
@@ -54,7 +54,7 @@ class Taken(Struct, frozen=True):
             (change.log_index, json.dumps(list(self.parts))),
         )
         for file_uuid, part in self.parts.items():
-            quotas.add_reserved(change.db, part.bucket_id, -(part.reserved_bytes or 0))
+            quotas.add_reserved(change.db, part.bucket_id, -part.reserved_bytes)
             change.db.execute(
                 "INSERT INTO parts (file_uuid, part_of) VALUES (?, ?)", (file_uuid, command.file_uuid)
             )

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from coordinator.machine import burials, damaged
 from coordinator.machine.execution import quotas
-from coordinator.machine.execution.change import Change, rules_in_force
+from coordinator.machine.execution.change import Change
 from metadata.model.records import HEALTHY
 from metadata.model.replica_records import Dropped, Lost
-from metadata.protocol import rules
 from metadata.protocol.commands import (
     AddReplica,
     ReleaseReplica,
@@ -37,15 +36,6 @@ MISSING = (
     f" ELSE MAX((SELECT replicas FROM cluster) - COUNT(*) FILTER (WHERE {COUNTS}), 0) END"
     " FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
     " WHERE r.sha256 = blobs.sha256 AND r.doomed_at IS NULL) END"
-)
-
-
-FILL_MISSING = f"UPDATE blobs SET missing = {MISSING}"  # in a database of an older version
-FILL_REPLICA_TOTALS = (  # likewise; triggers keep it true
-    "INSERT INTO replica_totals (node_id, replicas, doomed)"
-    " SELECT node_id, COUNT(*), (SELECT COUNT(*) FROM blob_replicas d"
-    "  WHERE d.node_id = blob_replicas.node_id AND d.doomed_at IS NOT NULL)"
-    " FROM blob_replicas GROUP BY node_id"
 )
 
 
@@ -169,7 +159,6 @@ def report_lost(change: Change, command: ReportLost) -> Lost:
     db = change.db
     _custody_index(db, command.node_id)
     replicas = blobs = 0
-    keeps = command.reason == "damaged" and rules_in_force(db) >= rules.DAMAGED_COPIES_STAY
     for sha256 in command.sha256s:
         burials.bury(change, sha256, command.node_id)
         had_copy = damaged.forget(db, sha256, command.node_id)
@@ -178,7 +167,7 @@ def report_lost(change: Change, command: ReportLost) -> Lost:
             blobs += is_lost(db, sha256)
         elif had_copy:
             recount(db, sha256)
-        if keeps and _is_wanted_from(db, sha256, command.node_id):
+        if command.reason == "damaged" and _is_wanted_from(db, sha256, command.node_id):
             damaged.note(change, sha256, command.node_id, ())
             recount(db, sha256)
     return Lost(replicas=replicas, blobs=blobs)

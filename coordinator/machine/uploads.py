@@ -17,9 +17,8 @@ from ca.errors import (
 from coordinator.machine import blobs, contents, files, replicas
 from coordinator.machine.execution import quotas, states
 from coordinator.machine.execution.access import Level, require_user
-from coordinator.machine.execution.change import Change, Question, rules_in_force
+from coordinator.machine.execution.change import Change, Question
 from metadata.model.records import PARTIAL, Caller, ContentRecord, UploadRecord
-from metadata.protocol import rules
 from metadata.protocol.commands import (
     CompleteUpload,
     CreateFile,
@@ -48,19 +47,22 @@ class _Upload(Struct, frozen=True):
     expires_at_ms: int
     epoch: int = 0
     prefix_sha256: str = ""
-    reserved_bytes: int | None = None
+    reserved_bytes: int = 0
     quota_bytes: int = 0
 
 
 def begin(change: Change, row: files.FileRow, placement: list[str]) -> UploadRecord:
     """Begin the upload of a file that was just created."""
     assert placement, "the leader stamps the placement in"
-    upload = _Upload(placement, 0, change.at_ms + UPLOAD_LIFE_MS)
-    if rules_in_force(change.db) >= rules.QUOTAS_RESERVED:
-        reserved_bytes = quotas.grant(change.db, row.bucket_id, row.size_bytes or 0)
-        quotas.add_reserved(change.db, row.bucket_id, reserved_bytes)
-        quota_bytes = quotas.quota_of(change.db, row.bucket_id)
-        upload = msgspec.structs.replace(upload, reserved_bytes=reserved_bytes, quota_bytes=quota_bytes)
+    reserved_bytes = quotas.grant(change.db, row.bucket_id, row.size_bytes or 0)
+    quotas.add_reserved(change.db, row.bucket_id, reserved_bytes)
+    upload = _Upload(
+        placement,
+        offset_bytes=0,
+        expires_at_ms=change.at_ms + UPLOAD_LIFE_MS,
+        reserved_bytes=reserved_bytes,
+        quota_bytes=quotas.quota_of(change.db, row.bucket_id),
+    )
     change.db.execute(
         "INSERT INTO uploads (file_uuid, placement, offset_bytes, expires_at_ms, reserved_bytes)"
         " VALUES (?, ?, 0, ?, ?)",
@@ -109,13 +111,11 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
         reserved_bytes=_with_room(change, row.bucket_id, earlier, wanted_bytes),
     )
     _write(change, command.file_uuid, upload)
-    quotas.add_reserved(
-        change.db, row.bucket_id, (upload.reserved_bytes or 0) - (earlier.reserved_bytes or 0)
-    )
+    quotas.add_reserved(change.db, row.bucket_id, upload.reserved_bytes - earlier.reserved_bytes)
     if row.status == "pending" and command.offset_bytes > 0:
         row = msgspec.structs.replace(row, status="uploading")
         change.db.execute(
-            f"UPDATE files SET status = 'uploading', {states.next_state(change.db)} WHERE sequence = ?",
+            f"UPDATE files SET status = 'uploading', {states.NEXT} WHERE sequence = ?",
             (change.at_ms, row.sequence),
         )
     return _record(change, row, upload)
@@ -185,13 +185,12 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     row, found = _require(change, command.caller, command.file_uuid)
     upload = _live(change, row, found)
     if row.size_bytes is None:
-        if rules_in_force(change.db) >= rules.SIZES_WITHIN_QUOTA:
-            contents.require_quota(change, row.bucket_id, command.size_bytes)  # else nothing could end it
-        if upload is not None and upload.reserved_bytes is not None:
+        contents.require_quota(change, row.bucket_id, command.size_bytes)  # else nothing could end it
+        if upload is not None:
             upload = _reserve(change, row, upload, command.size_bytes)
         row = msgspec.structs.replace(row, size_bytes=command.size_bytes)
         change.db.execute(
-            f"UPDATE files SET size_bytes = ?, {states.next_state(change.db)} WHERE sequence = ?",
+            f"UPDATE files SET size_bytes = ?, {states.NEXT} WHERE sequence = ?",
             (command.size_bytes, change.at_ms, row.sequence),
         )
     elif row.size_bytes != command.size_bytes:
@@ -273,7 +272,7 @@ def _end(change: Change, row: files.FileRow) -> None:
 
 
 def _completed(change: Change, command: CompleteUpload) -> ContentRecord:
-    return contents.record(change.db, command.file_uuid, is_reply=not states.are_distinct(change.db))
+    return contents.record(change.db, command.file_uuid)
 
 
 def _begin_epoch(
@@ -319,12 +318,12 @@ def _is_held(upload: _Upload, node_id: str, epoch: int) -> bool:
     return (upload.placement[0], upload.epoch) == (node_id, epoch)
 
 
-def _with_room(change: Change, bucket_id: str, upload: _Upload, wanted_bytes: int) -> int | None:
-    """What the upload reserves once it is to have so many bytes; None by older rules.
+def _with_room(change: Change, bucket_id: str, upload: _Upload, wanted_bytes: int) -> int:
+    """What the upload reserves once it is to have so many bytes.
 
     Raises PayloadTooLarge or RateLimited when the bucket has no room for what is new of it.
     """
-    if upload.reserved_bytes is None or wanted_bytes <= upload.reserved_bytes:
+    if wanted_bytes <= upload.reserved_bytes:
         return upload.reserved_bytes
     more_bytes = wanted_bytes - upload.reserved_bytes
     quotas.require_room(change.db, bucket_id, more_bytes)
@@ -333,8 +332,8 @@ def _with_room(change: Change, bucket_id: str, upload: _Upload, wanted_bytes: in
 
 def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: int) -> _Upload:
     """Reserve exactly its size for the upload; the upload as it is then. Raises as `_with_room`."""
-    reserved_bytes = min(_with_room(change, row.bucket_id, upload, size_bytes) or 0, size_bytes)
-    quotas.add_reserved(change.db, row.bucket_id, reserved_bytes - (upload.reserved_bytes or 0))
+    reserved_bytes = min(_with_room(change, row.bucket_id, upload, size_bytes), size_bytes)
+    quotas.add_reserved(change.db, row.bucket_id, reserved_bytes - upload.reserved_bytes)
     upload = msgspec.structs.replace(upload, reserved_bytes=reserved_bytes)
     _write(change, row.file_uuid, upload)
     return upload
@@ -342,9 +341,7 @@ def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: in
 
 def _reserved_for_holder(upload: _Upload | None) -> int | msgspec.UnsetType:
     """The reserved bytes, which bound the holder; unset where no quota does."""
-    if upload is None or upload.reserved_bytes is None or not upload.quota_bytes:
-        return msgspec.UNSET
-    return upload.reserved_bytes
+    return msgspec.UNSET if upload is None or not upload.quota_bytes else upload.reserved_bytes
 
 
 def _patch_offset(scope: Change | Question, row: files.FileRow) -> int | msgspec.UnsetType:

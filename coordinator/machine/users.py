@@ -192,8 +192,6 @@ def _least_generation(change: Change) -> int:
     A cluster that was restored knows nothing of the generations after its snapshot. If it counted from there
     it would come to them again, and tokens of that time, revoked long ago, would live.
     """
-    if rules_in_force(change.db) < rules.GENERATIONS_BY_CLOCK:
-        return 1
     return max(1, (change.at_ms - _GENERATIONS_SINCE_MS) // 1000)
 
 

@@ -35,7 +35,6 @@ from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, dama
 from coordinator.storage.state_store import Store, members_of
 from metadata.model.records import ClusterView, HashReport, StateHash
 from metadata.protocol.commands import AnyCommand, HashState, HashWhole, ReportHash, decode_envelope
-from metadata.protocol.rules import WHOLE_DIGESTS
 from metadata.rpc.client import MetadataClient
 from runtime.background import Work, run_all
 from runtime.json_files import sealed, unsealed
@@ -186,7 +185,7 @@ class Digests:
         It is 0 when no majority could answer, or another leads.
         Raises NotLeader, FilestoreError, TimeoutError.
         """
-        if not self._driver.is_leader or self._store.rules() < WHOLE_DIGESTS or not self._can_decide():
+        if not self._driver.is_leader or not self._can_decide():
             return 0
         async with asyncio.timeout(CALL_S):
             reply = await self._driver.propose(HashWhole())

@@ -25,7 +25,6 @@ from metadata.model.placement import choose
 from metadata.model.records import DOWN, PlacedUpload, UploadPage
 from metadata.protocol.commands import PlaceUpload
 from metadata.protocol.queries import ListNodeUploads
-from metadata.protocol.rules import UPLOADS_ARE_GUARDED
 
 PAGE_ROWS: Final = 100
 UPLOADS_AT_ONCE: Final = 4
@@ -93,9 +92,7 @@ def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> 
 
 
 def is_due(context: ReconcileContext, node_id: str) -> bool:
-    """Whether an unfinished upload is placed on a node, and could be moved by the rules in force."""
-    if context.store.rules() < UPLOADS_ARE_GUARDED:
-        return False
+    """Whether an unfinished upload is placed on a node."""
     return bool(context.look(ListNodeUploads(node_id=node_id, limit=1), UploadPage).uploads)
 
 
@@ -105,8 +102,6 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
     The result: uploads_moved, uploads_restarted; uploads_busy: they are written now; uploads_kept: they
     cannot be moved, the first of them named in `kept`.
     """
-    if context.store.rules() < UPLOADS_ARE_GUARDED:
-        return
     unmoved: list[str] = []
     uploads = _placed_on(context, node_id)
     taking = asyncio.Lock()

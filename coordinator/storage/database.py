@@ -3,40 +3,28 @@
 SQLite, blocking. The writer checkpoints when it is told to and never by itself: see Store.
 """
 
-import logging
 import secrets
 import sqlite3
 from contextlib import ExitStack, closing
 from importlib.resources import files
 from pathlib import Path
 
+from ca.errors import Internal
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
-from coordinator.machine.blobs import FILL_TOTALS
-from coordinator.machine.files import RETENTION_MS
-from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
+from coordinator.machine.execution.change import rules_in_force
 from coordinator.storage.state_damage import DATABASE_ERRORS
 from metadata.model.later_fields import LATER
-from metadata.model.records import VOTER
+from metadata.protocol.rules import FIRST, RULES
 from runtime.sqlite import WAL_BYTES_MAX, reserve_wal
 
 NOTED_MAX = 2**31 - 1
 _CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
 _READ_CACHE_KIB = 16 * 1024
 _WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million files
-# How a column is added, where its declaration in a new table has no default for the rows that are there.
-_DECLARED_OTHERWISE = {("coordinators", "role"): f"TEXT NOT NULL DEFAULT '{VOTER}'"}
-_DUE_AT_FILLED = (
-    f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours
-    " WHERE status = 'available' AND retention_hours IS NOT NULL"
-)
-_FILLED_COLUMNS = {  # what an added column holds in rows that are there already
-    ("users", "sequence"): "UPDATE users SET sequence ="
-    " (SELECT COUNT(*) FROM users AS others WHERE others.user_id < users.user_id)",
-    ("files", "due_at_ms"): _DUE_AT_FILLED,
-    ("blobs", "missing"): FILL_MISSING,
-}
 
-_log = logging.getLogger(__name__)
+
+class UnknownRules(Internal):
+    """The state is built by rules that this program does not know; nothing of the batch was applied."""
 
 
 def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
@@ -114,23 +102,31 @@ def note_at_rest(db: sqlite3.Connection, log_index: int) -> None:
 
 
 def prepare(writer: sqlite3.Connection) -> None:
-    """Make the tables that are not there, and bring those of an older version up to this one."""
+    """Make the tables that are not there. Raises UnknownRules."""
     writer.execute("PRAGMA foreign_keys = ON")
+    if writer.execute("SELECT 1 FROM sqlite_schema WHERE name = 'rules'").fetchone() is not None:
+        known_rules(writer)  # first: tables by other rules may lack what the schema names
     schema = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
     schema += "".join(each.schema for each in LATER)
-    missing = _missing_columns(writer, schema)
-    for (table, column), declaration in missing.items():
-        declared = _DECLARED_OTHERWISE.get((table, column), declaration)
-        writer.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declared}")
-    for added, statement in _FILLED_COLUMNS.items():
-        if added in missing:
-            writer.execute(statement)
     writer.executescript(schema)
-    if writer.execute("SELECT 1 FROM blob_totals").fetchone() is None:
-        writer.execute(FILL_TOTALS)
-    if writer.execute("SELECT 1 FROM replica_totals LIMIT 1").fetchone() is None:
-        writer.execute(FILL_REPLICA_TOTALS)
+    writer.execute("INSERT OR IGNORE INTO blob_totals (one, blobs, bytes) VALUES (1, 0, 0)")
     writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
+
+
+def known_rules(db: sqlite3.Connection) -> int:
+    """The rules in force. Raises UnknownRules for others than this program knows."""
+    found = rules_in_force(db)
+    if found > RULES:
+        raise UnknownRules(
+            f"The cluster has gone on to rules {found}, this program knows those up to {RULES}:"
+            " run a newer version of Filestore here."
+        )
+    if found < FIRST:
+        raise UnknownRules(
+            "This metadata is from before release 0.1.0, which this program cannot read: upgrade all members"
+            " to 0.1.0 first."
+        )
+    return found
 
 
 def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] | None:
@@ -140,26 +136,6 @@ def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] |
         (purpose,),
     ).fetchone()
     return None if row is None else (row[0], row[1], bytes(row[2]))
-
-
-def _missing_columns(writer: sqlite3.Connection, schema: str) -> dict[tuple[str, str], str]:
-    """The columns that tables of an older version lack, with their declarations as the schema has them."""
-    missing: dict[tuple[str, str], str] = {}
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        fresh.executescript(schema)
-        for (table,) in fresh.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
-            there = writer.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
-            described = fresh.execute(
-                "SELECT name, type || iif([notnull], ' NOT NULL', '') ||"
-                " ifnull(' DEFAULT ' || dflt_value, '') FROM pragma_table_info(?)",
-                (table,),
-            )
-            missing |= {
-                (table, column): declaration
-                for column, declaration in described
-                if there and (column,) not in there
-            }
-    return missing
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -311,7 +311,7 @@ CREATE TABLE IF NOT EXISTS uploads (
     expires_at_ms  INTEGER NOT NULL,
     epoch          INTEGER NOT NULL DEFAULT 0,    -- rises when another node takes over, and when bytes are dropped
     prefix_sha256  TEXT NOT NULL DEFAULT '',      -- of the bytes up to the offset; '' if an older version recorded it
-    reserved_bytes INTEGER                        -- of its bucket's quota; NULL by older rules
+    reserved_bytes INTEGER                        -- of its bucket's quota
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS uploads_by_expiry ON uploads (expires_at_ms);
 

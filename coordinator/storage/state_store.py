@@ -21,18 +21,16 @@ from coordinator import machine
 from coordinator.machine import expiry, jobs
 from coordinator.machine.blobs import is_over_quota
 from coordinator.machine.execution import touched
-from coordinator.machine.execution.change import rules_in_force
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
-from coordinator.storage.database import connect, newest_key, prepare
+from coordinator.storage.database import connect, known_rules, newest_key, prepare
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from coordinator.storage.state_file import StateFile
 from metadata.model.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
-from metadata.protocol.commands import RaiseRules, decode_envelope
+from metadata.protocol.commands import Bootstrap, RaiseRules, decode_envelope
 from metadata.protocol.queries import AnyQuery
-from metadata.protocol.rules import RULES
 from runtime.bounds import COUNT_MAX
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
@@ -48,10 +46,6 @@ class StoreFull(InsufficientStorage):
     """The disk has no room for the database. Nothing of the batch was applied; it may be tried again."""
 
 
-class TooOld(Internal):
-    """This program is older than the rules that the state is built by; nothing of the batch was applied."""
-
-
 class Store:
     """One writing connection (used by one thread at a time) and one reading connection (for any thread).
 
@@ -60,7 +54,7 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises sqlite3.Error, OSError, TooOld, StateDamaged; then nothing stays open."""
+        """Raises sqlite3.Error, OSError, UnknownRules, StateDamaged; then nothing stays open."""
         file = StateFile(path)
         connections = connect(path)
         try:
@@ -98,7 +92,7 @@ class Store:
             touched.track(self._writer)
         row = self._writer.execute("SELECT log_index, term, view_version FROM applied").fetchone()
         self._applied, self._view_version = (int(row[0]), int(row[1])), int(row[2])
-        self._rules = _known_rules(self._writer)
+        self._rules = known_rules(self._writer)
         self._checkpointed_changes = self._writer.total_changes
         self._held_back = 0  # checkpoints in a row that left something in the WAL
 
@@ -178,8 +172,8 @@ class Store:
         the database, if that is due.
 
         Called in a worker thread; a few short ones without `may_sync` anywhere. Raises StoreFull when there
-        is no room, TooOld. Any other exception is a broken invariant. In all cases nothing of the batch is
-        kept.
+        is no room, UnknownRules. Any other exception is a broken invariant. In all cases nothing of the batch
+        is kept.
         """
         assert entries, "a batch has entries"
         assert entries[0].index == self._applied[0] + 1, f"entry {entries[0].index} is not the next to apply"
@@ -195,7 +189,7 @@ class Store:
             if self._file is not None:
                 self._file.note_rest(db, self._applied[0])
             view_version = db.execute("SELECT view_version FROM applied").fetchone()[0]
-            rules = _known_rules(db)
+            rules = known_rules(db)
             db.execute("COMMIT")
         except BaseException as error:
             if db.in_transaction:
@@ -459,8 +453,8 @@ def replay(log: Storage, committed: int, store: Store) -> None:
 def _apply(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
     if entry.kind == EntryKind.COMMAND:
         reply = batch.apply(entry.index, envelope := decode_envelope(entry.data))
-        if isinstance(envelope.command, RaiseRules):
-            _known_rules(db)  # a program that is too old may not even read what follows
+        if isinstance(envelope.command, Bootstrap | RaiseRules):
+            known_rules(db)  # a program that does not know them may not even read what follows
         return reply
     if entry.kind == EntryKind.MEMBERSHIP:
         return _apply_membership(db, batch, entry)
@@ -476,16 +470,6 @@ def _apply_membership(db: sqlite3.Connection, batch: machine.Batch, entry: Entry
     reply = batch.apply(entry.index, envelope)
     assert members_in(db) == change.members, f"entry {entry.index} records others than its members"
     return reply
-
-
-def _known_rules(db: sqlite3.Connection) -> int:
-    """The rules in force. Raises TooOld for newer ones than this program knows."""
-    if (found := rules_in_force(db)) > RULES:
-        raise TooOld(
-            f"The cluster has gone on to rules {found}, this program knows those up to {RULES}:"
-            " run a newer version of Filestore here."
-        )
-    return found
 
 
 def _is_full(error: BaseException) -> bool:

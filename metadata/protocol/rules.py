@@ -20,11 +20,8 @@ from ca.errors import Unavailable
 from metadata.model.later_fields import LATER
 from metadata.model.records import BACKUP, PROJECT_FILE, VM
 from metadata.protocol.commands import (
-    AddIntermediate,
-    AddTokenKey,
     AdmitCertificate,
     AdmitCoordinator,
-    CollectOverQuota,
     Command,
     CreateBackup,
     CreateFile,
@@ -32,39 +29,16 @@ from metadata.protocol.commands import (
     CreateProjectFile,
     CreatePublicToken,
     CreateVm,
-    DeleteBucket,
-    DeleteFile,
-    ForgetInstance,
     GrantPermission,
-    HashWhole,
     MoveNode,
-    PlaceUpload,
     RecordRestore,
-    ReportDamaged,
-    ReportOrphans,
-    RestartUpload,
-    RevokeNode,
     UpdateBackup,
-    UpdateBucket,
     UpdateFile,
     UpdateProjectFile,
     UpdateVm,
 )
 
-FIRST: Final = 1
-SIZES_WITHIN_QUOTA: Final = 2  # a size beyond the quota is refused when it is declared
-PROVED_SERIALS_STAY: Final = 2  # an expired certificate stays while a renewal is proved with it
-GENERATIONS_BY_CLOCK: Final = 4  # of users: none comes twice, also where a snapshot was restored
-USED_TOKENS_END: Final = 4  # a join token that was used, and may be again, ends with what its maker had
-SESSIONS_ARE_DRAWN: Final = 4  # a session has the number that its process has drawn
-DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are sources of what is sound in them
-UPLOADS_ARE_GUARDED: Final = 5  # a node that unfinished uploads are placed on is not removed
-QUOTAS_RESERVED: Final = 5  # uploads reserve of a quota, and content that waits for gc counts
-WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
-INSTANCES_KNOWN: Final = 5  # the log knows who speaks for a node, and nodes are revoked
-KEYS_RETIRE: Final = 5  # another key signs user tokens, and the one before ends
-LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
-STATES_ARE_DISTINCT: Final = 5  # the time of a record's last change rises, and its retention can be changed
+FIRST: Final = 5  # those of release 0.1.0, the first: no state and no log of older rules is read
 FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
 LONG_SERVICE_TOKENS: Final = 6  # a token of a user with the role `service` may live for 400 days
 MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine
@@ -77,20 +51,9 @@ SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older relea
 PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leaves no partial uploads
 ENDS_ARE_COUNTED: Final = 6  # a permission or a public link may end so many seconds from the leader's time
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
-BEFORE_TOLD: Final = 5  # coordinators that do not tell the rules in force with each heartbeat know these
 RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
-    AddIntermediate: 3,
-    ReportDamaged: DAMAGED_COPIES_STAY,
-    PlaceUpload: UPLOADS_ARE_GUARDED,
-    RestartUpload: UPLOADS_ARE_GUARDED,
-    CollectOverQuota: QUOTAS_RESERVED,
-    ReportOrphans: QUOTAS_RESERVED,
-    HashWhole: WHOLE_DIGESTS,
-    RevokeNode: INSTANCES_KNOWN,
-    ForgetInstance: INSTANCES_KNOWN,
-    AddTokenKey: KEYS_RETIRE,
     CreatePartial: UPLOADS_ARE_CONCATENATED,
     AdmitCoordinator: COORDINATORS_JOIN,
     MoveNode: MEMBERS_ARE_NAMED,
@@ -102,11 +65,6 @@ FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a co
     (CreateFile, "content"): CONTENT_COMES_WITH_CREATION,
     (UpdateFile, "filename"): FILES_ARE_RENAMED,
     (UpdateFile, "content_type"): FILES_ARE_RENAMED,
-    (UpdateFile, "retention_hours"): STATES_ARE_DISTINCT,
-    (UpdateFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,
-    (DeleteFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,
-    (UpdateBucket, "unchanged_since_ms"): STATES_ARE_DISTINCT,
-    (DeleteBucket, "unchanged_since_ms"): STATES_ARE_DISTINCT,
     (GrantPermission, "ttl_seconds"): ENDS_ARE_COUNTED,
     (CreatePublicToken, "ttl_seconds"): ENDS_ARE_COUNTED,
 }
@@ -118,27 +76,14 @@ _OF_KINDS: Final[dict[str, tuple[type[Command], ...]]] = {
 FIELDS_SINCE.update({(kind, each.name): each.since for each in LATER for kind in _OF_KINDS[each.kind]})
 _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these tables from there on, in this order: coordinators that know only older rules
-# do not have them. A newer table is the last one here.
+# do not have them. A newer table is the last one here. No column is added to a table: a version that is put
+# back hashes every column that it finds in a table that it knows, and so would differ from those that were
+# never upgraded. What is new has a table of its own (see CONTRIBUTING.md).
 TABLES_SINCE: Final = {
-    "damaged_copies": DAMAGED_COPIES_STAY,
-    "damaged_blobs": DAMAGED_COPIES_STAY,
-    "replica_totals": DAMAGED_COPIES_STAY,
     "concatenations": UPLOADS_ARE_CONCATENATED,
     "parts": UPLOADS_ARE_CONCATENATED,
     "restores": RESTORES_ARE_KNOWN,
     **{each.table: each.since for each in LATER},
-}
-# No more: a version that is put back hashes every column that it finds in a table that it knows, and so would
-# differ from those that were never upgraded. What is new has a table of its own (see CONTRIBUTING.md).
-COLUMNS_SINCE: Final = {
-    ("uploads", "reserved_bytes"): QUOTAS_RESERVED,
-    ("buckets", "reserved_bytes"): QUOTAS_RESERVED,
-    ("buckets", "released_bytes"): QUOTAS_RESERVED,
-    ("blobs", "released_by"): QUOTAS_RESERVED,
-    ("nodes", "instance"): INSTANCES_KNOWN,
-    ("nodes", "revoked"): INSTANCES_KNOWN,
-    ("keys", "retires_at_ms"): KEYS_RETIRE,
-    ("files", "patch_offset"): LAST_PATCH_IS_KNOWN,
 }
 
 

@@ -1,19 +1,16 @@
 """Duplicate suppression of one process: numbers for its changes. No I/O here."""
 
 import itertools
-import math
 
 
 class ChangeSession:
     """Numbers for changes, and which of them are still under way.
 
-    Its own number is a secret, see OpenSession. `ends_at_s`, by the clock of the loop: no change begins in it
-    later.
+    Its own number is a secret, see OpenSession.
     """
 
-    def __init__(self, number: int, *, ends_at_s: float = math.inf) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.ends_at_s = ends_at_s
         self._sequences = itertools.count(1)
         self._under_way: set[int] = set()
 

@@ -10,7 +10,6 @@ lost connection. One that answers that it failed is left for another, and asked 
 import asyncio
 import itertools
 import logging
-import math
 import random
 import secrets
 import ssl
@@ -53,7 +52,7 @@ from metadata.protocol.calls import (
 )
 from metadata.protocol.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AnyCommand, OpenSession
 from metadata.protocol.queries import AnyQuery
-from metadata.protocol.rules import BEFORE_TOLD, needed_by_fields, require
+from metadata.protocol.rules import FIRST, needed_by_fields, require
 from metadata.rpc import wire
 from metadata.rpc.change_session import ChangeSession
 from metadata.rpc.connection import LinkDown, PeerLink
@@ -72,7 +71,6 @@ UNLED_S = 5.0  # of heartbeats that no leader has answered; an election takes le
 UNLED_TRY_S = 0.5  # for a change then: the leader that is back is known by the next heartbeat
 
 GONE_S = 60  # what a bucket has released leaves the disks within minutes: see machine/execution/quotas.py
-GUESSABLE_S = 600.0  # a session with a number by older rules is used so long before another is asked for
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -100,7 +98,7 @@ class MetadataClient:
         self._links: dict[str, PeerLink] = {}
         self._leader = self._reader = ""
         self.refusal = ""  # why heartbeats of this member are refused
-        self.rules_in_force = BEFORE_TOLD  # at least, by the newest heartbeat
+        self.rules_in_force = FIRST  # at least, by the newest heartbeat
         self._passed_over: dict[str, float] = {}  # until when, by the clock of the loop
         self.update(coordinators)
         self._session: ChangeSession | None = None
@@ -330,26 +328,20 @@ class MetadataClient:
 
     async def _open_session(self, ends_at: float) -> ChangeSession:
         """The session that is open, or a new one."""
-        if (known := self._usable_session()) is not None:
-            return known
+        if self._session is not None:
+            return self._session
         try:
             # Who holds the lock may have longer than this caller.
             async with asyncio.timeout_at(ends_at), self._opening:
-                if (known := self._usable_session()) is not None:
-                    return known
+                if self._session is not None:
+                    return self._session
                 drawn = SESSION_NUMBER_MIN + secrets.randbelow(COUNT_MAX - SESSION_NUMBER_MIN)
                 call = ProposeCall(0, 0, 0, OpenSession(nonce="", number=drawn))
                 number = msgspec.msgpack.decode(await self._at_leader(call, ends_at), type=int)
-                is_drawn = number == drawn  # else by older rules, and not for long
-                ends_at_s = math.inf if is_drawn else _ends_at(GUESSABLE_S)
-                self._session = ChangeSession(number, ends_at_s=ends_at_s)
+                self._session = ChangeSession(number)
                 return self._session
         except TimeoutError as error:
             raise _no_answer() from error
-
-    def _usable_session(self) -> ChangeSession | None:
-        is_open = self._session is not None and asyncio.get_running_loop().time() < self._session.ends_at_s
-        return self._session if is_open else None
 
     async def _at_leader(self, call: AnyCall, ends_at: float) -> bytes:
         """Try the leader, and whoever may be it, until one answers. Raises Unavailable at `ends_at`."""

@@ -198,8 +198,8 @@ QUOTAS = (
     Mutant.of(
         "upload begun beyond the quota",
         "coordinator/machine/files",
-        "        quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)\n",
-        "        pass\n",
+        "    quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)\n",
+        "    pass\n",
         f"{_QUOTAS}of_three_uploads_of_most_of_a_quota_one_is_admitted",
     ),
     Mutant.of(

@@ -48,6 +48,9 @@ TABLES = (
     "burials",
     "sessions",
     "replies",
+    "damaged_copies",
+    "damaged_blobs",
+    "replica_totals",
 )
 # These move once for each batch, and where a batch ends is each member's own business.
 COLUMNS_LEFT_OUT = {"applied": ("log_index", "term")}
@@ -170,9 +173,7 @@ def _columns(db: sqlite3.Connection, table: str) -> _Columns:
     described = db.execute(
         "SELECT name, type, pk FROM pragma_table_info(?) ORDER BY name", (table,)
     ).fetchall()
-    left_out = [*COLUMNS_LEFT_OUT.get(table, ())]
-    known = rules_in_force(db)
-    left_out += [name for (of, name), since in rules.COLUMNS_SINCE.items() if of == table and known < since]
+    left_out = COLUMNS_LEFT_OUT.get(table, ())
     key = [(name, kind) for _, name, kind in sorted((pk, name, kind) for name, kind, pk in described if pk)]
     data = [(name, kind) for name, kind, _ in described if name not in left_out]
     return _Columns(

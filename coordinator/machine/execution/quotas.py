@@ -8,7 +8,7 @@
 An upload grows only while used and reserved bytes stay within the quota, and all three within twice that: so
 a loop of upload and deletion takes no more of the disks than twice the quota. Beyond the quota itself what
 was released goes early (`blobs.collect_over_quota`). The sums are right without a quota too, so that one that
-is set later is in force at once. No rules here: the callers know since which rules the quota is in force.
+is set later is in force at once.
 """
 
 import sqlite3
@@ -62,7 +62,7 @@ def quota_of(db: sqlite3.Connection, bucket_id: str) -> int:
 def of_upload(db: sqlite3.Connection, file_uuid: str) -> int:
     """What an upload has reserved; 0 for nothing, and for one that has ended."""
     row = db.execute("SELECT reserved_bytes FROM uploads WHERE file_uuid = ?", (file_uuid,)).fetchone()
-    return 0 if row is None else row[0] or 0
+    return 0 if row is None else int(row[0])
 
 
 def add_reserved(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
@@ -72,18 +72,6 @@ def add_reserved(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> Non
             "UPDATE buckets SET reserved_bytes = reserved_bytes + ? WHERE bucket_id = ?",
             (more_bytes, bucket_id),
         )
-
-
-def reserve_all(db: sqlite3.Connection) -> None:
-    """Reserve for the uploads under way: the rules by which uploads reserve come into force."""
-    rows = db.execute(
-        "SELECT u.file_uuid, f.bucket_id, COALESCE(f.size_bytes, u.offset_bytes) FROM uploads u"
-        " CROSS JOIN files f ON f.file_uuid = u.file_uuid ORDER BY u.file_uuid"
-    ).fetchall()
-    for file_uuid, bucket_id, wanted_bytes in rows:
-        reserved_bytes = grant(db, bucket_id, wanted_bytes)
-        db.execute("UPDATE uploads SET reserved_bytes = ? WHERE file_uuid = ?", (reserved_bytes, file_uuid))
-        add_reserved(db, bucket_id, reserved_bytes)
 
 
 def release(db: sqlite3.Connection, sha256: str, bucket_id: str, size_bytes: int) -> None:

@@ -3,8 +3,7 @@
 `replies` describes what is stored of them.
 """
 
-from coordinator.machine.execution.change import Change, rules_in_force
-from metadata.protocol import rules
+from coordinator.machine.execution.change import Change
 from metadata.protocol.commands import SESSION_NUMBER_MIN, SESSIONS_MAX, OpenSession
 
 
@@ -34,9 +33,6 @@ def open_session(change: Change, command: OpenSession) -> int:
 def _number(change: Change, command: OpenSession) -> int:
     """The number that the process has drawn, or the log index.
 
-    It is the log index by older rules, and for a small number, which may be a log index to come.
+    It is the log index for a small number, which may be a log index to come.
     """
-    is_drawn = command.number >= SESSION_NUMBER_MIN
-    if is_drawn and rules_in_force(change.db) >= rules.SESSIONS_ARE_DRAWN:
-        return command.number
-    return change.log_index
+    return command.number if command.number >= SESSION_NUMBER_MIN else change.log_index

@@ -1,44 +1,31 @@
 """The states of a record, told apart by its last change. Shared by files, buckets, uploads and expiry.
 
 That time rises with every change, by a millisecond at least, so that no two states of a record have the same.
-A change may say which state it is meant for. By older rules it was the time of the change, which two states
-could share.
+A change may say which state it is meant for.
 """
 
-import sqlite3
 from typing import Final
 
 from msgspec import UnsetType
 
 from ca.errors import PreconditionFailed
-from coordinator.machine.execution.change import Change, rules_in_force
-from metadata.protocol import rules
+from coordinator.machine.execution.change import Change
 
-_RISES: Final = "updated_at_ms = MAX(?, updated_at_ms + 1)"
-_IS_SET: Final = "updated_at_ms = ?"
-
-
-def are_distinct(db: sqlite3.Connection) -> bool:
-    """Whether states can be distinguished by the rules in force."""
-    return rules_in_force(db) >= rules.STATES_ARE_DISTINCT
-
-
-def next_state(db: sqlite3.Connection) -> str:
-    """SQL that sets `updated_at_ms` of a row that changes; its one value is the time of the change."""
-    return _RISES if are_distinct(db) else _IS_SET
+# SQL that sets `updated_at_ms` of a row that changes; its one value is the time of the change.
+NEXT: Final = "updated_at_ms = MAX(?, updated_at_ms + 1)"
 
 
 def time_of_next(change: Change, updated_at_ms: int) -> int:
-    """The time that `next_state` sets in a row that was last changed at `updated_at_ms`."""
-    return max(change.at_ms, updated_at_ms + 1) if are_distinct(change.db) else change.at_ms
+    """The time that NEXT sets in a row that was last changed at `updated_at_ms`."""
+    return max(change.at_ms, updated_at_ms + 1)
 
 
-def require(change: Change, updated_at_ms: int, named_ms: int | UnsetType) -> None:
+def require(updated_at_ms: int, named_ms: int | UnsetType) -> None:
     """Raises PreconditionFailed when a change is meant for another state than the one of `updated_at_ms`.
 
     It is the last reason for which a change is refused (RFC 9110, section 13.2.1).
     """
-    if isinstance(named_ms, int) and named_ms != updated_at_ms and are_distinct(change.db):
+    if isinstance(named_ms, int) and named_ms != updated_at_ms:
         raise PreconditionFailed("The record was changed since it was looked at.")
 
 
@@ -46,4 +33,4 @@ def require_of_file(change: Change, sequence: int, named_ms: int | UnsetType) ->
     """As `require`, for a file whose time was not read yet."""
     if isinstance(named_ms, int):
         row = change.db.execute("SELECT updated_at_ms FROM files WHERE sequence = ?", (sequence,)).fetchone()
-        require(change, row[0], named_ms)
+        require(row[0], named_ms)

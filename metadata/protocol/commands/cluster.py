@@ -36,8 +36,8 @@ class OpenSession(Command, frozen=True, kw_only=True, tag="open_session"):
     """A client process asks for duplicate suppression; replies with the number of its session.
 
     That is `number`, at least SESSION_NUMBER_MIN, which the process has drawn so that no other can guess it:
-    whoever knows it reads the replies of its changes, and lets changes of its own count as theirs. By older
-    rules, and of older processes (0), it is the log index.
+    whoever knows it reads the replies of its changes, and lets changes of its own count as theirs.
+    A number below that is not taken: the log index is the number then.
     """
 
     proposed_by = NODES

@@ -14,7 +14,6 @@ from ca.identity import Identity, Role
 from coordinator.machine.damaged import joined, size_of, wrong_in_all
 from coordinator.service import require_own
 from metadata.protocol import commands, queries
-from metadata.protocol.rules import DAMAGED_COPIES_STAY, SINCE
 from tests.unit.replica_acts import add, collect, delete, holders, lost, mark, put, recount, short
 from tests.unit.state import ADMIN, Refusal, State
 
@@ -68,15 +67,6 @@ def test_node_that_reports_damage_is_known_to_keep_the_copy_at_once(state: State
     for node_id in ("n1", "n2", "n3"):
         state.done(commands.ReportLost(node_id=node_id, sha256s=["aa"], reason="damaged"))
     assert (found(state), counted(state)) == ((["n1", "n2", "n3"], []), (0, 1, 0, 0))
-
-
-def test_older_rules_forget_what_was_damaged(tmp_path: Path) -> None:
-    older = State(tmp_path / "older.sqlite", rules=DAMAGED_COPIES_STAY - 1)
-    older.nodes("n1", "n2", "n3")
-    put(older, "f1", "aa")
-    older.done(commands.ReportLost(node_id="n1", sha256s=["aa"], reason="damaged"))
-    assert found(older) == ([], [])
-    older.store.close()
 
 
 def test_disjoint_damage_of_all_copies_loses_no_byte(state: State) -> None:
@@ -207,8 +197,7 @@ def test_known_replica_says_what_the_node_keeps(state: State) -> None:
     ]
 
 
-def test_report_of_a_damaged_copy_waits_until_every_coordinator_knows_it() -> None:
-    assert SINCE[commands.ReportDamaged] == DAMAGED_COPIES_STAY
+def test_only_a_node_itself_reports_its_damaged_copy() -> None:
     command = commands.ReportDamaged(node_id="n1", sha256="aa", spans=[])
     require_own(Identity("lab", Role.NODE, "n1"), command)
     with pytest.raises(Forbidden):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from coordinator.machine.expiry import JOIN_TOKEN_RETENTION_MS, PUBLIC_TOKEN_RETENTION_MS, PUT_OFF_MS
-from coordinator.storage.state_store import Store
 from metadata.model.records import DEFAULT_BUCKET_ID
 from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create, join, join_token
@@ -303,20 +302,6 @@ def test_what_goes_with_a_file_counts_as_rows(state: State) -> None:
     expire(state)
     state.at_ms += DAY_MS
     assert expire(state, rows_max=3) == {"tombstones": 1, "more": True}
-
-
-def test_database_of_an_older_version_learns_when_its_files_are_due(state: State, tmp_path: Path) -> None:
-    for file_uuid, hours in (("due", 1), ("later", 5), ("kept", None)):
-        state.apply(create(ADMIN, file_uuid, retention_hours=hours))
-        finish(state, file_uuid)
-    state.store.close()
-    with closing(sqlite3.connect(state.path)) as db:
-        db.execute("DROP INDEX files_by_due")
-        db.execute("ALTER TABLE files DROP COLUMN due_at_ms")
-    state.store = Store(state.path)
-    state.at_ms += HOUR_MS
-    assert expire(state) == {"retained": 1}
-    assert statuses(state) == {"due": "tombstoned", "later": "available", "kept": "available"}
 
 
 @pytest.mark.parametrize(

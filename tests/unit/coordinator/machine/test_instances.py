@@ -14,7 +14,6 @@ from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State, certificate, complete, create, join, join_token
 
 HERE, COPY = "a" * 16, "b" * 16
-OLD_RULES = 4
 
 
 @pytest.fixture
@@ -76,15 +75,6 @@ def test_instance_that_is_forgotten_makes_way_and_what_comes_is_compared_first(s
     assert state.apply(commands.ForgetInstance(caller=state.user("alice"), node_id="n1")) == "forbidden"
     assert state.done(commands.ForgetInstance(caller=ADMIN, node_id="n1"))["state"] == "returning"
     assert state.done(announce(2))["instance"] == announce(2).instance
-
-
-def test_older_rules_know_of_no_instance(tmp_path: Path) -> None:
-    state = State(tmp_path / "old.sqlite", rules=OLD_RULES)
-    with closing(state.store):
-        state.nodes("n1")
-        assert "instance" not in state.done(announce(3))
-        assert "instance" not in state.done(announce(2, directory=COPY))
-        assert state.store.rules() == OLD_RULES
 
 
 def held(state: State, *nodes: str) -> None:

@@ -393,3 +393,21 @@ def test_references_and_sums_equal_what_counting_finds(
 def test_bootstrap_is_the_first_entry_only(state: State) -> None:
     with pytest.raises(AssertionError, match="begins once"):
         state.apply(bootstrap())
+
+
+def test_join_token_that_was_used_ends_with_what_its_maker_had(state: State) -> None:
+    state.done(join_token("t1", caller=state.user("maker", roles=["admin"]), uses_max=9))
+    state.done(join("t1", "n2"))
+    state.done(commands.RevokeUser(caller=ADMIN, user_id="maker"))
+    assert state.apply(join("t1", "n3")) == "unauthorized"
+
+
+def test_expired_certificate_that_proves_a_renewal_stays(state: State) -> None:
+    """The answer may be lost, and the node asks again with it."""
+    state.nodes("n1")
+    state.at_ms = certificate("serial-n1").not_after_ms + 1
+    new = msgspec.structs.replace(certificate("serial-n1"), not_after_ms=2 * state.at_ms)
+    for serial in ("second", "third"):
+        made = msgspec.structs.replace(new, serial=serial)
+        renewal = commands.RenewCertificate(node_id="n1", proved_serial="serial-n1", certificate=made)
+        assert state.apply(renewal)["serial"] == serial

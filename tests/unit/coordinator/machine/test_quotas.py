@@ -10,10 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine.execution.digests import TABLES
 from coordinator.storage.state_store import Store
 from metadata.protocol import commands
-from metadata.protocol.rules import COLUMNS_SINCE, QUOTAS_RESERVED
 from runtime.bounds import COUNT_MAX, TOTAL_BYTES_MAX
 from tests.unit.coordinator.machine.test_uploads import sha256_of
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create, create_bucket, dump
@@ -251,67 +249,10 @@ def test_content_that_every_node_has_lost_counts_no_more(state: State) -> None:
     assert taken(state) == (0, 0, 0)
 
 
-def test_uploads_under_way_reserve_from_the_rules_on_that_say_so(tmp_path: Path) -> None:
-    state = State(tmp_path / "state.sqlite", rules=QUOTAS_RESERVED - 1)
-    state.nodes(*NODES)
-    state.done(create_bucket(ADMIN, "b1", quota_bytes=QUOTA))
-    for file_uuid in ("f1", "f2"):
-        assert "reserved_bytes" not in begin(state, file_uuid, 80)
-    begin(state, "f3", None)
-    state.done(progress("f3", 30))
-    assert taken(state) == (0, 0, 0)
-    state.done(commands.RaiseRules(version=QUOTAS_RESERVED))
-    assert taken(state) == (0, 190, 0)
-    assert begin(state, "f4", 1) == "payload_too_large"
-    state.done(complete(ADMIN, "f1", "aa", NODES, size_bytes=80))  # it was admitted
-    delete(state, "f2")
-    assert taken(state) == (80, 30, 0)
-    state.store.close()
-
-
-def test_columns_that_older_members_lack_are_hashed_from_the_rules_on_that_say_so(tmp_path: Path) -> None:
-    state = State(tmp_path / "state.sqlite", rules=QUOTAS_RESERVED - 1)
-    state.nodes(*NODES)
-    store(state, "f1", "aa", 10)
-
-    def digests() -> list[str]:
-        return [state.apply(commands.HashState(rows_max=2000))["digest"] for _ in TABLES]
-
-    digests()
-    before = digests()
-    for table, column in COLUMNS_SINCE:
-        state.store.close()
-        with closing(sqlite3.connect(state.path)) as db, db:
-            db.execute(f"UPDATE {table} SET {column} = 7")
-        state.store = Store(state.path)
-        assert digests() == before
-    state.done(commands.RaiseRules(version=QUOTAS_RESERVED))
-    assert digests() != before
-    state.store.close()
-
-
-def test_database_of_an_older_version_reserves_once_the_rules_say_so(tmp_path: Path) -> None:
-    state = State(tmp_path / "state.sqlite", rules=QUOTAS_RESERVED - 1)
-    state.nodes(*NODES)
-    state.done(create_bucket(ADMIN, "b1", quota_bytes=QUOTA))
-    begin(state, "f1", 80)
-    store(state, "f2", "aa", 10)
-    state.store.close()
-    with closing(sqlite3.connect(state.path)) as db:
-        for index in ("buckets_over_quota", "blobs_by_bucket"):
-            db.execute(f"DROP INDEX {index}")
-        for table, column in COLUMNS_SINCE:
-            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    state.store = Store(state.path)
-    state.done(commands.RaiseRules(version=QUOTAS_RESERVED))
-    assert taken(state) == (10, 80, 0)
-    state.store.close()
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_sums_are_what_they_sum_up_after_random_commands(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    state = State(tmp_path / "state.sqlite", rules=dice.choice((QUOTAS_RESERVED - 1, QUOTAS_RESERVED)))
+    state = State(tmp_path / "state.sqlite")
     state.nodes(*NODES)
     state.done(create_bucket(ADMIN, "b1", quota_bytes=QUOTA))
     for number in range(250):
@@ -351,7 +292,6 @@ def step(state: State, dice: random.Random, new: str, old: str) -> None:
         commands.ReportDropped(**listed, spared=[sha256]),
         commands.ReportLost(node_id=one_node, sha256s=[sha256], reason="missing"),
         commands.ReportOrphans(node_id=one_node, sha256s=[sha256]),
-        commands.RaiseRules(version=QUOTAS_RESERVED),
     ]
     state.apply(dice.choice(choices))
 

@@ -4,7 +4,6 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from coordinator.storage.state_store import Store
 from metadata.protocol import commands, queries
 from tests.unit.replica_acts import (
     add,
@@ -206,33 +205,3 @@ def blobs_in(state: State) -> list[object]:
         rows = db.execute(f"SELECT {columns} FROM blobs ORDER BY sha256").fetchall()
     others = ('INSERT INTO "blob_replicas"', 'INSERT INTO "blob_totals"')
     return [*rows, *(line for line in state.dump() if line.startswith(others))]
-
-
-def test_database_of_an_older_version_learns_which_blobs_are_short(state: State) -> None:
-    put(state, "f1", "aa")
-    put(state, "f2", "bb", "n1", "n2")
-    put(state, "f3", "cc", "n1", "n2")
-    delete(state, "f3")
-    state.store.close()
-    expected = blobs_in(state)
-    with closing(sqlite3.connect(state.path)) as db:
-        for index in ("blobs_by_release", "blobs_by_missing", "blobs_by_bucket", "blob_replicas_doomed"):
-            db.execute(f"DROP INDEX {index}")
-        for trigger in ("replica_added", "replica_doomed", "replica_gone"):
-            db.execute(f"DROP TRIGGER {trigger}")
-        for table, column in (
-            ("cluster", "burial_floor"),
-            ("nodes", "state"),
-            ("nodes", "custody_index"),
-            ("blob_replicas", "doomed_at"),
-            ("blobs", "collected_at"),
-            ("blobs", "missing"),
-        ):
-            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        db.execute("DROP TABLE burials")
-        db.execute("DROP TABLE replica_totals")
-        db.execute("DROP TABLE blob_totals")
-        db.execute("DROP TABLE recounts")
-    state.store = Store(state.path)
-    assert short(state) == [("bb", 1)]
-    assert blobs_in(state) == expected

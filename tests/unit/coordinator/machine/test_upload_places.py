@@ -8,7 +8,6 @@ import pytest
 
 from coordinator.machine.uploads import UPLOAD_LIFE_MS
 from metadata.protocol import commands, queries
-from metadata.protocol.rules import UPLOADS_ARE_GUARDED
 from tests.unit.coordinator.machine.test_nodes import drain, remove
 from tests.unit.coordinator.machine.test_uploads import progress, rewind, sha256_of, takeover, upload
 from tests.unit.state import ADMIN, State, complete, create
@@ -133,20 +132,6 @@ def test_removal_by_force_counts_the_uploads(state: State) -> None:
         "replicas": 0,
         "uploads": 1,
     }
-
-
-def test_by_older_rules_only_the_first_of_a_placement_is_looked_at(tmp_path: Path) -> None:
-    older = State(tmp_path / "state.sqlite", rules=UPLOADS_ARE_GUARDED - 1)
-    older.nodes(*NODES)
-    older.done(create(ADMIN, "f1"))
-    older.done(drain("n1"))
-    older.done(drain("n2"))
-    refused = older.apply(remove("n1"))
-    assert refused.details == "The node n1 holds 0 replicas, 1 uploads."
-    assert older.apply(remove("n2")) is None
-    older.done(commands.MarkNode(node_id="n3", state="down"))
-    assert older.done(commands.RemoveNode(caller=ADMIN, node_id="n3", force=True)) == {"replicas": 0}
-    older.store.close()
 
 
 def test_upload_begins_anew_when_all_its_nodes_have_left(state: State) -> None:

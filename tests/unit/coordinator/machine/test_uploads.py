@@ -1,17 +1,14 @@
 """Who holds an upload, and how far it stands: progress, rewinding and takeover in the state machine."""
 
 import hashlib
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from coordinator.storage.state_store import Store
-from metadata.model.records import Caller, UploadRecord
+from metadata.model.records import Caller
 from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, State, complete, create
 
@@ -151,24 +148,3 @@ def test_holder_that_was_taken_over_from_completes_nothing(state: State) -> None
     assert upload(state)["offset_bytes"] == 5
     state.done(finished("n2", 1))
     assert state.done(finished("n1", 0))["file"]["status"] == "available"  # the same content: it is so
-
-
-def test_uploads_of_an_older_database_go_on(tmp_path: Path) -> None:
-    path = tmp_path / "older.sqlite"
-    older = State(path)
-    older.nodes("n1", "n2", "n3")
-    older.done(create(ADMIN, "f1"))
-    older.done(progress("n1", b"ab", prefix_sha256=""))
-    older.store.close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("ALTER TABLE uploads DROP COLUMN epoch")
-        db.execute("ALTER TABLE uploads DROP COLUMN prefix_sha256")
-    store = Store(path)
-    try:
-        reply = store.answer(queries.GetUpload(caller=ADMIN, file_uuid="f1"), at_ms=older.at_ms)
-        found = msgspec.msgpack.decode(
-            msgspec.msgpack.decode(reply, type=commands.Reply).value, type=UploadRecord
-        )
-        assert (found.offset_bytes, found.epoch, found.prefix_sha256) == (2, 0, "")
-    finally:
-        store.close()

@@ -329,3 +329,16 @@ def test_user_exists_until_it_is_deleted_and_built_in_roles_always(state: State)
     assert [check(state, "role", name) for name in ("admin", "service")] == [None, None]
     nobody = queries.CheckPrincipal(caller=Caller("alice", 1), principal_type="user", principal_id="admin")
     assert state.ask(nobody) == "unauthorized"
+
+
+def test_generations_go_by_the_clock_and_none_comes_twice(state: State) -> None:
+    state.at_ms = 1_800_000_000_000
+    seconds = (state.at_ms - 1_577_836_800_000) // 1000
+    assert state.user("alice").generation == seconds
+    for expected in (seconds + 1, seconds + 2):
+        state.done(commands.RevokeUser(caller=ADMIN, user_id="alice"))
+        assert state.user("alice").generation == expected
+    state.at_ms += 60_000
+    assert state.user("bob").generation == seconds + 60
+    state.done(commands.RevokeUser(caller=ADMIN, user_id="alice"))
+    assert state.user("alice").generation == seconds + 60

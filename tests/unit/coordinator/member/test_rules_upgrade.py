@@ -11,8 +11,9 @@ from ca.certificates import Authority
 from ca.errors import InvalidRequest, Unavailable
 from ca.tls import Peer
 from coordinator.member.rules_upgrade import Upgrades
+from coordinator.rpc.server import Refused, value_of
 from metadata.protocol.calls import AnyCall, RulesCall
-from metadata.protocol.commands import AddIntermediate, RaiseRules
+from metadata.protocol.commands import MoveNode, RaiseRules
 from metadata.protocol.rules import FIRST, RULES, SINCE
 from tests.unit.coordinator.reconcile.test_job_runs import member
 from tests.unit.peer_ports import connected, serving
@@ -94,10 +95,10 @@ async def test_node_of_an_older_version_is_waited_for(
 
 
 async def test_command_that_older_programs_cannot_read_is_not_proposed_before(tmp_path: Path) -> None:
-    command = AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped")
-    async with member(tmp_path, rules=SINCE[AddIntermediate] - 1) as (driver, store):
+    command = MoveNode(caller=ADMIN, node_id="n1", address="n1.lab.example")
+    async with member(tmp_path, rules=SINCE[MoveNode] - 1) as (driver, _):
         with pytest.raises(Unavailable, match=r"upgrade.* start .* remove one that is gone"):
             await driver.propose(command)
         await driver.propose(RaiseRules(version=RULES))
-        await driver.propose(command)
-        assert store.key("intermediate")[1] == "pem"
+        with pytest.raises(Refused, match="no node n1"):
+            value_of(await driver.propose(command))

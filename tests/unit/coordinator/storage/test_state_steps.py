@@ -120,21 +120,6 @@ def test_replicas_of_nodes_are_counted_right_whatever_befalls_them(state: State)
     assert "n4" not in told(state)
 
 
-def test_database_of_an_older_version_learns_how_many_replicas_nodes_have(state: State) -> None:
-    put(state, "f1", "aa")
-    put(state, "f2", "bb", "n1", "n2", "n4")
-    release(state, "aa", "n3", others_min=2)
-    state.store.close()
-    with closing(sqlite3.connect(state.path)) as db:
-        for trigger in ("replica_added", "replica_doomed", "replica_gone"):
-            db.execute(f"DROP TRIGGER {trigger}")
-        db.execute("DROP TABLE replica_totals")
-    state.store = Store(state.path)
-    assert told(state) == counted(state) == {"n1": (2, 0), "n2": (2, 0), "n3": (0, 1), "n4": (1, 0)}
-    lost(state, "n4", "bb")
-    assert told(state) == counted(state)
-
-
 def test_what_is_applied_where_nothing_may_be_synced_leaves_the_checkpoint_to_the_next(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

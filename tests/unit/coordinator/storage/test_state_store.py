@@ -289,15 +289,6 @@ def test_database_that_cannot_be_opened_is_closed(tmp_path: Path, write: Callabl
     del caught  # until here its traceback has kept what was made
 
 
-def test_database_of_an_older_version_gets_the_roles(tmp_path: Path) -> None:
-    state = State(tmp_path / "state.sqlite")
-    state.store.close()
-    with closing(sqlite3.connect(state.path)) as db, db:
-        db.execute("ALTER TABLE coordinators DROP COLUMN role")
-    with closing(Store(state.path)) as store:
-        assert store.members() == Members(("c1",))
-
-
 def test_reader_that_outlives_its_database_does_not_take_the_new_wal_with_it(
     tmp_path: Path, state: State
 ) -> None:

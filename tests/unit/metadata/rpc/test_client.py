@@ -45,7 +45,6 @@ class Answering:
     calls: list[AnyCall] = field(default_factory=list)
     sessions: int = 0
     rules: int = 0  # as heartbeats tell
-    takes_drawn: bool = False  # as sessions by newer rules do; else they are counted
     released: asyncio.Event = field(default_factory=asyncio.Event)
     hanging: "asyncio.Queue[AnyCall]" = field(default_factory=asyncio.Queue)
     given_up: "asyncio.Queue[AnyCall]" = field(default_factory=asyncio.Queue)
@@ -58,7 +57,7 @@ class Answering:
             raise refusal
         if is_of(0, call):
             self.sessions += 1
-            return msgspec.msgpack.encode(drawn([call])[0] if self.takes_drawn else self.sessions)
+            return msgspec.msgpack.encode(self.sessions)
         if isinstance(call, HeartbeatCall):
             return msgspec.msgpack.encode(HeartbeatReply(0, "c1", 0, self.rules))
         return msgspec.msgpack.encode(self.coordinator_id)
@@ -422,27 +421,14 @@ async def test_coordinator_that_was_reached_for_long_is_not_called_unreachable_a
     assert told("WARNING")[0] - told("DEBUG")[0] > connection.UNREACHABLE_S / 2
 
 
-async def test_session_whose_number_can_be_guessed_is_left_for_another(
-    client: MetadataClient, coordinators: list[Answering], monkeypatch: pytest.MonkeyPatch
+async def test_one_session_with_a_drawn_number_is_opened_for_all_changes(
+    client: MetadataClient, coordinators: list[Answering]
 ) -> None:
-    monkeypatch.setattr(client_module, "GUESSABLE_S", 0.0)
     client._session = None
-    for _ in range(2):
-        assert await change(client) == "c1"
-    numbers = drawn(coordinators[0].calls)
-    assert len(numbers) == len(set(numbers)) == 2
-    assert min(numbers) >= SESSION_NUMBER_MIN
-
-
-async def test_session_with_the_number_that_was_drawn_lasts(
-    client: MetadataClient, coordinators: list[Answering], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "GUESSABLE_S", 0.0)
-    client._session = None
-    monkeypatch.setattr(coordinators[0], "takes_drawn", True)
     for _ in range(3):
         assert await change(client) == "c1"
-    assert len(drawn(coordinators[0].calls)) == 1
+    [number] = drawn(coordinators[0].calls)
+    assert number >= SESSION_NUMBER_MIN
 
 
 async def test_what_is_beyond_a_bound_is_invalid_and_asked_of_nobody_else(

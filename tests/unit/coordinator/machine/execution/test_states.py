@@ -11,7 +11,7 @@ from ca.errors import Unavailable
 from coordinator.member.proposing import check_known
 from metadata.protocol import commands, queries
 from metadata.protocol.invalidation import NOTHING, file_key, invalidated
-from metadata.protocol.rules import FILES_ARE_RENAMED, FIRST, STATES_ARE_DISTINCT
+from metadata.protocol.rules import FILES_ARE_RENAMED, FIRST
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_bucket, grant
 from tests.unit.stored_kinds import KINDS, KindOfFile
 
@@ -141,23 +141,6 @@ def test_retention_is_changed_and_removed(state: State, kind: KindOfFile) -> Non
     assert state.apply(kind.update(caller=ADMIN, file_uuid="f1", retention_hours=None)) == "gone"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        commands.UpdateVm(caller=ADMIN, file_uuid="f1", retention_hours=None),
-        commands.UpdateProjectFile(caller=ADMIN, file_uuid="f1", retention_hours=1),
-        commands.UpdateBackup(caller=ADMIN, file_uuid="f1", unchanged_since_ms=1),
-        commands.DeleteFile(caller=ADMIN, file_uuid="f1", kind="", unchanged_since_ms=1),
-        commands.UpdateBucket(caller=ADMIN, bucket_id="b", name="x", quota_bytes=None, unchanged_since_ms=1),
-        commands.DeleteBucket(caller=ADMIN, bucket_id="b", unchanged_since_ms=1),
-    ],
-)
-def test_what_older_members_would_not_do_waits_for_the_rules(command: commands.AnyCommand) -> None:
-    with pytest.raises(Unavailable):
-        check_known(command, STATES_ARE_DISTINCT - 1)
-    check_known(command, STATES_ARE_DISTINCT)
-
-
 @every_kind
 def test_file_gets_another_name_and_type(state: State, kind: KindOfFile) -> None:
     state.apply(kind.create(ADMIN, "f1"))
@@ -216,23 +199,6 @@ def test_what_older_members_do_as_well_is_proposed_at_once() -> None:
         create(ADMIN, "f1", retention_hours=1),
     ):
         check_known(command, FIRST)
-
-
-def test_by_older_rules_everything_is_as_it_was(tmp_path: Path) -> None:
-    state = State(tmp_path / "state.sqlite", rules=STATES_ARE_DISTINCT - 1)
-    state.nodes("n1", "n2", "n3")
-    state.apply(create(ADMIN, "f1", retention_hours=5))
-    replied = state.done(
-        commands.UpdateProjectFile(
-            caller=ADMIN, file_uuid="f1", version_tag="x", unchanged_since_ms=1, retention_hours=7
-        )
-    )
-    assert replied["updated_at_ms"] == state.at_ms
-    assert "retention_hours" not in replied
-    completed = state.done(complete(ADMIN, "f1", "aa", ["n1", "n2"]))
-    assert {"retention_hours", "due_at_ms"}.isdisjoint(completed["file"])
-    assert record(state)["retention_hours"] == 5
-    state.store.close()
 
 
 def test_records_that_nodes_keep_are_dropped_before_retention_changes() -> None:
