@@ -217,7 +217,7 @@ class RaftMember:
         self._membership_proposals.append(_MembershipProposal(members, payload, waiter))
 
     def read(self, waiter: Waiter, *, patient: bool = False) -> None:
-        """`waiter` is done when a query sees all that was acknowledged before; patient: with the next beat."""
+        """`waiter` is done when a query sees all that was acknowledged before. Patient: in half a second."""
         if len(self._readers) >= READS_WAITING_MAX:
             raise Unavailable("Too many reads wait on this coordinator.")
         self._readers.append(waiter)
