@@ -45,13 +45,14 @@ from metadata.protocol.commands import AnyCommand
 from metadata.protocol.invalidation import invalidated
 from metadata.rpc.websocket import end
 
-TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
+TICK_S = 0.08  # an election starts after 12 to 21 of these without a leader (coordinator/raft/config.py)
 TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
 COMPACTED_BYTES_MIN = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
 ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
 WAITED_FOR_S = 0.001  # for a short write, by the loop: a good disk takes a fraction of it
 WAITED_FOR_MAX = 4  # entries: a batch that came about in one moment
 LOG_THREAD = "log"
+TIMER_GRAIN_S = 0.002  # uvloop's timers may go off by a millisecond too early
 SILENT_AFTER_S = 1.0  # a write that takes longer: longer than the shortest election timeout
 Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
 
@@ -101,11 +102,12 @@ class Driver:
         self._log_thread = Worker(LOG_THREAD)
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # of the next tick
-        self._tick_due_at_s = 0.0
-        self._is_tick_due = False
+        self._timer_at_s = 0.0
+        self._ticked_at_s = 0.0  # up to when time was told to the member
+        self._tidy_at_ticks = 0
         self._writing: Ready | None = None  # what goes to the log now
         self._writing_since_s = 0.0
-        self._is_writing_long = False  # a tick has passed meanwhile
+        self._is_writing_long = False  # the timer has gone off meanwhile
         self._last_write_s = 0.0  # how long it took
         self._is_meanwhile_due = False
         self._fitness = Fitness(self._member, self._clocks)
@@ -175,6 +177,8 @@ class Driver:
         if message.entries and not self._takes_entries:
             return  # there is no room for them; heartbeats, votes and reads go on
         try:
+            if self._writing is None:
+                self._tell_time()
             self._member.step(message)
             if self._fitness.pace.is_measuring and message.kind is MessageKind.APPEND_REPLY:
                 self._fitness.pace.others_have(self._member.others_match, at_s=time.monotonic())
@@ -255,14 +259,15 @@ class Driver:
         self._rouse()
         return await done
 
-    async def read_barrier(self) -> None:
+    async def read_barrier(self, *, patient: bool = False) -> None:
         """Returns when a query sees everything that was acknowledged before this was called (ReadIndex).
 
-        Raises Unavailable when there is no leader to ask or too many wait. The caller sets the deadline.
+        A patient one may take half a second longer, and costs next to nothing then. Raises Unavailable when
+        there is no leader to ask or too many wait. The caller sets the deadline.
         """
         self._check_running()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._member.read(done)
+        self._member.read(done, patient=patient)
         self._rouse()
         await done
 
@@ -301,21 +306,30 @@ class Driver:
             self._applying.close()
 
     async def _drive(self) -> None:
-        self._tick_due_at_s = asyncio.get_running_loop().time()
-        self._ring()
+        self._ticked_at_s = asyncio.get_running_loop().time() - TICK_S
         while True:
+            self._tell_time()
+            self._arm()
             await self._turn_due()
             self.following.observe()
             if self._broken is not None:
                 raise self._broken
-            if self._is_tick_due:
-                self._tick()
+            self._tell_time()
             if (ready := self._member.begin()) is not None:
                 await self._cycle(ready)
 
+    def _arm(self) -> None:
+        """Have the timer go off when the member is to be told of time at the latest, soon while it writes."""
+        ticks = 1 if self._writing is not None else self._member.due_in_ticks
+        at_s = self._ticked_at_s + ticks * TICK_S
+        if self._timer is None or at_s != self._timer_at_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at_s = asyncio.get_running_loop().call_at(at_s, self._ring), at_s
+
     def _ring(self) -> None:
-        """The clock: a tick is due."""
-        self._is_tick_due = True
+        """The clock: there is time to tell."""
+        self._timer = None
         self._wake.set()
         if self._writing is not None:
             self._is_writing_long = True
@@ -335,24 +349,28 @@ class Driver:
         if ready is None or at_s - self._writing_since_s > SILENT_AFTER_S or self._broken is not None:
             return
         try:
-            if self._is_tick_due and self._member.led_term:
-                self._tick()
+            if self._member.led_term:
+                self._tell_time()
+                self._arm()
             self._send(self._member.meanwhile())
             self._applying.soon()
         except AssertionError as error:
             self._broken = error
 
-    def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        # Ticks missed in a stall are dropped: a member that slept must not depose a leader.
-        self._tick_due_at_s = max(self._tick_due_at_s + TICK_S, loop.time())
-        self._is_tick_due = False
-        self._timer = loop.call_at(self._tick_due_at_s, self._ring)
-        self._member.tick()
+    def _tell_time(self) -> None:
+        """Tell the member of the ticks that have passed."""
+        now_s = asyncio.get_running_loop().time() + TIMER_GRAIN_S
+        if (passed := int((now_s - self._ticked_at_s) / TICK_S)) <= 0:
+            return
+        # What passed in a stall is dropped: a member that slept must not depose a leader.
+        ticks = min(passed, self._member.due_in_ticks)
+        self._ticked_at_s = self._ticked_at_s + ticks * TICK_S if ticks == passed else now_s
+        self._member.tick(ticks)
         self._fitness.tick(at_s=time.monotonic())
-        if self.ticks % TIDY_TICKS == 0 and (self._tidying is None or self._tidying.done()):
+        self.ticks += ticks
+        if self.ticks >= self._tidy_at_ticks and (self._tidying is None or self._tidying.done()):
+            self._tidy_at_ticks = self.ticks + TIDY_TICKS
             self._tidying = asyncio.create_task(self._guard(self._tidy), name="tidy")
-        self.ticks += 1
 
     async def _turn_due(self) -> None:
         """Until there is something to do; lets others run in any case."""
@@ -386,6 +404,7 @@ class Driver:
         if ready.entries and self._member.led_term:
             self._fitness.pace.sent(ready.entries[-1].index, at_s=at_s)
         self._writing = ready
+        self._arm()
         try:
             writing = self._log_thread.begin(self._member.persist, ready)
             if not (self._is_write_short(ready) and writing.ends_within(WAITED_FOR_S)):
@@ -394,6 +413,9 @@ class Driver:
             await writing
         finally:
             self._writing, self._is_writing_long = None, False
+            if not self._member.led_term:  # what its leader says meanwhile does not wait for the disk
+                now_s = asyncio.get_running_loop().time()
+                self._ticked_at_s = max(self._ticked_at_s, now_s - TICK_S)
         written_at_s = time.monotonic()
         self._last_write_s = written_at_s - at_s
         if ready.entries:

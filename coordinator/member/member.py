@@ -37,9 +37,7 @@ PROPOSED_AT_ONCE_MAX = 1024  # the core takes all of a slice or nothing
 READS_WAITING_MAX = 65_536
 ROUND_TICKS_MAX = 5  # a ReadIndex round whose answer was lost is asked again after this
 LOG_BYTES_MAX = 512 << 20  # beyond it a member that lags catches up by a snapshot
-TRAILING_ENTRIES = (
-    20_000  # behind what the database holds: a member that was away for seconds needs no snapshot
-)
+TRAILING_ENTRIES = 20_000  # behind what the database holds: who was away for seconds needs no snapshot
 
 
 class Waiter(Protocol):
@@ -118,6 +116,7 @@ class RaftMember:
         self._membership_proposals: list[_MembershipProposal] = []
         self._waiting: dict[int, tuple[int, Waiter]] = {}  # by log index: (term, who waits for its reply)
         self._readers: list[Waiter] = []  # asked since the last round began
+        self._is_round_due = False  # not while all of them are patient
         self._rounds: dict[bytes, _Round] = {}
         self._round_numbers = itertools.count(1)
         self._at_index: list[tuple[int, list[Waiter]]] = []  # reads that wait for an index to be applied
@@ -175,14 +174,24 @@ class RaftMember:
 
     # What comes in
 
-    def tick(self) -> None:
-        """One unit of time has passed. Rounds of reads whose answer was lost are asked again."""
-        self._ticks += 1
-        self._raft.tick()
+    @property
+    def due_in_ticks(self) -> int:
+        """After how many more units of time `tick` is due."""
+        return 1 if self._rounds else self._raft.due_in_ticks
+
+    def tick(self, ticks: int = 1) -> None:
+        """So many units of time have passed, `due_in_ticks` at most.
+
+        Rounds of reads whose answer was lost are asked again; patient reads go along with heartbeats.
+        """
+        self._ticks += ticks
+        if self._raft.tick(ticks) or not self.led_term:
+            self._is_round_due = bool(self._readers)
         for context, asked in list(self._rounds.items()):
             if self._ticks - asked.started_tick >= ROUND_TICKS_MAX:
                 del self._rounds[context]
                 self._readers.extend(asked.readers)
+                self._is_round_due = True
 
     def step(self, message: Message) -> None:
         """A message came from a peer.
@@ -207,11 +216,12 @@ class RaftMember:
             raise Unavailable("Too many changes wait on this coordinator.")
         self._membership_proposals.append(_MembershipProposal(members, payload, waiter))
 
-    def read(self, waiter: Waiter) -> None:
-        """`waiter` is done when a query sees everything that was acknowledged before now (ReadIndex)."""
+    def read(self, waiter: Waiter, *, patient: bool = False) -> None:
+        """`waiter` is done when a query sees all that was acknowledged before. Patient: in half a second."""
         if len(self._readers) >= READS_WAITING_MAX:
             raise Unavailable("Too many reads wait on this coordinator.")
         self._readers.append(waiter)
+        self._is_round_due |= not (patient and self.led_term)
 
     def transfer_leader(self, target: str = "") -> None:
         """If this member leads, asks `target` to take over, or who is fittest; nothing is promised.
@@ -321,8 +331,9 @@ class RaftMember:
         self._waiting[index] = (term, waiter)
 
     def _start_round(self) -> None:
-        if not self._readers or self._rounds:
+        if not self._readers or self._rounds or not self._is_round_due:
             return
+        self._is_round_due = False
         readers = [reader for reader in self._readers if not reader.done()]
         self._readers = []
         if readers:
@@ -446,13 +457,10 @@ class RaftMember:
     # Compaction
 
     def compactable(self, durable_index: int) -> int:
-        """Up to which index the log may forget.
-
-        The database holds everything up to `durable_index` for good.
+        """Up to which index the log may forget. The database holds everything up to `durable_index` for good.
 
         Kept are some entries for members that may lag, what members that live have yet to acknowledge, and
-        what follows a snapshot that is fetched or about to be; the first two only while the log is not too
-        long.
+        what follows a snapshot that is fetched or about to be; the first two while the log is not too long.
         """
         index = durable_index
         is_short = self._log.size_bytes() < LOG_BYTES_MAX

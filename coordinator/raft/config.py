@@ -14,15 +14,18 @@ class Config:
     Times are in ticks of the driver.
 
     `members` vote, `learners` do not; later entries of the log may change both. A member that is in neither
-    waits to be let in. An election starts after `election_ticks` to twice that without a leader; sizes count
-    `entry_size_bytes` of each entry.
+    waits to be let in. An election starts without a leader after `election_ticks`, and up to `spread_ticks`
+    more. Heartbeats go out every `heartbeat_ticks` while followers that live have yet to hear of something,
+    else every `quiet_ticks`. Sizes count `entry_size_bytes` of each entry.
     """
 
     id: str
     members: tuple[str, ...]
     learners: tuple[str, ...] = ()
-    election_ticks: int = 10  # ten heartbeats: nine may be lost
+    election_ticks: int = 12  # two heartbeats of a quiet group, so that one may be lost
+    spread_ticks: int = 10
     heartbeat_ticks: int = 1
+    quiet_ticks: int = 6
     append_bytes_max: int = MIB  # of entries in one append; a larger single entry travels alone
     inflight_messages_max: int = 128  # per follower
     inflight_bytes_max: int = 8 * MIB  # per follower; the last append may exceed it
@@ -33,9 +36,10 @@ class Config:
     reads_pending_max: int = 65_536  # asked here and not yet answered
 
     def __post_init__(self) -> None:
-        assert 0 < self.heartbeat_ticks < self.election_ticks, (
+        assert 0 < self.heartbeat_ticks <= self.quiet_ticks < self.election_ticks, (
             "heartbeats must come within an election timeout"
         )
+        assert 0 < self.spread_ticks <= self.election_ticks, "who is reluctant would not wait for the others"
         assert 0 < self.append_bytes_max <= APPEND_BYTES_LIMIT, "append_bytes_max is beyond the wire's bound"
         assert 0 < self.entry_bytes_max <= ENTRY_DATA_BYTES_LIMIT, (
             "entry_bytes_max is beyond the wire's bound"

@@ -31,6 +31,7 @@ from coordinator.raft.storage import Storage
 __all__ = ["Config", "MemberProgress", "NotLeader", "ProposalRefused", "Raft", "RaftRole", "Status"]
 
 PROPOSAL_ENTRIES_MAX = 65_536  # in one call of propose
+QUIET_GRACE_TICKS = 2  # a heartbeat that is so late is missed
 MESSAGES_WAITING_MAX = 65_536  # while the disk hangs; beyond it the oldest are lost, as on a network
 # Further ahead no term is: ten elections a second for 13 years. One flipped bit in one member's term would
 # take all others to the end of what can be counted, where nobody is elected any more.
@@ -169,19 +170,38 @@ class Raft:
         """Who belongs to the group, as the latest entry in the log says, committed or not."""
         return self._state.membership.members
 
-    def tick(self) -> None:
-        """One unit of the driver's clock has passed."""
+    @property
+    def due_in_ticks(self) -> int:
+        """After how many more units of the driver's clock it must be told of them, at the latest.
+
+        A member without word of its leader counts the last of them one by one: whoever slept, or was busy,
+        has the time to take what came meanwhile before it stands for election.
+        """
+        state = self._state
+        if state.reads.forwarded:
+            return 1
+        if not state.is_leader:
+            return max(1, state.config.quiet_ticks + QUIET_GRACE_TICKS - state.election_elapsed)
+        to_heartbeat = replication.heartbeat_interval_ticks(state) - state.heartbeat_elapsed
+        return max(1, min(to_heartbeat, state.config.election_ticks - state.election_elapsed))
+
+    def tick(self, ticks: int = 1) -> bool:
+        """So many units of the driver's clock have passed, `due_in_ticks` at most. True if heartbeats go out.
+
+        Several are the same as one after the other.
+        """
+        assert 0 < ticks <= self.due_in_ticks, f"{ticks} ticks at once, {self.due_in_ticks} at most"
         state = self._state
         self._bound_outbox()
-        reads.expire(state)
+        reads.expire(state, ticks)
         if not state.is_leader:
-            election.tick_waiting(state)
-            return
-        state.election_elapsed += 1
+            election.tick_waiting(state, ticks)
+            return False
+        state.election_elapsed += ticks
         if state.election_elapsed >= state.config.election_ticks:
             election.check_quorum(state)
-        if state.is_leader:
-            replication.tick_leader(state)
+            state.heartbeat_elapsed = state.config.quiet_ticks  # both on one timer
+        return state.is_leader and replication.tick_leader(state, ticks)
 
     def step(self, message: Message) -> None:
         """Takes one message of a peer.

@@ -10,12 +10,12 @@ from coordinator.raft.messages import Message, MessageKind
 from coordinator.raft.state import RaftRole, State
 
 
-def tick_waiting(state: State) -> None:
-    """A tick of a member that does not lead: too long without a leader starts a pre-vote.
+def tick_waiting(state: State, ticks: int) -> None:
+    """Ticks of a member that does not lead: too long without a leader starts a pre-vote.
 
     A reluctant one waits until all that are less so have had their turn: any of their timeouts is shorter.
     """
-    state.election_elapsed += 1
+    state.election_elapsed += ticks
     patience = state.config.election_ticks * state.reluctance
     if state.election_elapsed >= state.election_timeout + patience and state.may_stand:
         campaign(state)

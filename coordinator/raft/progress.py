@@ -40,6 +40,7 @@ class Progress:
         "reluctance",
         "snapshot_index",
         "state",
+        "unanswered",
         "was_active",
     )
 
@@ -51,6 +52,7 @@ class Progress:
         self.active = False  # heard of since the last quorum check
         self.was_active = False  # heard of between the two checks before
         self.reluctance = Reluctance.WILLING  # it said so with its last answer to a heartbeat
+        self.unanswered = 0  # heartbeats since the member was heard of
         self.acked_round = 0
         self.commit_sent = 0
         self.commit_owed = 0  # a read of this member waits for this index
@@ -173,3 +175,19 @@ class Progress:
         `match` standing still until its reply means that appends may be lost.
         """
         self.match_at_tick = self.match
+        self.unanswered += 1
+
+    def heard(self) -> None:
+        """The member lives."""
+        self.active = True
+        self.unanswered = 0
+
+    def waits(self, last_index: int, commit: int, config: Config) -> bool:
+        """True if the member, which answered lately, has yet to get or to say something.
+
+        It lacks entries, or is to be asked where its log ends, or has not been told what is committed.
+        """
+        is_behind = self.match < last_index or self.commit_sent < commit
+        return self.unanswered < config.election_ticks and (
+            is_behind or self.state is not ProgressState.REPLICATE
+        )

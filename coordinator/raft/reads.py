@@ -66,10 +66,10 @@ def _forward(state: State) -> None:
     )
 
 
-def expire(state: State) -> None:
-    """A tick: batches that the leader did not answer within an election timeout are refused."""
+def expire(state: State, ticks: int) -> None:
+    """Batches that the leader did not answer within an election timeout are refused."""
     for number, batch in list(state.reads.forwarded.items()):
-        batch.ticks_left -= 1
+        batch.ticks_left -= ticks
         if batch.ticks_left <= 0:
             state.reads.refuse(batch.contexts)
             del state.reads.forwarded[number]

@@ -53,17 +53,28 @@ def append_own(state: State, datas: Sequence[bytes], kind: EntryKind) -> int:
     return first
 
 
-def tick_leader(state: State) -> None:
-    """A tick of the leader: heartbeats.
+def tick_leader(state: State, ticks: int) -> bool:
+    """Ticks of the leader: heartbeats. True if they are due.
 
-    They keep elections away, and repeat rounds of reads that were lost.
+    They keep elections away, tell what is committed, and repeat rounds of reads and appends that were lost.
     """
-    state.heartbeat_elapsed += 1
-    if state.heartbeat_elapsed >= state.config.heartbeat_ticks:
-        state.heartbeat_elapsed = 0
-        for peer in followers(state):
-            state.progress[peer].heartbeat_sent()
-        broadcast_heartbeat(state)
+    state.heartbeat_elapsed += ticks
+    if state.heartbeat_elapsed < heartbeat_interval_ticks(state):
+        return False
+    state.heartbeat_elapsed = 0
+    for peer in followers(state):
+        state.progress[peer].heartbeat_sent()
+    broadcast_heartbeat(state)
+    return True
+
+
+def heartbeat_interval_ticks(state: State) -> int:
+    """How far apart heartbeats are now."""
+    log, config = state.log, state.config
+    waits = bool(state.reads.rounds) or any(
+        state.progress[peer].waits(log.last_index, log.commit, config) for peer in followers(state)
+    )
+    return config.heartbeat_ticks if waits else config.quiet_ticks
 
 
 def followers(state: State) -> tuple[str, ...]:
@@ -77,7 +88,9 @@ def broadcast_heartbeat(state: State) -> None:
     Its commit index never exceeds what that peer is known to have.
     """
     for peer in followers(state):
-        commit = min(state.log.commit, state.progress[peer].match)
+        progress = state.progress[peer]
+        commit = min(state.log.commit, progress.match)
+        progress.commit_sent = max(progress.commit_sent, commit)
         state.send_now.append(
             Message(
                 MessageKind.HEARTBEAT,
@@ -214,7 +227,7 @@ def on_append_reply(state: State, message: Message) -> None:
     progress = state.progress.get(message.source)
     if progress is None:
         return  # a member that was removed
-    progress.active = True
+    progress.heard()
     if message.reject:
         meeting = state.log.last_index_within_term(message.hint_index, message.hint_term)
         if progress.refused(message.log_index, meeting + 1):
@@ -314,7 +327,7 @@ def on_heartbeat_reply(state: State, message: Message) -> None:
     progress = state.progress.get(message.source)
     if progress is None:
         return
-    progress.active = True
+    progress.heard()
     progress.reluctance = _reluctance_of(message)
     progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
     progress.receive_heartbeat_reply()

@@ -187,7 +187,7 @@ class State:
     def draw_election_timeout(self) -> None:
         """Restarts the wait for a leader, at random so that votes are seldom split (dissertation, 3.4)."""
         self.election_elapsed = 0
-        self.election_timeout = self.config.election_ticks + self.rand.randrange(self.config.election_ticks)
+        self.election_timeout = self.config.election_ticks + self.rand.randrange(self.config.spread_ticks)
 
     def become_follower(self, term: int, leader: str) -> None:
         """Follows `leader` ("" if unknown) in `term`, which is the present one or a later one."""

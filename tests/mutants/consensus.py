@@ -112,7 +112,7 @@ REPLICATION = (
         (
             (
                 "coordinator/raft/replication.py",
-                "commit = min(state.log.commit, state.progress[peer].match)",
+                "commit = min(state.log.commit, progress.match)",
                 "commit = state.log.commit",
             ),
             (

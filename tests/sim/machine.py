@@ -77,6 +77,8 @@ class Machine:
         self.epoch = 0  # of the process
         self.paused_until = 0
         self.clock_rate = 1.0
+        self.sleeps = False  # as a driver does, until the member is to be told of time
+        self._untold_ticks = 0
         self.is_applying = False
         self.has_lost = False  # the end of its log
         self._ready: Ready | None = None
@@ -120,7 +122,7 @@ class Machine:
         self.member = RaftMember(
             config, self.log, self.store, self.snapshots, rand, trailing_entries=self.weather.trailing_entries
         )
-        self._ready, self.is_applying = None, False
+        self._ready, self.is_applying, self._untold_ticks = None, False, 0
         self.surroundings.checkers.started(self, replayed_after)
         newest = self.snapshots.newest()
         if newest is not None:
@@ -191,15 +193,29 @@ class Machine:
 
     def tick(self) -> None:
         """A tick of this machine's clock."""
-        if self.member is not None:
-            self.member.tick()
-            if self.fetch is not None:
-                self.fetch.tick()
+        if self.member is None:
+            return
+        self._untold_ticks += 1
+        if self.fetch is not None:
+            self.fetch.tick()
+        if not self.sleeps or self._untold_ticks >= self.member.due_in_ticks:
+            self._tell_time(self.member)
             self.turn()
+
+    def pause(self) -> None:
+        """A tick in which the process stands still."""
+        self._untold_ticks += self.sleeps
+
+    def _tell_time(self, member: RaftMember) -> None:
+        """What passed beyond what the member asked for is dropped, as after a stall."""
+        if ticks := min(self._untold_ticks, member.due_in_ticks):
+            member.tick(ticks)
+        self._untold_ticks = 0
 
     def receive(self, message: Message) -> None:
         """A message arrives."""
         if self.member is not None:
+            self._tell_time(self.member)
             self.member.step(message)
             self.turn()
 

@@ -170,6 +170,7 @@ class World:
         """A new machine, down; with an empty disk unless `begun`."""
         machine = Machine(name, self, self.weather, self.rand, begun)
         machine.clock_rate = 1 + self.weather.clock_drift * (2 * self.rand.random() - 1)
+        machine.sleeps = len(self.machines) % 2 == 0
         self.machines[name] = machine
         self.after(self.rand.randint(1, TICK), lambda: self._tick(machine, 0))
         self._keep_house(machine)
@@ -182,7 +183,9 @@ class World:
 
     def _tick(self, machine: Machine, count: int) -> None:
         self.after(int(TICK * machine.clock_rate), lambda: self._tick(machine, count + 1))
-        if machine.member is not None and machine.paused_until <= self.now:
+        if self.is_paused(machine):
+            machine.pause()
+        elif machine.member is not None:
             machine.tick()
             if count % BOUNDS_EVERY == 0 and machine.member is not None:
                 self.checkers.bounds(machine)

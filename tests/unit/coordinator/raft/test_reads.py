@@ -92,7 +92,7 @@ def test_leader_without_a_majority_refuses_its_reads_when_it_steps_down() -> Non
     group.cut = {"b", "c"}
     leader.raft.read_index(b"r")
 
-    group.tick(20)
+    group.tick(2 * leader.config.election_ticks)
 
     assert leader.reads_refused == [b"r"]
 
@@ -187,7 +187,7 @@ def test_read_whose_forward_was_lost_is_refused_after_an_election_timeout() -> N
     group["b"].raft.read_index(b"r")
     group.settle()
 
-    group.tick(9)
+    group.tick(group["b"].config.election_ticks - 1)
     before = list(group["b"].reads_refused)
     group.tick(1)
 
