@@ -16,9 +16,9 @@ from api.routes import METADATA, client_routes
 from api.tus_creation import RECEIVE
 from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeConfig
+from node.content.concatenation import concatenate
 from node.content.creation_with_upload import receive
 from node.content.fastpath import HotPath
-from node.content.final_uploads import concatenate
 from node.content.routes import OPERATIONS, content_routes
 from node.peer.reachability import reach_routes
 from node.peerapi.admission import prepare_admission

@@ -17,7 +17,7 @@ from metadata.model.records import PARTIAL, Caller, UploadRecord
 from metadata.protocol.commands import TerminateUpload
 from node.content.incoming import COMPLETION, IncomingBytes
 from node.content.receiving import write_incoming
-from node.content.upload_session import UploadSession
+from node.content.upload_session import UploadRequest, UploadSession
 from node.uploads.services import NodeServices
 from runtime.timestamps import rfc3339
 from web.headers.conditions import field_of, http_date
@@ -118,15 +118,19 @@ def address(file_uuid: str) -> str:
 
 async def delete(session: UploadSession) -> web.StreamResponse:
     """Give the upload up. Raises Conflict when it has ended."""
-    answer = await terminate(session.request, session.services, session.caller, session.record)
+    answer = await _terminate(session.request, session.services, session.caller, session.record)
     await session.holder.discard()
     return answer
 
 
-async def terminate(
+async def terminate(asked: UploadRequest) -> web.StreamResponse:
+    """The same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
+    return await _terminate(asked.request, asked.services, asked.caller, asked.record)
+
+
+async def _terminate(
     request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
 ) -> web.StreamResponse:
-    """The same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
     require_version(request.headers)
     command = TerminateUpload(caller=caller, file_uuid=record.file_uuid)
     async with audited(request, "delete_file", principal=caller.subject, target=record.file_uuid):

@@ -22,7 +22,6 @@ from ca.errors import (
     OffsetMismatch,
     PayloadTooLarge,
     Unauthorized,
-    Unavailable,
 )
 from metadata.model.records import VM, Caller, UploadRecord
 from node.staging.resumed_hash import opened_in_steps
@@ -220,8 +219,8 @@ class UploadHolder:
     async def drop_lost(self, error: BlobMissing | BlobDamaged) -> NoReturn:
         """Drop finished content that this disk has lost.
 
-        Raises Unavailable if other nodes have, or may have, what is acknowledged of it; OffsetMismatch when
-        it has to come again.
+        Raises Overtaken if another node has what is acknowledged of it, Unavailable if one may have it,
+        OffsetMismatch when it has to come again.
         """
         await self._recover(0)
         raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
@@ -341,9 +340,12 @@ class UploadHolder:
         await self.rewind(sound_offset, self.file.sha256 if sound_offset else EMPTY_SHA256)
 
     async def _give_up(self) -> None:
-        """Raises Unavailable if other nodes have, or may have, what is acknowledged and lost here."""
+        """Raise Overtaken if another node has what is acknowledged and lost here: it holds the upload now.
+
+        Raises Unavailable if nodes that may have it do not answer.
+        """
         if not self.record.offset_bytes:
             return
         _log.error("acknowledged bytes of an upload are lost", extra={"file_uuid": self.record.file_uuid})
         if await give_up(self.services, self.caller, self.record):
-            raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
+            raise Overtaken("this node has lost bytes of the upload: another one holds it now")
