@@ -229,7 +229,7 @@ class UploadFile(ContentFile):
             return
         with storage_errors():
             opened = open_or_create(EPOCH_FILE, parent=self._directory)
-            with closing(OffsetRecord(opened, self._disk)) as record:
+            with closing(OffsetRecord(opened, self._disk, self.file_uuid)) as record:
                 record.write(epoch)
             self._disk.fsync(self._directory)
         self.epoch = epoch
