@@ -27,7 +27,6 @@ from node.peerapi.custody import custody_routes
 from node.peerapi.losses import loss_routes
 from node.peerapi.upload_copies import upload_copy_routes
 from node.peerapi.uploads import following_routes, prepare_following
-from node.uploads.handover import room_routes
 from node.uploads.services import NodeServices, provide
 from node.workers.stats import WorkerNumbers
 from runtime.metrics import Metrics
@@ -155,7 +154,6 @@ def _member_application(services: NodeServices) -> web.Application:
         *following_routes(),
         *custody_routes(),
         *reach_routes(),
-        *room_routes(),
     ]
     app = new_application([*routes, *content_routes()], component="node")
     provide(app, services)

@@ -27,7 +27,7 @@ from node.content.upload_session import (
 )
 from node.uploads.forwarding import pass_on
 from node.uploads.services import NODE, NodeServices
-from node.uploads.takeover import begin_anew_if_lost
+from node.uploads.succession import begin_anew_if_lost
 from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
 from runtime.time_limits import bounded_s, own_bounds
 from web.app import json_response

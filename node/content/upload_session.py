@@ -31,7 +31,7 @@ from node.uploads.holder import UploadHolder
 from node.uploads.progress import SMALL_BYTES
 from node.uploads.recorded import Overtaken
 from node.uploads.services import NODE, NodeServices
-from node.uploads.takeover import take_over
+from node.uploads.succession import take_over
 from node.uploads.write_locks import UploadLock
 from runtime.logs import LastingTroubles
 from runtime.time_limits import moved

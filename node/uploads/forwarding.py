@@ -34,7 +34,7 @@ from ca.errors import (
 from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.uploads.services import NodeServices
-from node.uploads.takeover import is_reachable
+from node.uploads.succession import is_reachable
 from runtime.time_limits import PATIENCE_S, moved
 from web.app import ClientGone, body_batches, body_chunks, request_id
 from web.rate_limits import BodyPace

@@ -29,11 +29,10 @@ from node.staging.upload_file import UploadFile
 from node.storage.content_file import Unreadable
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.uploads.chain_link import LinkTerms
-from node.uploads.handover import hand_over
 from node.uploads.progress import UploadProgress
 from node.uploads.recorded import NO_ROOM, Overtaken, RecordedUpload
 from node.uploads.services import NodeServices
-from node.uploads.takeover import give_up, own_prefix
+from node.uploads.succession import give_up, hand_over, own_prefix
 from runtime.time_limits import moved
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()

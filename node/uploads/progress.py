@@ -14,9 +14,9 @@ from metadata.model.records import VM
 from node.staging.upload_file import UploadFile
 from node.uploads.chain import BEHIND_BYTES_MAX, Chain
 from node.uploads.chain_link import MARK_BYTES, LinkSource, LinkTerms
-from node.uploads.handover import known_nodes
 from node.uploads.recorded import RESERVED_AHEAD_BYTES, RecordedUpload, reserve_ahead, reserved_stop
 from node.uploads.services import NodeServices
+from node.uploads.succession import known_nodes
 
 SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
 REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about

@@ -15,7 +15,7 @@ from node.peer.client import PeerFailed, SilentPeers
 from node.storage.segments import FinishedBlob
 from node.uploads.chain import Chain
 from node.uploads.chain_link import END_S, Link, LinkSource, LinkTerms
-from node.uploads.takeover import has_prefix, who_has_prefix
+from node.uploads.succession import has_prefix, who_has_prefix
 from tests.unit.peer_nodes import Node, impostor, introduce
 from tests.unit.upload_records import CONTENT, UUID, chain_of_all, record_of, store_upload
 
