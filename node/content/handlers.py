@@ -13,6 +13,7 @@ from ca.errors import MethodNotAllowed, RateLimited, UploadLocked
 from metadata.model.records import Caller, UploadRecord
 from node.content import put, tus
 from node.content.download import serve_content
+from node.content.incoming import require_takes_bytes
 from node.content.links import serve_public, serve_ticket
 from node.content.responses import UploadOffset
 from node.content.sources import NoReplica
@@ -110,7 +111,7 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
     request is kept whose bytes do not match its checksum. A final upload takes none. Needs write on the file.
     """
     with versioned():
-        return await write(request, tus.patch, tus.require_takes_bytes)
+        return await write(request, tus.patch, require_takes_bytes)
 
 
 async def tus_delete(request: web.Request) -> web.StreamResponse:

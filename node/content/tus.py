@@ -12,7 +12,7 @@ from aiohttp import web
 from api.access import audited
 from api.bodies.files import UploadInitialisation
 from api.tus_creation import answer_to
-from ca.errors import Forbidden, InvalidRequest, OffsetMismatch, UnsupportedMediaType
+from ca.errors import InvalidRequest, OffsetMismatch, UnsupportedMediaType
 from metadata.model.records import PARTIAL, Caller, UploadRecord
 from metadata.protocol.commands import TerminateUpload
 from node.content.incoming import COMPLETION, IncomingBytes
@@ -83,12 +83,6 @@ async def end(session: UploadSession) -> web.StreamResponse:
         record = await write_incoming(session, COMPLETION)
         return head(record, record.offset_bytes)
     return head(session.record, session.record.offset_bytes)
-
-
-def require_takes_bytes(_request: web.Request, record: UploadRecord) -> None:
-    """Raises Forbidden for a final upload, whose bytes are those of its parts (tus concatenation)."""
-    if record.parts:
-        raise Forbidden("A final upload takes no bytes: its content is that of its parts.")
 
 
 async def patch(session: UploadSession) -> web.StreamResponse:

@@ -28,8 +28,7 @@ from node.diskio.fs import DiskFailed, DiskFull, DiskRefused
 from node.staging.upload_file import UploadFile
 from node.uploads.forwarding import PASSED_ON, HolderAddress, node_holding, pass_on, worker_holding
 from node.uploads.holder import UploadHolder
-from node.uploads.progress import SMALL_BYTES
-from node.uploads.recorded import Overtaken
+from node.uploads.progress import SMALL_BYTES, Overtaken
 from node.uploads.services import NODE, NodeServices
 from node.uploads.succession import take_over
 from node.uploads.write_locks import UploadLock
@@ -97,7 +96,9 @@ class UploadRequest:
             return None
         if self.record.placement[0] != self.services.node_id:
             return node_holding(self.services, self.record.placement[0])
-        return worker_holding(self.services, self.record.file_uuid)
+        if (owner := self.services.siblings.owner(self.record.file_uuid)) is None:
+            return None
+        return worker_holding(self.services, owner)
 
     @property
     def is_hung(self) -> bool:

@@ -10,7 +10,7 @@ On the peer port, for members of the cluster only:
 
 A link belongs to an epoch of the log. The highest that a member has seen lies beside the bytes; what comes
 from an earlier one is refused, since another node holds the upload now. A new link ends an older one: whoever
-laid it knows more (`node/uploads/link_fencing.py`). A member never lays a link again that broke: the holder
+laid it knows more (`node/uploads/chain_link.py`). A member never lays a link again that broke: the holder
 does.
 """
 
@@ -47,12 +47,12 @@ from node.uploads.chain_link import (
     SHA256_HEADER,
     TELL_S,
     Link,
+    LinkFences,
     LinkReport,
     LinkSource,
     LinkTerms,
 )
 from node.uploads.forwarding import pass_on, worker_holding
-from node.uploads.link_fencing import LinkFences
 from node.uploads.services import NODE
 from node.uploads.succession import ROOM_HEADER, ROOM_PATH, own_prefix
 from web.app import ClientGone, body_batches
@@ -101,8 +101,9 @@ def by_owner(handler: Handler) -> Handler:
     """The handler, which is given a `file_uuid`, in the worker of this node that the upload belongs to."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if owner := worker_holding(request.app[NODE], upload_named(request)):
-            return await pass_on(request, owner, pace=_pace(), from_peer=True)
+        services = request.app[NODE]
+        if (owner := services.siblings.owner(upload_named(request))) is not None:
+            return await pass_on(request, worker_holding(services, owner), pace=_pace(), from_peer=True)
         return await handler(request)
 
     return handle

@@ -24,8 +24,7 @@ from node.diskio.durable import Octets, OffsetRecord, write_all
 from node.diskio.fs import storage_errors
 from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads, HeadStart
-from node.staging.prefixes import PrefixHash
-from node.staging.resumed_hash import HashingUnfinished
+from node.staging.resumed_hash import HashingUnfinished, PrefixHash
 from node.storage.blobs import BlobStore
 from node.storage.content_file import ContentFile, open_or_create
 from node.storage.segments import (

@@ -34,8 +34,7 @@ from ca.errors import FilestoreError, InsufficientStorage, Unavailable
 from metadata.rpc.view import View
 from node.base.metrics import NodeMetrics
 from node.peer.client import PeerClient, PeerFailed
-from node.uploads.chain_link import Link, LinkSource, LinkTerms
-from node.uploads.link_fencing import next_fencing_token
+from node.uploads.chain_link import Link, LinkSource, LinkTerms, next_fencing_token
 from runtime.time_limits import PATIENCE_S, bounded_s, moved
 from runtime.wording import counted
 

@@ -283,7 +283,7 @@ async def own_prefix(services: NodeServices, file_uuid: str, stop: int) -> str:
     """The sha256 of the first `stop` bytes as this node has them.
 
     Raises NotFound when it has fewer; Unavailable while they are still being read, see
-    `node/staging/prefixes.py`.
+    `node/staging/resumed_hash.py`.
     """
     uploads, disk = services.uploads, services.disk
     if stop <= QUICK_BYTES:

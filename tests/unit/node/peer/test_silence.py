@@ -230,7 +230,7 @@ async def test_prefix_that_takes_long_to_read_is_told_to_who_comes_back_for_it(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_upload(nodes[1])
-    monkeypatch.setattr("node.staging.prefixes.ANSWER_S", 0.1)
+    monkeypatch.setattr("node.staging.resumed_hash.ANSWER_S", 0.1)
     uploads, goes_on, reads = nodes[1].services.uploads, threading.Event(), []
     hash_prefix = uploads.hash_prefix
 
