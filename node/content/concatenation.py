@@ -94,12 +94,7 @@ async def _concatenated(asked: UploadRequest) -> UploadRecord:
     """The upload once it has ended well; whoever needs its place may break this off."""
     task = asyncio.current_task()
     assert task is not None
-    give_way = task.cancel
-
-    def disconnect() -> None:
-        give_way()
-
-    async with upload_session(asked, connection=(lambda: True, disconnect)) as session:
+    async with upload_session(asked, connection=(lambda: True, task.cancel)) as session:
         if session.has_ended:
             return ended(session.record)
         await session.begin()

@@ -38,7 +38,7 @@ from web.headers.conditions import require_content
 
 LOOKS_MAX: Final = 4  # at the log, for one request: an upload changes hands once, or twice under a drain
 
-Connection = tuple[Callable[[], bool], Callable[[], None]]  # whether it stands, and how to end it
+Connection = tuple[Callable[[], bool], Callable[[], object]]  # whether it stands, and how to end it
 Forward = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
 _log = logging.getLogger(__name__)
 _TROUBLES = LastingTroubles(_log)

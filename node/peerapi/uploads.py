@@ -218,8 +218,7 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[UploadFile
         if request.transport is not None:
             request.transport.abort()
 
-    async with services.locks.lock(terms.file_uuid, lambda: True, disconnect) as lock:
-        lock.receiving, lock.moved_at_s = True, float("-inf")  # never in the way of whoever comes
+    async with services.locks.lock_until_wanted(terms.file_uuid, disconnect):
         require_newest()  # one may have come meanwhile
         if uploads.opens_quickly(terms.file_uuid, stop):
             upload = await disk.run(_open, uploads, terms, stop)

@@ -131,6 +131,23 @@ class PrefixHash:
         return self._digest.hexdigest()
 
 
+async def read_prefix(
+    disk: DiskWorkers,
+    step: Callable[[PrefixHash, int], None],
+    stop: int,
+    count: Callable[[int], None] = lambda _read_bytes: None,
+) -> str:
+    """Return the sha256 of the first `stop` bytes, which `step` reads up to where it is told.
+
+    `count` is called with the bytes of each step. Raises what `step` raises.
+    """
+    prefix = PrefixHash()
+    while (before := prefix.size_bytes) < stop:
+        await disk.run_long(step, prefix, min(stop, before + STEP_BYTES))
+        count(prefix.size_bytes - before)
+    return prefix.sha256()
+
+
 class PrefixAnswers(SharedWork[_Name, str]):
     """Answers under way, and for RESULT_AGE_MAX_S those that nobody waits for."""
 

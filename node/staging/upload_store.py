@@ -33,7 +33,7 @@ from node.diskio.fs import (
 )
 from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads
-from node.staging.resumed_hash import HashedUploads, HashingUnfinished
+from node.staging.resumed_hash import HashedUploads, HashingUnfinished, PrefixHash
 from node.staging.upload_file import EPOCH_FILE, UploadFile
 from node.storage.blob_files import INCOMING
 from node.storage.blobs import BlobStore
@@ -44,7 +44,6 @@ from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
     FinishedBlob,
-    SegmentHasher,
     decode_finished,
 )
 from runtime.lifetime import descriptor_limit
@@ -197,15 +196,15 @@ class UploadStore:
 
         Reads them, and waits for no user of the upload. Raises NotFound when fewer are; Internal.
         """
-        hasher = SegmentHasher()
-        self.hash_prefix(file_uuid, stop, hasher, stop)
-        return hasher.sha256()
+        prefix = PrefixHash()
+        self.hash_prefix(file_uuid, stop, prefix, stop)
+        return prefix.sha256()
 
-    def hash_prefix(self, file_uuid: str, stop: int, hasher: SegmentHasher, until: int) -> None:
-        """A step of it, from where the hasher stands to `until`, which is `stop` at last. Raises the same."""
-        with storage_errors(), self.open_prefix(file_uuid, stop) as prefix:
+    def hash_prefix(self, file_uuid: str, stop: int, prefix: PrefixHash, until: int) -> None:
+        """A step of it, from where the hash stands to `until`, which is `stop` at last. Raises the same."""
+        with storage_errors(), self.open_prefix(file_uuid, stop) as file:
             try:
-                hasher.update_from(prefix.fileno(), until)
+                prefix.read_until(file.fileno(), until)
             except EOFError:
                 raise NotFound("This node has fewer bytes of the upload.") from None
 

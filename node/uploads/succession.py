@@ -21,15 +21,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from metadata.model.records import Caller, UploadRecord
 from metadata.protocol.commands import RecordProgress, RestartUpload, TakeOverUpload
 from metadata.protocol.queries import GetUpload
 from node.peer.client import PeerClient, PeerFailed
-from node.staging.resumed_hash import STEP_BYTES
+from node.staging.resumed_hash import read_prefix
 from node.staging.upload_store import QUICK_BYTES
-from node.storage.segments import SegmentHasher
 from node.uploads.chain_link import SHA256_HEADER
 from node.uploads.services import NodeServices
 from runtime.time_limits import bounded_s, moved
@@ -289,13 +289,7 @@ async def own_prefix(services: NodeServices, file_uuid: str, stop: int) -> str:
     if stop <= QUICK_BYTES:
         return await disk.run(uploads.prefix_sha256, file_uuid, stop)
 
-    async def read() -> str:
-        hasher = SegmentHasher()
-        while hasher.size_bytes < stop:
-            until = min(stop, hasher.size_bytes + STEP_BYTES)
-            await disk.run_long(uploads.hash_prefix, file_uuid, stop, hasher, until)
-        return hasher.sha256()
-
+    read = partial(read_prefix, disk, partial(uploads.hash_prefix, file_uuid, stop), stop)
     sha256 = await services.prefixes.find((file_uuid, stop), read)
     if await disk.run(uploads.durable_offset, file_uuid) < stop:
         raise NotFound("This node has fewer bytes of the upload.")  # it went back meanwhile
