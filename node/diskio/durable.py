@@ -169,7 +169,8 @@ class OffsetRecord:
         """Sequence and offset, zeros if the slot is of another upload. One without a name is of 0.1.0."""
         raw = os.pread(self._fd, RECORD_BYTES, number * SLOT_SPACING_BYTES)
         named = raw[SLOT_BYTES:]
-        if self._owner and named != self._owner and without_crc(named) is not None:
+        is_named = len(named) == len(self._owner) and without_crc(named) is not None
+        if is_named and named != self._owner:
             return 0, 0
         return decode_offset(raw[:SLOT_BYTES])
 

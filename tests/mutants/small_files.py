@@ -32,8 +32,8 @@ SMALL_FILES = (
     _of(
         "durable offset of another upload believed",
         "node/diskio/durable.py",
-        "if self._owner and named != self._owner and",
-        "if False and",
+        "if is_named and named != self._owner:",
+        "if False:",
         f"{_EXCHANGED}files_that_were_exchanged_with_those_of_another_upload_are_not_trusted",
     ),
     _of(
