@@ -16,9 +16,9 @@ from api.routes import METADATA, client_routes
 from api.tus_creation import RECEIVE
 from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeConfig
+from node.content.concatenation import concatenate
 from node.content.creation_with_upload import receive
 from node.content.fastpath import HotPath
-from node.content.final_uploads import concatenate
 from node.content.routes import OPERATIONS, content_routes
 from node.peer.reachability import reach_routes
 from node.peerapi.admission import prepare_admission
@@ -27,7 +27,6 @@ from node.peerapi.custody import custody_routes
 from node.peerapi.losses import loss_routes
 from node.peerapi.upload_copies import upload_copy_routes
 from node.peerapi.uploads import following_routes, prepare_following
-from node.uploads.handover import room_routes
 from node.uploads.services import NodeServices, provide
 from node.workers.stats import WorkerNumbers
 from runtime.metrics import Metrics
@@ -155,7 +154,6 @@ def _member_application(services: NodeServices) -> web.Application:
         *following_routes(),
         *custody_routes(),
         *reach_routes(),
-        *room_routes(),
     ]
     app = new_application([*routes, *content_routes()], component="node")
     provide(app, services)

@@ -1,4 +1,6 @@
-"""A final upload on the node that holds it: its bytes are read from its parts, in order, and written as any.
+"""Final uploads (tus concatenation): the node that holds one reads its parts, in order, and writes them.
+
+Any node takes the creation of one, and passes it on to the node that holds the upload, at its address.
 
 Each part lies, durable and complete, on the nodes of its own placement. What is read of it is hashed, and is
 right when it has the sha256 that the log knows of the part; else it is dropped, and comes from another node.
@@ -6,26 +8,36 @@ So the final upload has a chain, progress in the log and a quorum like an upload
 with it, after a lost connection or on another node, begins where the log says that it stands.
 """
 
+import asyncio
 import hashlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+from aiohttp import web
+
+from api.access import authenticate
 from ca.errors import ChecksumMismatch, Conflict, FilestoreError, Unavailable
-from metadata.model.records import UploadPart
+from metadata.model.records import Caller, UploadPart, UploadRecord
 from metadata.protocol.queries import GetParts
+from node.content import handlers, tus
 from node.content.incoming import IncomingBytes
-from node.content.receiving import receive
-from node.content.upload_session import UploadSession
+from node.content.receiving import complete, ended, receive
+from node.content.upload_session import UploadRequest, UploadSession, run_at_holder, upload_session
 from node.peer.client import PeerFailed
+from node.uploads.forwarding import pass_on
 from node.uploads.holder import EMPTY_SHA256
+from node.uploads.services import NODE
 from node.uploads.upload_copies import bytes_of_peer
 from runtime.time_limits import PATIENCE_S, moved
+from web.headers.tus_fields import parts_field, versioned
 from web.request_body import Batch
 
+GATHERING_S: Final = 24 * 3600.0  # the holder says that it lives; its time is in the size of the file
 READ_BYTES: Final = 1 << 20
 SOURCE_S: Final = PATIENCE_S / 2  # for the next bytes of one node: after it the client waits for another
 
@@ -44,6 +56,50 @@ class _Reading:
         """Raises ChecksumMismatch when it is not what the log knows of the part."""
         if self.part.prefix_sha256 not in ("", self.found.hexdigest()):
             raise ChecksumMismatch(f"Other bytes came of the part {self.part.file_uuid} than it has.")
+
+
+async def tus_post(request: web.Request) -> web.StreamResponse:
+    """For clients whose network lets neither PATCH nor DELETE through: the method is what the header
+    `X-HTTP-Method-Override` says (tus core). Needs write on the file.
+    """
+    await authenticate(request)
+    parts = parts_field(request.headers)
+    if not parts:
+        return await handlers.tus_post(request)
+    with versioned():  # a final upload, from the node that was asked to create it
+        asked = await UploadRequest.begin(request)
+        if asked.record.parts != parts:
+            raise Conflict("Upload-Concat: this upload is not put together from these.")
+        return await concatenate(request, asked.caller, asked.record)
+
+
+async def concatenate(request: web.Request, caller: Caller, record: UploadRecord) -> web.StreamResponse:
+    """Put a final upload together on the node that holds it: 201 when the file is available, or was already.
+
+    The work is that of all who ask for it, and goes on without them. As for any upload another node takes
+    over where the holder cannot be reached, or its disk takes no more; it begins where the upload stands.
+    """
+    asked = UploadRequest(request, request.app[NODE], caller, record, seen_releases=-1)
+    forward = partial(pass_on, path=tus.address(record.file_uuid), answer_timeout_s=GATHERING_S)
+    return await run_at_holder(asked, _joined, forward=forward)
+
+
+async def _joined(asked: UploadRequest) -> web.StreamResponse:
+    work = partial(_concatenated, asked)
+    found = await asked.services.concatenations.join(asked.record.file_uuid, work)
+    return tus.concatenated(asked.request, asked.services, found)
+
+
+async def _concatenated(asked: UploadRequest) -> UploadRecord:
+    """The upload once it has ended well; whoever needs its place may break this off."""
+    task = asyncio.current_task()
+    assert task is not None
+    async with upload_session(asked, connection=(lambda: True, task.cancel)) as session:
+        if session.has_ended:
+            return ended(session.record)
+        await session.begin()
+        await gather(session)
+        return await complete(session)
 
 
 async def gather(session: UploadSession) -> None:

@@ -37,10 +37,10 @@ from metadata.protocol.calls import PlaceCall
 from metadata.protocol.commands import CreateFile, CreateProjectFile, CreateVm
 from metadata.protocol.queries import GetUpload
 from node.content import tus
-from node.content.handlers import write
+from node.content.handlers import write_alone
 from node.content.incoming import COMPLETION, IncomingBytes
 from node.content.receiving import ended, small_body, write_incoming
-from node.content.upload_session import UploadSession
+from node.content.upload_session import UploadRequest, UploadSession
 from node.uploads.completion import SMALL_CONTENT_BYTES, store_small
 from node.uploads.forwarding import HolderAddress, ask_holder, refusal_of
 from node.uploads.services import NODE, NodeServices
@@ -79,14 +79,13 @@ async def receive(request: web.Request, creation: Creation) -> web.StreamRespons
         return await creation.answer(created)
     upload = await tus_creation.begin(services.api.metadata, creation)
     moved()
+    asked = UploadRequest(request, services, caller, upload, seen_releases)
     pending = PendingCreation(services, creation, incoming, upload)
     try:
-        return await write(
-            request, pending.write, onward=pending.pass_on, begun=(seen_releases, caller, upload)
-        )
+        return await write_alone(asked, pending.write, forward=pending.pass_on)
     except _REFUSED:
         with suppress(FilestoreError):  # then it expires
-            await tus.terminate(request, services, caller, upload)
+            await tus.terminate(asked)
         raise
     except FilestoreError as error:
         return await pending.answer_offset(error)

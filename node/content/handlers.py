@@ -9,37 +9,34 @@ from aiohttp import hdrs, web
 
 from api.access import authenticate
 from api.bodies.checks import path_uuid
-from ca.errors import MethodNotAllowed, RateLimited, Unavailable, UploadLocked
+from ca.errors import MethodNotAllowed, RateLimited, UploadLocked
 from metadata.model.records import Caller, UploadRecord
-from metadata.protocol.queries import GetUpload
 from node.content import put, tus
 from node.content.download import serve_content
+from node.content.incoming import require_takes_bytes
 from node.content.links import serve_public, serve_ticket
 from node.content.responses import UploadOffset
 from node.content.sources import NoReplica
-from node.content.upload_session import HandedOver, UploadSession, upload_session
-from node.uploads.forwarding import PASSED_ON, HolderAddress, node_holding, pass_on, worker_holding
+from node.content.upload_session import (
+    Act,
+    Forward,
+    HolderChanged,
+    UploadRequest,
+    UploadSession,
+    run_at_holder,
+    upload_session,
+)
+from node.uploads.forwarding import pass_on
 from node.uploads.services import NODE, NodeServices
-from node.uploads.takeover import begin_anew_if_lost, take_over
+from node.uploads.succession import begin_anew_if_lost
 from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
-from runtime.time_limits import bounded_s, moved, own_bounds
+from runtime.time_limits import bounded_s, own_bounds
 from web.app import json_response
-from web.headers.conditions import require_content
 from web.headers.digests import require_before_body
 from web.headers.tus_fields import require_version, versioned
 
 LOOK_S: Final = 1.0  # at the sizes of two files, before an offset is told
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
-
-_Act = Callable[[UploadSession], Awaitable[web.StreamResponse]]
-_ActAlone = Callable[[web.Request, NodeServices, Caller, UploadRecord], Awaitable[web.StreamResponse]]
-_Require = Callable[[web.Request, UploadRecord], None]
-Begun = tuple[int, Caller, UploadRecord]  # `UploadLocks.releases` before the record was read comes first
-PassOn = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
-
-
-class Unreachable(Exception):
-    """The holder does not answer."""
 
 
 async def download_file(request: web.Request) -> web.StreamResponse:
@@ -51,8 +48,7 @@ async def download_file(request: web.Request) -> web.StreamResponse:
 
 
 async def _download(request: web.Request, caller: Caller) -> web.StreamResponse:
-    services = request.app[NODE]
-    file_uuid = _file_uuid(request)
+    services, file_uuid = request.app[NODE], path_uuid(request, "file_uuid")
     content = await services.records.read(caller, file_uuid)
     try:
         return await serve_content(request, services, content, policy=PRIVATE_POLICY)
@@ -86,15 +82,7 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
 
     Needs write.
     """
-    seen_releases = request.app[NODE].locks.releases
-    services, caller, record = await begin(request)
-    if holder := elsewhere(services, record):
-        with suppress(Unreachable):
-            return await passed_on(request, holder)
-        record = await begin_anew_if_lost(services, caller, record) or record
-    else:
-        record = await _settled(request, services, caller, record, seen_releases)
-    return json_response(UploadOffset(offset=record.offset_bytes))
+    return await _tell(await UploadRequest.begin(request), _offset)
 
 
 async def put_content(request: web.Request) -> web.StreamResponse:
@@ -112,19 +100,10 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
     so: a client asks for no more then. A final upload has no offset before. Needs write on the file.
     """
     with versioned():
-        seen_releases = request.app[NODE].locks.releases
-        services, caller, record = await begin(request)
+        asked = await UploadRequest.begin(request)
         if "Tus-Resumable" in request.headers:
             require_version(request.headers)
-        if holder := elsewhere(services, record):
-            with suppress(Unreachable):
-                return await passed_on(request, holder)
-            record = await begin_anew_if_lost(services, caller, record) or record
-        else:
-            record = await _settled(request, services, caller, record, seen_releases)
-        if tus.lacks_completion_only(record):
-            return await write(request, tus.end)
-        return tus.head(record, record.offset_bytes)
+        return await _tell(asked, _tus_offset)
 
 
 async def tus_patch(request: web.Request) -> web.StreamResponse:
@@ -132,7 +111,7 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
     request is kept whose bytes do not match its checksum. A final upload takes none. Needs write on the file.
     """
     with versioned():
-        return await write(request, tus.patch, tus.require_takes_bytes)
+        return await write(request, tus.patch, require_takes_bytes)
 
 
 async def tus_delete(request: web.Request) -> web.StreamResponse:
@@ -140,7 +119,7 @@ async def tus_delete(request: web.Request) -> web.StreamResponse:
     when they are back. Needs write on the file.
     """
     with versioned():
-        return await write(request, tus.delete, unreachable=tus.terminate)
+        return await write(request, tus.delete, without_holder=tus.terminate)
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
@@ -159,107 +138,92 @@ async def tus_post(request: web.Request) -> web.StreamResponse:
 
 async def write(
     request: web.Request,
-    act: _Act,
-    require: _Require = lambda _request, _record: None,
+    act: Callable[[UploadSession], Awaitable[web.StreamResponse]],
+    require: Callable[[web.Request, UploadRecord], None] = lambda _request, _record: None,
     *,
-    unreachable: _ActAlone | None = None,
-    onward: PassOn = pass_on,
-    begun: Begun | None = None,
+    without_holder: Act | None = None,
 ) -> web.StreamResponse:
-    """The answer of `act`, which has the upload for itself on the holder; other nodes pass the request on.
+    """Return the answer of `act`, which has the upload for itself, from the node that holds it.
 
-    `require` looks at the request on the node that the client sent it to, before anything else. Where the
-    holder cannot be reached, or its disk takes no more, another node takes the upload over; `unreachable`
-    answers here in place of that. `begun`: the upload, if it is known already.
+    `require` looks at the request on the node that the client sent it to, before anything else.
+    `without_holder`: as of `run_at_holder`.
     """
-    services, seen_releases = request.app[NODE], request.app[NODE].locks.releases
-    seen_releases, caller, record = begun or (seen_releases, *(await begin(request))[1:])
+    asked = await UploadRequest.begin(request)
     require_before_body(request.headers)
-    require(request, record)
-    _require_tags(request, record)  # the other checks come first (RFC 9110, section 13.2.1)
-    if holder := elsewhere(services, record):
-        with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too
-            try:
-                return await passed_on(request, holder, onward)
-            except Unreachable:
-                if unreachable is not None:
-                    return await unreachable(request, services, caller, record)
-                record = await take_over(services, caller, record)
-            if holder := elsewhere(services, record):
-                return await onward(request, holder)
-    elif record.placement and services.disk.hangs():
-        if unreachable is not None:
-            return await unreachable(request, services, caller, record)
-        return await hung(request, services, caller, record, onward)
-    try:
-        async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
-            _require_tags(request, session.record)  # another request may have ended the upload meanwhile
-            return await act(session)
-    except HandedOver as error:
-        if not error.is_untouched:
-            raise
-        with services.locks.writer(caller.subject, record.file_uuid):
-            return await onward(request, node_holding(services, error.successor))
+    require(request, asked.record)
+    return await write_alone(asked, act, without_holder=without_holder)
 
 
-async def hung(
-    request: web.Request,
-    services: NodeServices,
-    caller: Caller,
-    record: UploadRecord,
-    onward: PassOn = pass_on,
+async def write_alone(
+    asked: UploadRequest,
+    act: Callable[[UploadSession], Awaitable[web.StreamResponse]],
+    *,
+    forward: Forward = pass_on,
+    without_holder: Act | None = None,
 ) -> web.StreamResponse:
-    """Let another node go on: the disk of this one, the holder, hangs. Raises Unavailable if none can."""
-    with services.locks.writer(caller.subject, record.file_uuid):
-        record = await take_over(services, caller, record)
-        if holder := elsewhere(services, record):
-            return await onward(request, holder)
-    raise Unavailable("The disk of the node that holds this upload hangs.", retry_after_s=2)
+    """As `run_at_holder`, of an `act` that has the upload for itself. Raises PreconditionFailed."""
+
+    async def alone(asked: UploadRequest) -> web.StreamResponse:
+        async with upload_session(asked) as session:
+            asked.require_tags()  # another request may have ended the upload meanwhile
+            return await act(session)
+
+    asked.require_tags()  # the other checks come first (RFC 9110, section 13.2.1)
+    return await run_at_holder(asked, alone, forward=forward, without_holder=without_holder)
 
 
-def _require_tags(request: web.Request, record: UploadRecord) -> None:
-    """Raises PreconditionFailed. HEAD answers about the upload, whatever the content is."""
-    if request.method != hdrs.METH_HEAD:
-        require_content(request.headers, f'"{record.blob_sha256}"' if record.blob_sha256 else "")
+async def _tell(asked: UploadRequest, answer: Act) -> web.StreamResponse:
+    """Return what `answer` says of the upload, which tells the bytes that its holder really has.
+
+    If the holder cannot be asked, the log knows what survives its loss.
+    """
+
+    async def by_holder(asked: UploadRequest) -> web.StreamResponse:
+        await _settle(asked)
+        return await answer(asked)
+
+    async def by_log(asked: UploadRequest) -> web.StreamResponse:
+        services, caller, record = asked.services, asked.caller, asked.record
+        asked.record = await begin_anew_if_lost(services, caller, record) or record
+        return await answer(asked)
+
+    return await run_at_holder(asked, by_holder, without_holder=by_log)
 
 
-async def begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:
-    """Who asks for the upload that the path names, and how that stands. Raises what the log refuses."""
-    services = request.app[NODE]
-    caller = await authenticate(request)
-    query = GetUpload(caller=caller, file_uuid=_file_uuid(request))
-    record = await services.api.metadata.read(query, UploadRecord)
-    moved()
-    return services, caller, record
+async def _offset(asked: UploadRequest) -> web.StreamResponse:
+    return json_response(UploadOffset(offset=asked.record.offset_bytes))
 
 
-async def _settled(
-    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord, seen_releases: int
-) -> UploadRecord:
-    """The upload whose holder this node is, with the bytes that it really has.
+async def _tus_offset(asked: UploadRequest) -> web.StreamResponse:
+    if tus.lacks_completion_only(asked.record):
+        return await write_alone(asked, tus.end)
+    return tus.head(asked.record, asked.record.offset_bytes)
+
+
+async def _settle(asked: UploadRequest) -> None:
+    """Let the record tell the bytes that this node, the holder, really has.
 
     An earlier request of a lost client has settled its bytes by then (see `node/uploads/write_locks.py`, also
     for one that may not be known to be lost yet), and the log knows what this disk has lost of them: no
-    client may learn of bytes that are gone. `seen_releases`: `UploadLocks.releases` before `record` was read.
+    client may learn of bytes that are gone. Raises HolderChanged.
     """
-    goes_on = request.method == hdrs.METH_HEAD  # from what it is told; others look on
-    doubt_s = DOUBT_S if goes_on else POLL_DOUBT_S
-    if record.placement and not services.disk.hangs():
-        await services.locks.settled(record.file_uuid, doubt_s=bounded_s(doubt_s), ends_silent=goes_on)
-    if services.locks.releases != seen_releases:
-        seen_releases = services.locks.releases
-        query = GetUpload(caller=caller, file_uuid=record.file_uuid)
-        record = await services.api.metadata.read(query, UploadRecord)
-    if not record.placement or not record.offset_bytes or elsewhere(services, record):
-        return record
-    if services.locks.is_locked(record.file_uuid) or not await _has_lost(services, record):
-        return record
+    goes_on = asked.request.method == hdrs.METH_HEAD  # from what it is told; others look on
+    services, doubt_s = asked.services, bounded_s(DOUBT_S if goes_on else POLL_DOUBT_S)
+    if asked.record.placement:
+        await services.locks.settled(asked.record.file_uuid, doubt_s=doubt_s, ends_silent=goes_on)
+    if services.locks.releases != asked.seen_releases:
+        await asked.look_again()
+        if asked.other_holder is not None:
+            raise HolderChanged(is_untouched=True)
+    if not asked.record.placement or not asked.record.offset_bytes:
+        return
+    if services.locks.is_locked(asked.record.file_uuid) or not await _has_lost(services, asked.record):
+        return
     with suppress(UploadLocked, RateLimited):  # whoever writes it now finds out as well
-        async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
+        async with upload_session(asked) as session:
             if not session.has_ended:
                 await session.begin()
-            record = session.record
-    return record
+            asked.record = session.record
 
 
 async def _has_lost(services: NodeServices, record: UploadRecord) -> bool:
@@ -271,27 +235,3 @@ async def _has_lost(services: NodeServices, record: UploadRecord) -> bool:
     looking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen
     done, _ = await asyncio.wait({looking}, timeout=LOOK_S)
     return bool(done) and looking.exception() is None and looking.result()
-
-
-async def passed_on(request: web.Request, to: HolderAddress, onward: PassOn = pass_on) -> web.StreamResponse:
-    """The holder's answer. Raises Unreachable before anything of the request is used up."""
-    look = to.is_reachable if PASSED_ON not in request.headers else None
-    if look is not None and not await look():
-        raise Unreachable
-    return await onward(request, to)
-
-
-def elsewhere(services: NodeServices, record: UploadRecord) -> HolderAddress | None:
-    """The address of the holder, when that is another node or another worker of this one.
-
-    None when it is this process, or when the upload has ended.
-    """
-    if not record.placement:
-        return None
-    if record.placement[0] != services.node_id:
-        return node_holding(services, record.placement[0])
-    return worker_holding(services, record.file_uuid)
-
-
-def _file_uuid(request: web.Request) -> str:
-    return path_uuid(request, "file_uuid")

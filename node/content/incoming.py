@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ca.errors import InvalidRequest, PayloadTooLarge
+from ca.errors import Forbidden, InvalidRequest, PayloadTooLarge
 from metadata.model.records import PARTIAL, UploadRecord
 from web.headers.digests import Checksum
 from web.headers.ranges import SIZE_BYTES_MAX
@@ -57,6 +57,12 @@ class IncomingBytes:
         length_bytes = record.size_bytes if self.is_whole else self.length_bytes
         if length_bytes not in (None, received_bytes):
             raise InvalidRequest(f"The body has {received_bytes} bytes; {length_bytes} were declared.")
+
+
+def require_takes_bytes(_request: object, record: UploadRecord) -> None:
+    """Raises Forbidden for a final upload, whose bytes are those of its parts (tus concatenation)."""
+    if record.parts:
+        raise Forbidden("A final upload takes no bytes: its content is that of its parts.")
 
 
 COMPLETION: Final = IncomingBytes(start=None)  # a request without bytes, which only asks for the completion

@@ -12,10 +12,9 @@ from aiohttp import web
 
 from ca.errors import Conflict, InvalidRequest, UnsupportedMediaType
 from metadata.model.records import PARTIAL, UploadRecord
-from node.content.incoming import IncomingBytes
+from node.content.incoming import IncomingBytes, require_takes_bytes
 from node.content.receiving import write_incoming
 from node.content.responses import ContentStored, UploadOffset
-from node.content.tus import require_takes_bytes
 from node.content.upload_session import UploadSession
 from web.app import json_response
 from web.headers.conditions import field_of

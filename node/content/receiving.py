@@ -33,8 +33,7 @@ from node.diskio.executor import write_overlapped
 from node.diskio.fs import DiskFull, DiskRefused
 from node.uploads.completion import SMALL_CONTENT_BYTES, complete_small, complete_upload
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
-from node.uploads.progress import SMALL_BYTES
-from node.uploads.recorded import NO_ROOM, Overtaken
+from node.uploads.progress import NO_ROOM, SMALL_BYTES, Overtaken
 from node.uploads.services import NodeServices
 from runtime.time_limits import failing, moved
 from web.app import body_batches, keeps_in_memory

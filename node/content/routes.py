@@ -24,7 +24,7 @@ from ca.errors import (
     RateLimited,
     UploadLocked,
 )
-from node.content import final_uploads, handlers, tus
+from node.content import concatenation, handlers, tus
 from node.content.responses import ContentStored, UploadOffset
 from web.headers.tus_fields import EXTENSIONS, PATCH_TYPE
 
@@ -265,7 +265,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         tag=_TAG,
         method="POST",
         path=_CONTENT,
-        handler=final_uploads.tus_post,
+        handler=concatenation.tus_post,
         summary="PATCH or DELETE where these do not get through (tus)",
         takes=PATCH_TYPE,
         headers=(

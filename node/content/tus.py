@@ -12,12 +12,12 @@ from aiohttp import web
 from api.access import audited
 from api.bodies.files import UploadInitialisation
 from api.tus_creation import answer_to
-from ca.errors import Forbidden, InvalidRequest, OffsetMismatch, UnsupportedMediaType
+from ca.errors import InvalidRequest, OffsetMismatch, UnsupportedMediaType
 from metadata.model.records import PARTIAL, Caller, UploadRecord
 from metadata.protocol.commands import TerminateUpload
 from node.content.incoming import COMPLETION, IncomingBytes
 from node.content.receiving import write_incoming
-from node.content.upload_session import UploadSession
+from node.content.upload_session import UploadRequest, UploadSession
 from node.uploads.services import NodeServices
 from runtime.timestamps import rfc3339
 from web.headers.conditions import field_of, http_date
@@ -85,12 +85,6 @@ async def end(session: UploadSession) -> web.StreamResponse:
     return head(session.record, session.record.offset_bytes)
 
 
-def require_takes_bytes(_request: web.Request, record: UploadRecord) -> None:
-    """Raises Forbidden for a final upload, whose bytes are those of its parts (tus concatenation)."""
-    if record.parts:
-        raise Forbidden("A final upload takes no bytes: its content is that of its parts.")
-
-
 async def patch(session: UploadSession) -> web.StreamResponse:
     """Write the next bytes; those that complete the content also make the file available.
 
@@ -118,15 +112,19 @@ def address(file_uuid: str) -> str:
 
 async def delete(session: UploadSession) -> web.StreamResponse:
     """Give the upload up. Raises Conflict when it has ended."""
-    answer = await terminate(session.request, session.services, session.caller, session.record)
+    answer = await _terminate(session.request, session.services, session.caller, session.record)
     await session.holder.discard()
     return answer
 
 
-async def terminate(
+async def terminate(asked: UploadRequest) -> web.StreamResponse:
+    """The same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
+    return await _terminate(asked.request, asked.services, asked.caller, asked.record)
+
+
+async def _terminate(
     request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
 ) -> web.StreamResponse:
-    """The same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
     require_version(request.headers)
     command = TerminateUpload(caller=caller, file_uuid=record.file_uuid)
     async with audited(request, "delete_file", principal=caller.subject, target=record.file_uuid):

@@ -1,35 +1,45 @@
-"""One request that writes an upload on the node that holds it: its lock, and what ends its use of the upload.
+"""How a request gets to write an upload: at the node that holds it, alone, until another node holds it.
 
-If this disk accepts no more bytes, the session hands the upload over to another node.
+`run_at_holder` is the one way for every request that names an upload. Whatever shows that another node holds
+it now is `HolderChanged`, and a reason to look at the log again, as long as nothing of the body was read
+(docs/uploads.md).
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
-
-from aiohttp import web
-
-from ca.errors import (
-    FilestoreError,
-    Gone,
-    NotFound,
-    Unavailable,
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
 )
+from dataclasses import dataclass
+from typing import Final, Self
+
+from aiohttp import hdrs, web
+
+from api.access import authenticate
+from api.bodies.checks import path_uuid
+from ca.errors import FilestoreError, Gone, NotFound, Unavailable
 from metadata.model.records import Caller, UploadRecord
 from metadata.protocol.queries import GetUpload
 from node.diskio.fs import DiskFailed, DiskFull, DiskRefused
 from node.staging.upload_file import UploadFile
-from node.uploads.forwarding import PASSED_ON
+from node.uploads.forwarding import PASSED_ON, HolderAddress, node_holding, pass_on, worker_holding
 from node.uploads.holder import UploadHolder
-from node.uploads.progress import SMALL_BYTES
-from node.uploads.recorded import Overtaken
-from node.uploads.services import NodeServices
+from node.uploads.progress import SMALL_BYTES, Overtaken
+from node.uploads.services import NODE, NodeServices
+from node.uploads.succession import take_over
 from node.uploads.write_locks import UploadLock
 from runtime.logs import LastingTroubles
 from runtime.time_limits import moved
+from web.headers.conditions import require_content
 
-Connection = tuple[Callable[[], bool], Callable[[], None]]  # whether it stands, and how to end it
+LOOKS_MAX: Final = 4  # at the log, for one request: an upload changes hands once, or twice under a drain
+
+Connection = tuple[Callable[[], bool], Callable[[], object]]  # whether it stands, and how to end it
+Forward = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
 _log = logging.getLogger(__name__)
 _TROUBLES = LastingTroubles(_log)
 
@@ -40,16 +50,108 @@ class HolderFails(Unavailable):
     lasts = True
 
 
-class HandedOver(Unavailable):
-    """This disk takes no more of the upload: another node, `successor`, goes on with it.
+class HolderChanged(Unavailable):
+    """Another node holds the upload now. `is_untouched`: nothing of the request's body was read."""
 
-    `is_untouched`: nothing of the request's body was read, so that it can be passed on there.
+    def __init__(self, *, is_untouched: bool) -> None:
+        super().__init__("Another node holds this upload now: ask for the offset there.")
+        self.is_untouched = is_untouched
+
+
+@dataclass(slots=True)
+class UploadRequest:
+    """A request for an upload, with the record that the log had last.
+
+    `seen_releases`: `UploadLocks.releases` before that was read. A request that ended since may have changed
+    the upload.
     """
 
-    def __init__(self, successor: str, *, is_untouched: bool) -> None:
-        super().__init__(f"Node {successor} goes on with this upload: ask for the offset.")
-        self.successor = successor
-        self.is_untouched = is_untouched
+    request: web.Request
+    services: NodeServices
+    caller: Caller
+    record: UploadRecord
+    seen_releases: int
+
+    @classmethod
+    async def begin(cls, request: web.Request) -> Self:
+        """Authenticate, and read the upload that the path names. Raises what the log refuses."""
+        services = request.app[NODE]
+        seen_releases = services.locks.releases
+        caller = await authenticate(request)
+        query = GetUpload(caller=caller, file_uuid=path_uuid(request, "file_uuid"))
+        record = await services.api.metadata.read(query, UploadRecord)
+        moved()
+        return cls(request, services, caller, record, seen_releases)
+
+    async def look_again(self) -> None:
+        """Read the upload from the log again. Raises what that refuses."""
+        self.seen_releases = self.services.locks.releases
+        query = GetUpload(caller=self.caller, file_uuid=self.record.file_uuid)
+        self.record = await self.services.api.metadata.read(query, UploadRecord)
+
+    @property
+    def other_holder(self) -> HolderAddress | None:
+        """The node or worker that holds the upload; None if it has ended, or this process holds it."""
+        if not self.record.placement:
+            return None
+        if self.record.placement[0] != self.services.node_id:
+            return node_holding(self.services, self.record.placement[0])
+        if (owner := self.services.siblings.owner(self.record.file_uuid)) is None:
+            return None
+        return worker_holding(self.services, owner)
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether the upload needs the disk of this node, which hangs."""
+        return bool(self.record.placement) and self.services.disk.hangs()
+
+    def require_tags(self) -> None:
+        """Raise PreconditionFailed. HEAD answers about the upload, whatever its content is."""
+        sha256 = self.record.blob_sha256
+        if self.request.method != hdrs.METH_HEAD:
+            require_content(self.request.headers, f'"{sha256}"' if sha256 else "")
+
+    def place(self) -> AbstractContextManager[None]:
+        """One of the caller's places on this node; requests that only look need none. Raises RateLimited."""
+        if self.request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
+            return nullcontext()
+        return self.services.locks.writer(self.caller.subject, self.record.file_uuid)
+
+
+Act = Callable[[UploadRequest], Awaitable[web.StreamResponse]]
+
+
+async def run_at_holder(
+    asked: UploadRequest, act: Act, *, forward: Forward = pass_on, without_holder: Act | None = None
+) -> web.StreamResponse:
+    """Return the answer of `act` if this process holds the upload, else that of the holder.
+
+    If the holder does not answer, or the disk of this one hangs, another node takes the upload over;
+    `without_holder` answers here instead. Raises Unavailable if the upload keeps changing hands.
+    """
+    for look in range(LOOKS_MAX):
+        if look:
+            await asked.look_again()
+        holder = asked.other_holder
+        if holder is None and not asked.is_hung:
+            try:
+                return await act(asked)
+            except HolderChanged as change:
+                if not change.is_untouched:
+                    raise
+                continue
+        with asked.place():  # connections to peers are bounded too
+            if holder is not None and await _is_reachable(asked.request, holder):
+                return await forward(asked.request, holder)
+            if without_holder is not None:
+                return await without_holder(asked)
+            await take_over(asked.services, asked.caller, asked.record)
+    raise Unavailable("No node could be found that goes on with this upload: ask again.", retry_after_s=2)
+
+
+async def _is_reachable(request: web.Request, holder: HolderAddress) -> bool:
+    """Whether the request can be passed on, or be refused since it was passed on before."""
+    return holder.is_reachable is None or PASSED_ON in request.headers or await holder.is_reachable()
 
 
 @dataclass(slots=True)
@@ -111,73 +213,61 @@ class UploadSession:
 
 @asynccontextmanager
 async def upload_session(
-    request: web.Request,
-    services: NodeServices,
-    caller: Caller,
-    record: UploadRecord,
-    *,
-    seen_releases: int,
-    connection: Connection | None = None,
+    asked: UploadRequest, *, connection: Connection | None = None
 ) -> AsyncIterator[UploadSession]:
     """Exclusive use of the upload, for the handlers of this package; its file is not open yet.
 
-    `connection`: in place of the request's own, for work that outlives it. `record` was read before anybody
-    was kept out: it is read again if a request ended after `seen_releases`, the count of
-    `UploadLocks.releases` before that read. Raises UploadLocked while another request writes, RateLimited
-    when the caller writes too many uploads.
+    `connection`: in place of the request's own, for work that outlives it. Raises UploadLocked while another
+    request writes, RateLimited when the caller writes too many uploads, HolderChanged.
     """
+    services, file_uuid = asked.services, asked.record.file_uuid
     async with AsyncExitStack() as stack:
-        stack.enter_context(services.locks.writer(caller.subject, record.file_uuid))
-        locking = services.locks.lock(record.file_uuid, *(connection or _connection_of(request)))
+        stack.enter_context(services.locks.writer(asked.caller.subject, file_uuid))
+        locking = services.locks.lock(file_uuid, *(connection or _connection_of(asked.request)))
         lock = await stack.enter_async_context(locking)
-        if services.locks.releases != seen_releases:
-            query = GetUpload(caller=caller, file_uuid=record.file_uuid)
-            record = await services.api.metadata.read(query, UploadRecord)
-            if record.placement and record.placement[0] != services.node_id:
-                raise _held_elsewhere()
-        holder = UploadHolder(services, caller, record)
+        if services.locks.releases != asked.seen_releases:
+            await asked.look_again()
+            if asked.record.placement and asked.record.placement[0] != services.node_id:
+                raise HolderChanged(is_untouched=True)
+        holder = UploadHolder(services, asked.caller, asked.record)
         stack.push_async_callback(holder.close)
-        session = UploadSession(request, services, caller, holder, lock)
+        session = UploadSession(asked.request, services, asked.caller, holder, lock)
         try:
             moved()
             yield session
         except Overtaken as error:
-            raise _held_elsewhere() from error
+            raise HolderChanged(is_untouched=not session.has_read) from error
         except (DiskFull, DiskRefused) as error:
-            if successor := await _handed_over(session, error):
-                raise HandedOver(successor, is_untouched=not session.has_read) from error
+            if await _is_handed_over(session, error):
+                raise HolderChanged(is_untouched=not session.has_read) from error
             if not isinstance(error, DiskFailed):
                 raise
             trouble = "the disk refuses an upload, and no other node goes on with it"
-            _TROUBLES.met(trouble, error.details, file_uuid=record.file_uuid)
+            _TROUBLES.met(trouble, error.details, file_uuid=file_uuid)
             raise HolderFails(
                 "The disk of the node that holds this upload fails, and no other node can go on with it now.",
                 retry_after_s=2,
             ) from error
 
 
-async def _handed_over(session: UploadSession, error: DiskFull | DiskRefused) -> str:
-    """The node that goes on with what this disk refuses, "" when there is none.
+async def _is_handed_over(session: UploadSession, error: DiskFull | DiskRefused) -> bool:
+    """Whether another node goes on with what this disk refuses.
 
     A refusal that is no failure of the disk may be the same everywhere: nothing tells before. So that is
     handed over once in a request. Raises Unavailable; NotFound or Gone when the upload has ended meanwhile.
     """
     may_be_anywhere = not isinstance(error, (DiskFull, DiskFailed))
     if may_be_anywhere and PASSED_ON in session.request.headers:
-        return ""
+        return False
     try:
-        return await session.holder.hand_over(session.expected_bytes)
-    except Overtaken as overtaken:
-        raise _held_elsewhere() from overtaken
+        return bool(await session.holder.hand_over(session.expected_bytes))
+    except Overtaken:
+        return True
     except (NotFound, Gone):
         raise
     except FilestoreError as refusal:
         _TROUBLES.met("an upload cannot be handed over", refusal.details)
-        return ""
-
-
-def _held_elsewhere() -> Unavailable:
-    return Unavailable("Another node holds this upload now: ask for the offset there.")
+        return False
 
 
 def _connection_of(request: web.Request) -> Connection:

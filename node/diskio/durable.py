@@ -8,6 +8,7 @@ import errno
 import itertools
 import os
 import struct
+import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ _CRC = struct.Struct("<I")
 _SLOT = struct.Struct("<8sQQ")  # magic, sequence, offset in bytes
 _SLOT_MAGIC = b"FSTOFFS\0"
 SLOT_BYTES = _SLOT.size + CRC_BYTES
+RECORD_BYTES = SLOT_BYTES + 16 + CRC_BYTES  # with the UUID of the upload, which 0.1.0 does not know
 _FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 _SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h
 _CANNOT_BE_ASKED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.ESPIPE})
@@ -134,14 +136,17 @@ def without_crc(raw: bytes, *, of: str = "") -> bytes | None:
 
 
 class OffsetRecord:
-    """The durable offset on disk. A write goes to the older slot, so that a torn one costs only itself."""
+    """The durable offset on disk. A write goes to the older slot, so that a torn one costs only itself.
 
-    def __init__(self, descriptor: int, disk: Disk) -> None:
+    Each slot names its upload. A file that was exchanged with that of another upload holds no offset.
+    """
+
+    def __init__(self, descriptor: int, disk: Disk, file_uuid: str = "") -> None:
         """Reads both slots; the valid one with the higher sequence counts, none means offset 0."""
         self._fd = descriptor
         self._disk = disk
-        slots = [decode_offset(os.pread(descriptor, SLOT_BYTES, n * SLOT_SPACING_BYTES)) for n in (0, 1)]
-        self.sequence, self.offset = max(slots)
+        self._owner = with_crc(uuid.UUID(file_uuid).bytes) if file_uuid else b""
+        self.sequence, self.offset = max(self._slot(0), self._slot(1))
 
     def write(self, offset: int) -> None:
         """Makes `offset` durable; the data must be. Raises OSError, and then nobody knows what is on disk."""
@@ -160,7 +165,16 @@ class OffsetRecord:
         """Gives the descriptor back."""
         os.close(self._fd)
 
+    def _slot(self, number: int) -> tuple[int, int]:
+        """Sequence and offset, zeros if the slot is of another upload. One without a name is of 0.1.0."""
+        raw = os.pread(self._fd, RECORD_BYTES, number * SLOT_SPACING_BYTES)
+        named = raw[SLOT_BYTES:]
+        is_named = len(named) == len(self._owner) and without_crc(named) is not None
+        if is_named and named != self._owner:
+            return 0, 0
+        return decode_offset(raw[:SLOT_BYTES])
+
     def _put(self, sequence: int, offset: int) -> None:
-        slot = encode_offset(sequence, offset)
+        slot = encode_offset(sequence, offset) + self._owner
         write_all(self._disk, self._fd, slot, sequence % 2 * SLOT_SPACING_BYTES)
         self._disk.fdatasync(self._fd)

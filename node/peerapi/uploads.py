@@ -6,10 +6,11 @@ On the peer port, for members of the cluster only:
     PUT  /uploads/{file_uuid}/link     bytes from `start` on, as they come; the answer tells what is durable
     POST /uploads/{file_uuid}/finish   the content is whole: put it into place
     HEAD /uploads/{file_uuid}          the sha256 of the first `stop` bytes; for a takeover, changes nothing
+    HEAD /room                         the bytes that uploads may take of this disk
 
 A link belongs to an epoch of the log. The highest that a member has seen lies beside the bytes; what comes
 from an earlier one is refused, since another node holds the upload now. A new link ends an older one: whoever
-laid it knows more (`node/uploads/link_fencing.py`). A member never lays a link again that broke: the holder
+laid it knows more (`node/uploads/chain_link.py`). A member never lays a link again that broke: the holder
 does.
 """
 
@@ -46,14 +47,14 @@ from node.uploads.chain_link import (
     SHA256_HEADER,
     TELL_S,
     Link,
+    LinkFences,
     LinkReport,
     LinkSource,
     LinkTerms,
 )
 from node.uploads.forwarding import pass_on, worker_holding
-from node.uploads.link_fencing import LinkFences
 from node.uploads.services import NODE
-from node.uploads.takeover import own_prefix
+from node.uploads.succession import ROOM_HEADER, ROOM_PATH, own_prefix
 from runtime.lifetime import end_tasks
 from web.app import ClientGone, body_batches
 from web.headers.ranges import SIZE_BYTES_MAX
@@ -86,10 +87,11 @@ def prepare_following(app: web.Application) -> None:
 
 
 def following_routes() -> list[web.RouteDef]:
-    """`/uploads/{file_uuid}`; who may ask is decided by `node/peerapi/admission.py`."""
+    """`/uploads/{file_uuid}` and `/room`; who may ask is decided by `node/peerapi/admission.py`."""
     path = "/uploads/{file_uuid}"
     return [
         web.head(path, _prefix),
+        web.head(ROOM_PATH, _tell_room),
         web.post(f"{path}/agree", by_owner(_agree)),
         web.put(f"{path}/link", by_owner(_link)),
         web.post(f"{path}/finish", by_owner(_finish)),
@@ -100,8 +102,9 @@ def by_owner(handler: Handler) -> Handler:
     """The handler, which is given a `file_uuid`, in the worker of this node that the upload belongs to."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if owner := worker_holding(request.app[NODE], upload_named(request)):
-            return await pass_on(request, owner, pace=_pace(), from_peer=True)
+        services = request.app[NODE]
+        if (owner := services.siblings.owner(upload_named(request))) is not None:
+            return await pass_on(request, worker_holding(services, owner), pace=_pace(), from_peer=True)
         return await handler(request)
 
     return handle
@@ -125,6 +128,22 @@ async def _prefix(request: web.Request) -> web.StreamResponse:
         raise Unavailable("The disk of this node hangs.", retry_after_s=5)
     sha256 = await own_prefix(services, upload_named(request), number_in(request, "stop"))
     return web.Response(headers={SHA256_HEADER: sha256})
+
+
+async def _tell_room(request: web.Request) -> web.Response:
+    """204 with the bytes that uploads may take of this disk: none if it cannot be written to now.
+
+    503 where it hangs: whoever asks waits for that to end, and not for this node.
+    """
+    services, found_bytes = request.app[NODE], 0
+    try:
+        await services.disk.run(services.blobs.probe)
+        found_bytes = await services.disk.run(services.blobs.room_bytes)
+    except TimeoutError as error:
+        raise Unavailable("The disk of this node hangs.", retry_after_s=5) from error
+    except (FilestoreError, OSError):
+        pass
+    return web.Response(status=204, headers={ROOM_HEADER: str(max(found_bytes, 0))})
 
 
 async def _agree(request: web.Request) -> web.StreamResponse:
@@ -200,8 +219,7 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[UploadFile
         if request.transport is not None:
             request.transport.abort()
 
-    async with services.locks.lock(terms.file_uuid, lambda: True, disconnect) as lock:
-        lock.receiving, lock.moved_at_s = True, float("-inf")  # never in the way of whoever comes
+    async with services.locks.lock_until_wanted(terms.file_uuid, disconnect):
         require_newest()  # one may have come meanwhile
         if uploads.opens_quickly(terms.file_uuid, stop):
             upload = await disk.run(_open, uploads, terms, stop)

@@ -1,23 +1,30 @@
-"""Resumes the hash of an upload in bounded steps. Shared by the upload store, its holder and takeovers.
+"""Hashes an upload in bounded steps. Shared by the upload store, its holder, links and takeovers.
 
-The hash is kept when an upload is closed, so that opening one of any size takes bounded time.
-
-A node keeps only so many uploads open. With more than that under way each request would find its upload
-closed, and hash what it has from the beginning. A stream's state after some durable bytes is small, and stays
-true as long as nothing cuts the file below it, which only an open upload does: it has taken its state from
-here by then. For any thread; forgotten with the process.
+What was hashed as it was written is kept when an upload is closed (`HashedUploads`), so that opening one of
+any size takes bounded time. A node keeps only so many uploads open: with more than that under way each
+request would find its upload closed, and hash what it has from the beginning. A stream's state after some
+durable bytes is small, and stays true as long as nothing cuts the file below it, which only an open upload
+does: it has taken its state from here by then. For any thread; forgotten with the process.
 
 After a restart a node has to read what it has of an upload. Few such jobs have a thread at a time, and each
-step ends one, so a small upload never waits for all of a large one, nor for several.
+step ends one, so a small upload never waits for all of a large one, nor for several. Nobody waits for all:
+whoever asks waits a bounded time, whatever the size. What was hashed until then is kept, and the next one who
+asks goes on there. So a member that was restarted under a large upload keeps no client waiting: it is told to
+come back, and finds more done each time. What was read from the disk (`PrefixHash`, `PrefixAnswers`) is never
+taken from what was hashed as it was written: the disk may give other bytes back.
 """
 
 import asyncio
+import hashlib
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from ca.errors import Unavailable
+from node.base.shared_work import SharedWork
 from node.diskio.executor import DiskWorkers
 from node.storage.segments import SegmentHasher
 from runtime.time_limits import moved
@@ -26,8 +33,13 @@ STATES_MAX: Final = 16_384
 SEGMENTS_MAX: Final = 4 << 20  # of all together: their checksums take 32 MiB
 STEP_BYTES: Final = 256 << 20  # five seconds of a slow disk that others read too, at most
 OPEN_S: Final = 15.0  # a client waits so long; what was hashed by then is not hashed again
+READ_BYTES: Final = 1 << 20
+ANSWER_S: Final = 2.0  # less than whoever asks waits for
+RESULT_AGE_MAX_S: Final = 60.0  # an answer that nobody has come back for
+RESULTS_MAX: Final = 256
 
 _T = TypeVar("_T")
+_Name = tuple[str, int]  # of an upload, and up to where
 
 
 class HashingUnfinished(Unavailable):
@@ -86,3 +98,62 @@ async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, withi
                 raise Unavailable(
                     "This node still reads what it has of the upload: ask again.", retry_after_s=1
                 ) from unfinished
+
+
+class PrefixHash:
+    """What has been hashed so far. One reader at a time; those after it go on."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.is_busy = False
+        self._digest = hashlib.sha256()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """For one reader."""
+        self.is_busy = True
+        try:
+            yield
+        finally:
+            self.is_busy = False
+
+    def read_until(self, descriptor: int, stop: int) -> None:
+        """Hash up to `stop`. Blocks. Raises OSError, EOFError; what was hashed stays so."""
+        while self.size_bytes < stop:
+            piece = os.pread(descriptor, min(READ_BYTES, stop - self.size_bytes), self.size_bytes)
+            if not piece:
+                raise EOFError("the upload went back")
+            self._digest.update(piece)
+            self.size_bytes += len(piece)
+
+    def sha256(self) -> str:
+        """Of what was hashed."""
+        return self._digest.hexdigest()
+
+
+async def read_prefix(
+    disk: DiskWorkers,
+    step: Callable[[PrefixHash, int], None],
+    stop: int,
+    count: Callable[[int], None] = lambda _read_bytes: None,
+) -> str:
+    """Return the sha256 of the first `stop` bytes, which `step` reads up to where it is told.
+
+    `count` is called with the bytes of each step. Raises what `step` raises.
+    """
+    prefix = PrefixHash()
+    while (before := prefix.size_bytes) < stop:
+        await disk.run_long(step, prefix, min(stop, before + STEP_BYTES))
+        count(prefix.size_bytes - before)
+    return prefix.sha256()
+
+
+class PrefixAnswers(SharedWork[_Name, str]):
+    """Answers under way, and for RESULT_AGE_MAX_S those that nobody waits for."""
+
+    def __init__(self) -> None:
+        super().__init__("hashes of unfinished uploads", at_most=RESULTS_MAX, keep_s=RESULT_AGE_MAX_S)
+
+    async def find(self, name: _Name, work: Callable[[], Awaitable[str]]) -> str:
+        """As `join`, within ANSWER_S."""
+        return await self.join(name, work, answer_s=ANSWER_S)

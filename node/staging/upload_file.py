@@ -24,8 +24,7 @@ from node.diskio.durable import Octets, OffsetRecord, write_all
 from node.diskio.fs import storage_errors
 from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads, HeadStart
-from node.staging.prefixes import PrefixHash
-from node.staging.resumed_hash import HashingUnfinished
+from node.staging.resumed_hash import HashingUnfinished, PrefixHash
 from node.storage.blobs import BlobStore
 from node.storage.content_file import ContentFile, open_or_create
 from node.storage.segments import (
@@ -229,7 +228,7 @@ class UploadFile(ContentFile):
             return
         with storage_errors():
             opened = open_or_create(EPOCH_FILE, parent=self._directory)
-            with closing(OffsetRecord(opened, self._disk)) as record:
+            with closing(OffsetRecord(opened, self._disk, self.file_uuid)) as record:
                 record.write(epoch)
             self._disk.fsync(self._directory)
         self.epoch = epoch

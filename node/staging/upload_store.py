@@ -1,7 +1,7 @@
 """Uploads in progress: bytes that arrive in pieces, and how many of them are durable.
 
     DIR/uploads/UUID/data       the bytes so far
-    DIR/uploads/UUID/offset     how many of them survive a power cut: two slots, written in turn
+    DIR/uploads/UUID/offset     how many of them survive a power cut: two slots in turn, with the UUID
     DIR/uploads/UUID/finished   sha256 and size, once the content was found whole; in place before it moves
     DIR/uploads/UUID/epoch      the epoch of the log in which the bytes came, in slots too; absent for 0
 
@@ -33,7 +33,7 @@ from node.diskio.fs import (
 )
 from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads
-from node.staging.resumed_hash import HashedUploads, HashingUnfinished
+from node.staging.resumed_hash import HashedUploads, HashingUnfinished, PrefixHash
 from node.staging.upload_file import EPOCH_FILE, UploadFile
 from node.storage.blob_files import INCOMING
 from node.storage.blobs import BlobStore
@@ -44,7 +44,6 @@ from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
     FinishedBlob,
-    SegmentHasher,
     decode_finished,
 )
 from runtime.lifetime import descriptor_limit
@@ -159,7 +158,7 @@ class UploadStore:
         """The newest epoch in which bytes of the upload came here; 0 when there is none. Raises Internal."""
         _require_uuid(file_uuid)
         with storage_errors(), suppress(FileNotFoundError), self._directory(file_uuid) as directory:
-            return _read_slots(EPOCH_FILE, parent=directory, disk=self.blobs.disk)
+            return _read_slots(EPOCH_FILE, file_uuid, parent=directory, disk=self.blobs.disk)
         return 0
 
     def open_prefix(self, file_uuid: str, stop: int) -> io.FileIO:
@@ -177,7 +176,7 @@ class UploadStore:
                 durable_offset = finished.size_bytes
             else:
                 data = os.open("data", READ_FLAGS, dir_fd=directory)
-                durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
+                durable_offset = _read_slots("offset", file_uuid, parent=directory, disk=self.blobs.disk)
             prefix = io.FileIO(data)
             if min(durable_offset, os.fstat(data).st_size) >= stop:
                 return prefix
@@ -197,15 +196,15 @@ class UploadStore:
 
         Reads them, and waits for no user of the upload. Raises NotFound when fewer are; Internal.
         """
-        hasher = SegmentHasher()
-        self.hash_prefix(file_uuid, stop, hasher, stop)
-        return hasher.sha256()
+        prefix = PrefixHash()
+        self.hash_prefix(file_uuid, stop, prefix, stop)
+        return prefix.sha256()
 
-    def hash_prefix(self, file_uuid: str, stop: int, hasher: SegmentHasher, until: int) -> None:
-        """A step of it, from where the hasher stands to `until`, which is `stop` at last. Raises the same."""
-        with storage_errors(), self.open_prefix(file_uuid, stop) as prefix:
+    def hash_prefix(self, file_uuid: str, stop: int, prefix: PrefixHash, until: int) -> None:
+        """A step of it, from where the hash stands to `until`, which is `stop` at last. Raises the same."""
+        with storage_errors(), self.open_prefix(file_uuid, stop) as file:
             try:
-                hasher.update_from(prefix.fileno(), until)
+                prefix.read_until(file.fileno(), until)
             except EOFError:
                 raise NotFound("This node has fewer bytes of the upload.") from None
 
@@ -312,7 +311,7 @@ class UploadStore:
             directory, is_new = _open_or_make(file_uuid, parent=uploads)
             opened.callback(os.close, directory)
             finished = _read_finished(file_uuid, directory, self.blobs)
-            record = OffsetRecord(open_or_create("offset", parent=directory), disk)
+            record = OffsetRecord(open_or_create("offset", parent=directory), disk, file_uuid)
             opened.callback(record.close)
             data = -1
             if finished is None:
@@ -321,7 +320,7 @@ class UploadStore:
             epoch = 0
             if not is_new:  # what is new promises nothing before its first sync
                 record.confirm()  # before anything is done in reliance on it
-                epoch = _read_slots(EPOCH_FILE, parent=directory, disk=disk, confirm=True)
+                epoch = _read_slots(EPOCH_FILE, file_uuid, parent=directory, disk=disk, confirm=True)
                 if finished is None:
                     _cut_to_durable(data, record, disk)
                 else:  # before it is durable that the data is gone from here
@@ -379,11 +378,11 @@ def _open_or_make(name: str, *, parent: int) -> tuple[int, bool]:
         return open_directory(name, parent=parent), True
 
 
-def _read_slots(name: str, *, parent: int, disk: Disk, confirm: bool = False) -> int:
+def _read_slots(name: str, file_uuid: str, *, parent: int, disk: Disk, confirm: bool = False) -> int:
     """The number that an OffsetRecord holds, to `confirm` durable from now on; 0 when there is none."""
     flags = OPEN_FLAGS if confirm else READ_FLAGS
     with suppress(FileNotFoundError), closing_descriptor(os.open(name, flags, dir_fd=parent)) as descriptor:
-        record = OffsetRecord(descriptor, disk)
+        record = OffsetRecord(descriptor, disk, file_uuid)
         if confirm:
             record.confirm()
         return record.offset

@@ -10,7 +10,7 @@ that file (`node/uploads/chain_link.py`). What holds whenever a client is told a
 3. Within an epoch the holder's own file never shrinks below what it has proposed to the log.
 
 So of whoever the log names, every node of that quorum can go on at that offset when the holder is lost
-(`node/uploads/takeover.py`).
+(`node/uploads/succession.py`).
 
 A member that fails or stalls is linked around: what was behind it is linked to the holder. It is tried again
 after RETRY_S and catches up from the file. With fewer members than the write quorum needs, nodes outside the
@@ -34,8 +34,7 @@ from ca.errors import FilestoreError, InsufficientStorage, Unavailable
 from metadata.rpc.view import View
 from node.base.metrics import NodeMetrics
 from node.peer.client import PeerClient, PeerFailed
-from node.uploads.chain_link import Link, LinkSource, LinkTerms
-from node.uploads.link_fencing import next_fencing_token
+from node.uploads.chain_link import Link, LinkSource, LinkTerms, next_fencing_token
 from runtime.lifetime import end_tasks
 from runtime.time_limits import PATIENCE_S, bounded_s, moved
 from runtime.wording import counted

@@ -8,14 +8,25 @@ On the wire it is one PUT over the peer port, both ways at once: the body brings
 a line at a time, what is durable at the member and at those behind it. The body begins when the answer has:
 so the member can take it past its HTTP parser. Before it both agree on the offset up to which they have the
 same bytes, by their sha256: a member that has more goes back, one that has others starts over.
+
+An older link must not undo what a newer one brought. A node in the middle of a chain that stood still may lay
+its link when the holder has long linked around it, and would have the member go back below what the holder
+has counted since. So the holder numbers its links; the number travels on along the chain, and a member
+refuses what is lower than the highest it has seen. The numbers are those of one run of the holder's process.
+Within an epoch of the log the holder is one node, so a run that another one followed is over. A member that
+was restarted knows no number any more, and has bytes of this epoch that the holder may have counted. It takes
+no link then but from the holder itself, whose older links ended with their connections.
 """
 
 import asyncio
+import itertools
 import os
+import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import urlencode
 
 import aiohttp
@@ -23,12 +34,12 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import Counter
 
-from ca.errors import InsufficientStorage
+from ca.errors import Conflict, InsufficientStorage, InvalidRequest
 from node.diskio.executor import DiskWorkers
 from node.diskio.pagecache import read_cached
 from node.peer.client import PeerClient, PeerFailed, pieces
 from node.peer.request_body import ByteSpan, Piece
-from node.staging.prefixes import PrefixHash
+from node.staging.resumed_hash import PrefixHash
 from node.staging.upload_file import UploadFile
 from runtime.json_files import decode_foreign
 
@@ -42,7 +53,18 @@ HASH_BYTES = 64 << 20  # in one job for the disk's threads; whoever leaves waits
 MARK_BYTES = 1 << 20  # the prefix hash is kept this often, so that few must be read back
 MARKS_MAX = 1024
 LINE_BYTES_MAX = 16 << 10
+UPLOADS_MAX: Final = 4096  # whose newest link is known; the longest unused goes first, of some 300 bytes
+RUNS_MAX: Final = 16  # that one epoch of an upload sees end; the oldest goes first
 OFFSET_HEADER, SHA256_HEADER = "Upload-Offset", "Upload-Sha256"
+
+_TOKEN: Final = re.compile(r"([0-9a-f]{16})-([0-9]{1,15})", re.ASCII)
+_RUN: Final = os.urandom(8).hex()
+_numbers: Final = itertools.count(1)
+
+
+def next_fencing_token() -> str:
+    """The name of one more link that this process lays as a holder."""
+    return f"{_RUN}-{next(_numbers)}"
 
 
 class LinkReport(Struct, frozen=True, kw_only=True):
@@ -65,7 +87,7 @@ class LinkTerms:
 
     `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
     `proposed_offset`: what the log may say by now, in a report whose answer is not known. `fencing_token`:
-    which link this is of those that the holder has laid, see `node/uploads/link_fencing.py`; "" for none.
+    which link this is of those that the holder has laid; "" for none.
     `is_relayed`: a node in the middle of the chain asks, on behalf of the holder.
     """
 
@@ -362,3 +384,56 @@ def _offset_of(member: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
         raise PeerFailed(member, "tells no offset")
     return int(text)
+
+
+@dataclass(slots=True)
+class _Seen:
+    epoch: int
+    run: str
+    number: int
+    ended_runs: list[str] = field(default_factory=list)
+
+
+class LinkFences:
+    """The newest link to each upload, as a member knows it; forgotten with the process."""
+
+    def __init__(self, *, uploads_max: int = UPLOADS_MAX) -> None:
+        self._uploads_max = uploads_max
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+
+    def require_newest(
+        self,
+        file_uuid: str,
+        epoch: int,
+        fencing_token: str,
+        *,
+        is_relayed: bool = False,
+        has_bytes: bool = False,
+    ) -> None:
+        """Take note of a link; the same one again is no older. Raises Conflict, InvalidRequest.
+
+        `fencing_token` is "" for what no link is laid for: nothing is known of its order. `is_relayed`: it
+        comes from a node in the middle of the chain. `has_bytes`: this member has some of this epoch.
+        """
+        if not fencing_token:
+            return
+        match = _TOKEN.fullmatch(fencing_token)
+        if match is None:
+            raise InvalidRequest("laid: must be the name of a link.")
+        run, number = match[1], int(match[2])
+        seen = self._seen.get(file_uuid)
+        if seen is None or seen.epoch < epoch:
+            if is_relayed and has_bytes:
+                raise Conflict("This node was restarted: the holder has to lay the link itself.")
+            self._remember(file_uuid, _Seen(epoch, run, number))
+            return
+        if epoch < seen.epoch or run in seen.ended_runs or (run == seen.run and number < seen.number):
+            raise Conflict("A newer link leads to this upload.")
+        ended_runs = seen.ended_runs if run == seen.run else [*seen.ended_runs, seen.run][-RUNS_MAX:]
+        self._remember(file_uuid, _Seen(epoch, run, number, ended_runs))
+
+    def _remember(self, file_uuid: str, seen: _Seen) -> None:
+        self._seen[file_uuid] = seen
+        self._seen.move_to_end(file_uuid)
+        if len(self._seen) > self._uploads_max:
+            self._seen.popitem(last=False)

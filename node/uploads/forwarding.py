@@ -34,7 +34,7 @@ from ca.errors import (
 from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.uploads.services import NodeServices
-from node.uploads.takeover import is_reachable
+from node.uploads.succession import is_reachable
 from runtime.time_limits import PATIENCE_S, moved
 from web.app import ClientGone, body_batches, body_chunks, request_id
 from web.rate_limits import BodyPace
@@ -89,11 +89,8 @@ def node_holding(services: NodeServices, node_id: str) -> HolderAddress:
     return HolderAddress(f"Node {node_id}", PASSED_ON, request, partial(is_reachable, services, node_id))
 
 
-def worker_holding(services: NodeServices, file_uuid: str) -> HolderAddress | None:
-    """The worker of this node that an upload belongs to; None when it is this process."""
-    owner = services.siblings.owner(file_uuid)
-    if owner is None:
-        return None
+def worker_holding(services: NodeServices, owner: int) -> HolderAddress:
+    """Another worker of this node."""
     request = partial(services.siblings.request, owner, patience_s=_START_S)
     return HolderAddress(f"Worker {owner}", PASSED_WITHIN, request)
 

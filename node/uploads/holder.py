@@ -22,7 +22,6 @@ from ca.errors import (
     OffsetMismatch,
     PayloadTooLarge,
     Unauthorized,
-    Unavailable,
 )
 from metadata.model.records import VM, Caller, UploadRecord
 from node.staging.resumed_hash import opened_in_steps
@@ -30,11 +29,9 @@ from node.staging.upload_file import UploadFile
 from node.storage.content_file import Unreadable
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.uploads.chain_link import LinkTerms
-from node.uploads.handover import hand_over
-from node.uploads.progress import UploadProgress
-from node.uploads.recorded import NO_ROOM, Overtaken, RecordedUpload
+from node.uploads.progress import NO_ROOM, Overtaken, UploadProgress
 from node.uploads.services import NodeServices
-from node.uploads.takeover import give_up, own_prefix
+from node.uploads.succession import give_up, hand_over, own_prefix
 from runtime.time_limits import moved
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
@@ -52,13 +49,12 @@ class UploadHolder:
         self.services, self.caller = services, caller
         self.whole_copies: list[str] = []
         self._file: UploadFile | None = None
-        self._recorded = RecordedUpload(services, caller, record)
-        self._progress = UploadProgress(services, self._recorded)
+        self._progress = UploadProgress(services, caller, record)
 
     @property
     def record(self) -> UploadRecord:
         """The newest from the log."""
-        return self._recorded.record
+        return self._progress.record
 
     @property
     def is_open(self) -> bool:
@@ -122,7 +118,7 @@ class UploadHolder:
 
         Raises Conflict when it has another by now; Overtaken.
         """
-        await self._recorded.declare(size_bytes)
+        await self._progress.declare(size_bytes)
         if self._file is not None:
             self._file.size_bytes = size_bytes
 
@@ -187,10 +183,10 @@ class UploadHolder:
         if self.file.finished is not None and offset == self.file.offset:
             return  # nothing came after it
         record = self.record
-        if offset < max(record.offset_bytes, self._recorded.proposed_offset):
+        if offset < max(record.offset_bytes, self._progress.proposed_offset):
             if offset > record.offset_bytes:  # a report of more may have got no answer
                 offset, sha256 = record.offset_bytes, record.prefix_sha256
-            await self._recorded.rewind(offset, sha256)
+            await self._progress.rewind(offset, sha256)
         if self.file.finished is not None:
             assert offset == 0, "finished content goes as a whole"
         await self._cut(offset)
@@ -213,15 +209,15 @@ class UploadHolder:
     async def drop_unrecorded(self) -> None:
         """Drop what the log cannot know of, for a caller whose reports it refuses."""
         await self._progress.end()
-        stop = max(self.record.offset_bytes, self._recorded.proposed_offset)
+        stop = max(self.record.offset_bytes, self._progress.proposed_offset)
         if self.file.offset > stop:
             await self._cut(stop)
 
     async def drop_lost(self, error: BlobMissing | BlobDamaged) -> NoReturn:
         """Drop finished content that this disk has lost.
 
-        Raises Unavailable if other nodes have, or may have, what is acknowledged of it; OffsetMismatch when
-        it has to come again.
+        Raises Overtaken if another node has what is acknowledged of it, Unavailable if one may have it,
+        OffsetMismatch when it has to come again.
         """
         await self._recover(0)
         raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
@@ -233,8 +229,8 @@ class UploadHolder:
         what the log refuses; Overtaken.
         """
         await self._progress.end()
-        if not self.record.offset_bytes and self._recorded.proposed_offset:
-            await self._recorded.rewind(0, EMPTY_SHA256)  # no late report may come true elsewhere
+        if not self.record.offset_bytes and self._progress.proposed_offset:
+            await self._progress.rewind(0, EMPTY_SHA256)  # no late report may come true elsewhere
         send, record = self._send_acknowledged, self.record
         try:
             return await hand_over(self.services, self.caller, record, send, expected_bytes=expected_bytes)
@@ -282,7 +278,7 @@ class UploadHolder:
         record, disk = self.record, self.services.disk
         if self.file.epoch == record.epoch:
             # An earlier request may have proposed all of it, and got no answer yet.
-            self._recorded.proposed_offset = max(record.offset_bytes, self.file.offset)
+            self._progress.proposed_offset = max(record.offset_bytes, self.file.offset)
             if self.file.offset < record.offset_bytes:
                 await self._recover(self.file.offset)
             elif not await self._has_acknowledged():
@@ -341,9 +337,12 @@ class UploadHolder:
         await self.rewind(sound_offset, self.file.sha256 if sound_offset else EMPTY_SHA256)
 
     async def _give_up(self) -> None:
-        """Raises Unavailable if other nodes have, or may have, what is acknowledged and lost here."""
+        """Raise Overtaken if another node has what is acknowledged and lost here: it holds the upload now.
+
+        Raises Unavailable if nodes that may have it do not answer.
+        """
         if not self.record.offset_bytes:
             return
         _log.error("acknowledged bytes of an upload are lost", extra={"file_uuid": self.record.file_uuid})
         if await give_up(self.services, self.caller, self.record):
-            raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
+            raise Overtaken("this node has lost bytes of the upload: another one holds it now")

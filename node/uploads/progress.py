@@ -1,7 +1,9 @@
-"""The members' copies of an upload while its holder writes it, and what the log is reported of them.
+"""How far an upload is while its holder writes it: at the members, and in the log.
 
 Bytes go along a chain (`node/uploads/chain.py`) as soon as they may be sent. What the write quorum has
-durably is reported to the log from time to time; what the log has is acknowledged.
+durably is reported to the log from time to time; what the log has is acknowledged. Every report names the
+epoch in which the holder knows the upload. The log refuses those of an older one, and an answer counts only
+while it names this node as the holder.
 """
 
 import asyncio
@@ -9,21 +11,40 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ca.errors import InsufficientStorage, Unavailable
-from metadata.model.records import VM
+from msgspec import UNSET
+
+from ca.errors import (
+    Conflict,
+    Forbidden,
+    InsufficientStorage,
+    InvalidRequest,
+    PayloadTooLarge,
+    RateLimited,
+    Unauthorized,
+    Unavailable,
+)
+from metadata.model.records import VM, Caller, UploadRecord
+from metadata.protocol.commands import DeclareSize, RecordProgress, RewindUpload
 from node.staging.upload_file import UploadFile
 from node.uploads.chain import BEHIND_BYTES_MAX, Chain
 from node.uploads.chain_link import MARK_BYTES, LinkSource, LinkTerms
-from node.uploads.handover import known_nodes
-from node.uploads.recorded import RESERVED_AHEAD_BYTES, RecordedUpload, reserve_ahead, reserved_stop
 from node.uploads.services import NodeServices
+from node.uploads.succession import known_nodes
 from runtime.lifetime import end_tasks
+from runtime.time_limits import moved
+from web.headers.ranges import SIZE_BYTES_MAX
 
 SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
 REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about
 REPORT_GAP_S = 0.25  # or what comes within it: every coordinator syncs a report, and shares the machine
 REPORT_S = 2.0  # after so long fewer bytes are reported too: what a lost holder costs a slow client
 RENEW_S = 30.0  # without new bytes: the expiry moves on, and a deleted file ends the request
+RESERVED_AHEAD_BYTES = 16 << 20  # for a body that does not tell its length
+NO_ROOM = (PayloadTooLarge, RateLimited)  # what the log says when the quota has no room for more, or not yet
+
+
+class Overtaken(Exception):
+    """The log says that another node holds the upload, or holds it in a later epoch. Nothing is lost."""
 
 
 def is_report_due(new_bytes: int, since_s: float) -> bool:
@@ -34,10 +55,16 @@ def is_report_due(new_bytes: int, since_s: float) -> bool:
 
 
 class UploadProgress:
-    """What the members and the log get of one upload. Begins with the first bytes; `end` it."""
+    """What the members and the log get of one upload. Begins with the first bytes; `end` it.
 
-    def __init__(self, services: NodeServices, recorded: RecordedUpload) -> None:
-        self._services, self._recorded = services, recorded
+    `record` is the newest from the log; `proposed_offset` is what the log may say by now, in a report that
+    got no answer.
+    """
+
+    def __init__(self, services: NodeServices, caller: Caller, record: UploadRecord) -> None:
+        self.record = record
+        self.proposed_offset = record.offset_bytes
+        self._services, self._caller = services, caller
         self._loop = asyncio.get_running_loop()
         self._source: LinkSource | None = None
         self._chain: Chain | None = None
@@ -55,13 +82,13 @@ class UploadProgress:
     @property
     def terms(self) -> LinkTerms:
         """What members must know."""
-        record = self._recorded.record
+        record = self.record
         return LinkTerms(
             record.file_uuid,
             record.epoch,
             record.kind == VM,
             record.offset_bytes,
-            proposed_offset=self._recorded.proposed_offset,
+            proposed_offset=self.proposed_offset,
         )
 
     async def reserve(self, size_bytes: int, *, is_announced: bool = False) -> None:
@@ -70,16 +97,27 @@ class UploadProgress:
         `is_announced`: the request says that its content ends there. Raises NO_ROOM, Overtaken.
         """
         self._announced_bytes = size_bytes if is_announced else self._announced_bytes
-        if size_bytes > reserved_stop(self._recorded.record):
+        if size_bytes > reserved_stop(self.record):
             await self._end_report()  # one after the other: the log takes no older offset
-        record = self._recorded.record
+        record = self.record
         if size_bytes > reserved_stop(record):
             await self._report(record.offset_bytes, record.prefix_sha256, reserve_bytes=size_bytes)
+
+    async def _reserve_ahead(self, offset: int) -> None:
+        """Reserve quota for more bytes than came; for those that came if the bucket is nearly full.
+
+        The log itself reserves a declared size. If nobody declared one, the holder reserves before other
+        nodes get bytes. Raises NO_ROOM.
+        """
+        try:
+            await self.reserve(min(offset + RESERVED_AHEAD_BYTES, SIZE_BYTES_MAX))
+        except NO_ROOM:
+            await self.reserve(offset)
 
     def written(self, file: UploadFile) -> None:
         """After each append, in its thread: lets the links have the bytes, and marks and syncs them."""
         if self._source is None:
-            if SMALL_BYTES < file.offset <= reserved_stop(self._recorded.record):
+            if SMALL_BYTES < file.offset <= reserved_stop(self.record):
                 self._source = LinkSource(self._services.disk, file)
                 self._loop.call_soon_threadsafe(self._start_chain)
             return
@@ -100,9 +138,9 @@ class UploadProgress:
         Raises Unavailable or InsufficientStorage without a quorum of members; what the log refuses (deleted,
         revoked, beyond the quota); Overtaken.
         """
-        reserved_bytes = reserved_stop(self._recorded.record) - RESERVED_AHEAD_BYTES // 2
+        reserved_bytes = reserved_stop(self.record) - RESERVED_AHEAD_BYTES // 2
         if file.offset > max(self._announced_bytes, reserved_bytes, SMALL_BYTES // 2):
-            await reserve_ahead(self.reserve, file.offset)
+            await self._reserve_ahead(file.offset)
         if self._reporting is not None and self._reporting.done():
             reporting, self._reporting = self._reporting, None
             reporting.result()
@@ -131,7 +169,7 @@ class UploadProgress:
         self._chain.end()
         await self._end_report()
         await self._chain.reach(offset)
-        if offset != self._recorded.record.offset_bytes:
+        if offset != self.record.offset_bytes:
             await self._report(offset, file.sha256)
         await self._chain.linger()
         durable = self._chain.durable()
@@ -143,7 +181,7 @@ class UploadProgress:
 
         Raises BlobMissing or BlobDamaged for finished content that is no more.
         """
-        offset = self._recorded.record.offset_bytes
+        offset = self.record.offset_bytes
         self._source = LinkSource(self._services.disk, file)
         self._source.move(offset)
         self._start_chain([node_id], needed=1)
@@ -170,10 +208,31 @@ class UploadProgress:
         elif source is not None:
             source.close()
 
+    async def rewind(self, offset: int, sha256: str) -> None:
+        """In a new epoch: what was proposed before and comes later is refused. Raises as `settle`."""
+        command = RewindUpload(
+            caller=self._caller,
+            file_uuid=self.record.file_uuid,
+            node_id=self._services.node_id,
+            epoch=self.record.epoch,
+            offset_bytes=offset,
+            prefix_sha256=sha256,
+        )
+        await self._propose(command)
+        self.proposed_offset = offset
+
+    async def declare(self, size_bytes: int) -> None:
+        """Fix the size. Raises Conflict when it has another by now; Overtaken."""
+        command = DeclareSize(caller=self._caller, file_uuid=self.record.file_uuid, size_bytes=size_bytes)
+        record = await self._services.api.metadata.propose(command, UploadRecord)
+        if record.epoch != self.record.epoch:
+            raise Overtaken("the size was declared in a later epoch")
+        self._adopt(record)
+
     def _start_chain(self, members: Sequence[str] | None = None, *, needed: int | None = None) -> None:
         """To the members of the placement, or to these."""
         assert self._source is not None
-        record = self._recorded.record
+        record = self.record
         if record.prefix_sha256:
             self._source.know(record.offset_bytes, record.prefix_sha256)
         self._chain = Chain(
@@ -189,7 +248,7 @@ class UploadProgress:
         self._chain.start()
 
     def _sendable_offset(self, file: UploadFile) -> int:
-        return min(file.sendable_offset, reserved_stop(self._recorded.record))
+        return min(file.sendable_offset, reserved_stop(self.record))
 
     async def _end_report(self) -> None:
         """Wait for the one that is under way. Raises what it is refused with."""
@@ -198,20 +257,20 @@ class UploadProgress:
             await reporting
 
     def _is_report_due(self, file: UploadFile, chain: Chain) -> bool:
-        new_bytes = self._reportable_offset(file, chain) - self._recorded.record.offset_bytes
+        new_bytes = self._reportable_offset(file, chain) - self.record.offset_bytes
         return is_report_due(new_bytes, self._loop.time() - self._reported_at_s)
 
     def _reportable_offset(self, file: UploadFile, chain: Chain) -> int:
         """What the write quorum has: nodes that do not leave, as soon as that is news."""
         staying_offset = chain.quorum_offset(staying=True)
-        is_news = staying_offset > self._recorded.record.offset_bytes
+        is_news = staying_offset > self.record.offset_bytes
         return min(file.durable_offset, staying_offset if is_news else chain.quorum_offset())
 
     async def _report_underway(self, file: UploadFile, chain: Chain) -> None:
         """A coordinator that does not answer does not stop the bytes; a refusal does."""
         assert self._source is not None
         self._reported_at_s = self._loop.time()
-        record = self._recorded.record
+        record = self.record
         mark = self._source.mark_below(self._reportable_offset(file, chain))
         if mark is not None and mark[0] == record.size_bytes:
             mark = None  # the request that brought the last bytes has not looked at them yet
@@ -222,8 +281,42 @@ class UploadProgress:
                 await self._report(record.offset_bytes, record.prefix_sha256)
 
     async def _report(self, offset: int, sha256: str, *, reserve_bytes: int = 0) -> None:
-        placement = self._placement(offset)
-        await self._recorded.report(offset, sha256, placement=placement, reserve_bytes=reserve_bytes)
+        """Have the log acknowledge the bytes before `offset`.
+
+        Raises FilestoreError for what the log refuses, Unavailable when it does not answer, Overtaken.
+        """
+        record, proposed_before = self.record, self.proposed_offset
+        self.proposed_offset = max(proposed_before, offset)
+        command = RecordProgress(
+            caller=self._caller,
+            file_uuid=record.file_uuid,
+            node_id=self._services.node_id,
+            offset_bytes=offset,
+            epoch=record.epoch,
+            prefix_sha256=sha256,
+            placement=self._placement(offset),
+            reserve_bytes=reserve_bytes,
+        )
+        try:
+            await self._propose(command)
+        except (Forbidden, Unauthorized, *NO_ROOM):
+            self.proposed_offset = proposed_before  # it will not come true any more
+            raise
+        except InvalidRequest as error:  # no fault of the client's: our view was of before a removal
+            raise Unavailable("A node of this upload was just removed.", retry_after_s=1) from error
+
+    async def _propose(self, command: RecordProgress | RewindUpload) -> None:
+        try:
+            self._adopt(await self._services.api.metadata.propose(command, UploadRecord))
+        except Conflict as error:
+            raise Overtaken(error.details) from error
+
+    def _adopt(self, record: UploadRecord) -> None:
+        """What the log answered is news of it only while this node holds the upload. Raises Overtaken."""
+        if record.placement[:1] != [self._services.node_id]:
+            raise Overtaken("the upload has ended, or another node holds it")
+        moved()
+        self.record = record
 
     def _placement(self, offset: int) -> list[str]:
         """The new placement when the present one is no longer the right one; [] leaves it.
@@ -234,7 +327,7 @@ class UploadProgress:
         chain = self._chain
         if chain is None:
             return []
-        present = self._recorded.record.placement
+        present = self.record.placement
         durable = [name for name, stop in chain.durable().items() if stop >= offset]
         staying = [name for name in durable if not chain.leaves(name)]
         is_enough = len(staying) >= self._services.api.view.current.write_quorum - 1
@@ -245,3 +338,10 @@ class UploadProgress:
         rest = [name for name in present[1:] if name not in having and name not in leaving]
         others = known_nodes(self._services, rest)
         return [present[0], *having, *others][: max(len(present), 1 + len(having))]
+
+
+def reserved_stop(record: UploadRecord) -> int:
+    """Up to where there may be bytes of the upload on several nodes; SIZE_BYTES_MAX without a bound."""
+    if record.size_bytes is not None or record.reserved_bytes is UNSET:
+        return SIZE_BYTES_MAX
+    return record.reserved_bytes

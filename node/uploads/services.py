@@ -15,7 +15,7 @@ from node.packs.group_commit import GroupCommit
 from node.peer.client import PeerClient
 from node.peer.fetch import Fetches
 from node.peer.pulls import Pulls
-from node.staging.prefixes import PrefixAnswers
+from node.staging.resumed_hash import PrefixAnswers
 from node.staging.upload_store import UploadStore
 from node.storage.blobs import BlobStore
 from node.uploads.replicate import Replication

@@ -23,10 +23,9 @@ from node.base.shared_work import SharedWork, StillRunning
 from node.diskio.executor import DiskWorkers
 from node.peer.client import STALL_TIMEOUT_S, PeerClient, PeerFailed, pieces
 from node.peer.range_fetch import Pace
-from node.staging.resumed_hash import STEP_BYTES, opened_in_steps
+from node.staging.resumed_hash import opened_in_steps, read_prefix
 from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
-from node.storage.segments import SegmentHasher
 from node.uploads.write_locks import UploadLocks
 from runtime.bounds import Count, Text
 from web.headers.ranges import SIZE_BYTES_MAX
@@ -98,7 +97,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
             return "here"
         if not order.sources:
             return "absent"
-        async with self._turns, self._locked(file_uuid):
+        async with self._turns, self._locks.lock_until_wanted(file_uuid):
             if await self._is_here(file_uuid, order):  # its writer counts on them, and on those behind them
                 return "here"
             return await self._copied(file_uuid, order)
@@ -150,29 +149,12 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
             return True
         if not order.prefix_sha256:
             raise Unavailable("A node of an older version recorded these bytes: nobody knows their sha256.")
-        hasher, stop = SegmentHasher(), order.offset_bytes
+        stop = order.offset_bytes
+        step = partial(self._uploads.hash_prefix, file_uuid, stop)
         try:
-            while (before := hasher.size_bytes) < stop:
-                until = min(stop, before + STEP_BYTES)
-                await self._disk.run_long(self._uploads.hash_prefix, file_uuid, stop, hasher, until)
-                self.count(until - before)
+            return await read_prefix(self._disk, step, stop, self.count) == order.prefix_sha256
         except NotFound:
             return False
-        return hasher.sha256() == order.prefix_sha256
-
-    @asynccontextmanager
-    async def _locked(self, file_uuid: str) -> AsyncGenerator[None, None]:
-        """Keep others out of the upload. A request that comes for it ends this. Raises UploadLocked."""
-        task = asyncio.current_task()
-        assert task is not None
-        give_way = task.cancel
-
-        def disconnect() -> None:
-            give_way()
-
-        async with self._locks.lock(file_uuid, lambda: True, disconnect) as lock:
-            lock.receiving, lock.moved_at_s = True, float("-inf")  # never in the way of whoever comes
-            yield
 
     @asynccontextmanager
     async def _opened(self, file_uuid: str, order: CopyOrder) -> AsyncGenerator[UploadFile, None]:

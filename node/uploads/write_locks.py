@@ -33,7 +33,7 @@ class UploadLock:
     """One request's use of one upload."""
 
     connected: Callable[[], bool]
-    disconnect: Callable[[], None]
+    disconnect: Callable[[], object]
     receiving: bool = False
     moved_at_s: float = 0.0
     released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -124,7 +124,7 @@ class UploadLocks:
 
     @asynccontextmanager
     async def lock(
-        self, file_uuid: str, connected: Callable[[], bool], disconnect: Callable[[], None]
+        self, file_uuid: str, connected: Callable[[], bool], disconnect: Callable[[], object]
     ) -> AsyncIterator[UploadLock]:
         """Use the upload alone. Raises UploadLocked while a live request writes it."""
         if not await self.settled(file_uuid):
@@ -138,3 +138,17 @@ class UploadLocks:
             del self._locks[file_uuid]
             self.releases += 1
             lock.released.set()
+
+    @asynccontextmanager
+    async def lock_until_wanted(
+        self, file_uuid: str, disconnect: Callable[[], object] | None = None
+    ) -> AsyncIterator[None]:
+        """Use the upload alone until somebody else wants it, which ends this by `disconnect`.
+
+        By default that cancels this task. Raises UploadLocked while a live request writes the upload.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        async with self.lock(file_uuid, lambda: True, disconnect or task.cancel) as lock:
+            lock.receiving, lock.moved_at_s = True, float("-inf")
+            yield

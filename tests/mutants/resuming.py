@@ -23,6 +23,7 @@ _BROKEN_OFF = (
     f"{_CONTENT_TESTS}/test_short_put.py"
     "::test_first_bytes_of_a_body_that_breaks_off_are_kept_unless_it_has_a_checksum"
 )
+_CHANGES = f"{_CONTENT_TESTS}/test_holder_changes.py::test_"
 _COMPLETION = "node/uploads/completion.py"
 _DECLARED = "(sha256, holder.record.expected_sha256, found="
 _COMPARED = "return state.prefix_digest == repr_digest(await source.prefix_sha256(state.offset))"
@@ -119,5 +120,19 @@ RESUMING = (
         "another PATCH than the one that completed the upload is answered as that",
         (("node/content/replay.py", "completed_from not in (UNSET, start)", "False"),),
         ("tests/api/test_uploads.py::test_last_step_may_be_repeated_and_answers_the_same",),
+    ),
+    Mutant.of(
+        "request whose body has begun is passed on",
+        "node/content/upload_session",
+        "                if not change.is_untouched:\n                    raise\n",
+        "",
+        f"{_CHANGES}request_whose_body_has_begun_is_not_passed_on",
+    ),
+    Mutant.of(
+        "record of before is answered by once another node holds the upload",
+        "node/content/handlers",
+        "        async with upload_session(asked) as session:\n            if not session.has_ended:",
+        "        async with upload_session(asked) as session:\n            if False:",
+        f"{_CHANGES}offset_is_told_by_the_node_that_has_what_the_holder_has_lost",
     ),
 )

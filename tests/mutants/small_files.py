@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _UPLOADS = "tests/unit/node/staging/test_upload_store.py::test_"
+_EXCHANGED = "tests/unit/node/staging/test_exchanged_files.py::test_"
 _SCRUB = "tests/unit/node/custody/test_scrub.py::test_"
 _SCHEMA = "tests/unit/coordinator/storage/test_damaged_schema.py::test_"
 PROGRESS = f"{_SCRUB}progress_that_a_disk_changed_or_another_node_made_is_unknown[files]"
@@ -27,6 +28,13 @@ SMALL_FILES = (
         "(without_crc(raw, of=file_uuid) or without_crc(raw))",
         "without_crc(raw, of=file_uuid)",
         f"{_UPLOADS}upload_that_an_older_release_finished_is_finished",
+    ),
+    _of(
+        "durable offset of another upload believed",
+        "node/diskio/durable.py",
+        "if is_named and named != self._owner:",
+        "if False:",
+        f"{_EXCHANGED}files_that_were_exchanged_with_those_of_another_upload_are_not_trusted",
     ),
     _of(
         "progress of scrubbing of another node believed",

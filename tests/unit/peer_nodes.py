@@ -43,7 +43,6 @@ from node.sending.splice import Flow
 from node.staging.upload_store import UploadStore
 from node.storage.blobs import BlobStore
 from node.storage.partial_store import PartialStore
-from node.uploads.handover import room_routes
 from node.uploads.replicate import Replication
 from node.uploads.services import NodeServices, provide
 from node.uploads.upload_copies import UploadCopies
@@ -161,7 +160,7 @@ async def running_node(
 
 def peer_application(services: NodeServices) -> web.Application:
     """What a node answers on its peer port, but for what needs coordinators."""
-    routes = [*transfer_routes(), *following_routes(), *room_routes(), *upload_copy_routes()]
+    routes = [*transfer_routes(), *following_routes(), *upload_copy_routes()]
     app = new_application(routes, component="node")
     provide(app, services)
     prepare_following(app)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ca import errors
-from node.diskio.durable import SLOT_BYTES, Disk, Octets, preallocate, write_out
+from node.diskio.durable import RECORD_BYTES, Disk, Octets, preallocate, write_out
 from node.staging.upload_store import UploadStore
 from node.storage.blobs import BlobStore
 
@@ -57,7 +57,7 @@ class Faults:
 
     def pwrite(self, descriptor: int, buffer: Octets, offset: int) -> int:
         self.check()
-        if self.write_failure is not None and len(buffer) > SLOT_BYTES:
+        if self.write_failure is not None and len(buffer) > RECORD_BYTES:
             raise OSError(self.write_failure, os.strerror(self.write_failure))
         return os.pwrite(descriptor, memoryview(buffer)[:50_000], offset)
 

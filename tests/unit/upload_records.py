@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from metadata.model.records import BACKUP, UploadRecord
-from node.diskio.durable import SLOT_BYTES, Octets
+from node.diskio.durable import RECORD_BYTES, Octets
 from node.staging.upload_file import UploadFile
 from node.uploads.chain import Chain
 from node.uploads.chain_link import LinkSource, LinkTerms
@@ -50,7 +50,7 @@ def fill(node: Node, monkeypatch: pytest.MonkeyPatch, *, is_full: Callable[[], b
     """The disk takes nothing new once it `is_full`; what lies already can be written over."""
 
     def pwrite(descriptor: int, buffer: Octets, offset: int) -> int:
-        if is_full() and len(buffer) > SLOT_BYTES:
+        if is_full() and len(buffer) > RECORD_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return os.pwrite(descriptor, buffer, offset)
 

@@ -11,7 +11,7 @@ import pytest
 from node.diskio import probe
 from node.membership import disk_monitor
 from node.membership.disk_monitor import DiskWatch
-from node.uploads.takeover import is_reachable
+from node.uploads.succession import is_reachable
 from tests.unit.peer_nodes import CONTENT, Node, download
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"

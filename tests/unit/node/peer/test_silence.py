@@ -15,7 +15,7 @@ from node.peer.client import PeerFailed, SilentPeers
 from node.storage.segments import FinishedBlob
 from node.uploads.chain import Chain
 from node.uploads.chain_link import END_S, Link, LinkSource, LinkTerms
-from node.uploads.takeover import has_prefix, who_has_prefix
+from node.uploads.succession import has_prefix, who_has_prefix
 from tests.unit.peer_nodes import Node, impostor, introduce
 from tests.unit.upload_records import CONTENT, UUID, chain_of_all, record_of, store_upload
 
@@ -230,7 +230,7 @@ async def test_prefix_that_takes_long_to_read_is_told_to_who_comes_back_for_it(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_upload(nodes[1])
-    monkeypatch.setattr("node.staging.prefixes.ANSWER_S", 0.1)
+    monkeypatch.setattr("node.staging.resumed_hash.ANSWER_S", 0.1)
     uploads, goes_on, reads = nodes[1].services.uploads, threading.Event(), []
     hash_prefix = uploads.hash_prefix
 

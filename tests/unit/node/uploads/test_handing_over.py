@@ -16,10 +16,10 @@ from ca.tls import Peer
 from metadata.model.records import BACKUP, Caller, UploadRecord
 from metadata.protocol.calls import AnyCall, ProposeCall
 from metadata.protocol.commands import OpenSession, RecordProgress, RewindUpload, TakeOverUpload
-from node.uploads import handover
-from node.uploads.handover import hand_over
+from node.uploads import succession
 from node.uploads.holder import UploadHolder
 from node.uploads.services import NodeServices
+from node.uploads.succession import hand_over
 from tests.unit.peer_nodes import Node
 from tests.unit.peer_ports import connected, serving
 
@@ -109,7 +109,7 @@ async def test_stranger_is_sent_no_more_than_the_bound(
     bound: int,
     sent: list[str],
 ) -> None:
-    monkeypatch.setattr(handover, "SENT_BYTES_MAX", bound)
+    monkeypatch.setattr(succession, "SENT_BYTES_MAX", bound)
     await nodes[1].listener.close()  # so that no member has room
     sha256 = hashlib.sha256(CONTENT).hexdigest()
     record = msgspec.structs.replace(RECORD, placement=["n1", "n2"], offset_bytes=1000, prefix_sha256=sha256)

@@ -19,8 +19,8 @@ from metadata.protocol.commands import OpenSession
 from node.diskio.executor import LONG_JOBS_MAX
 from node.uploads import progress
 from node.uploads.holder import UploadHolder
-from node.uploads.recorded import Overtaken
-from node.uploads.takeover import give_up, has_prefix, is_reachable
+from node.uploads.progress import Overtaken
+from node.uploads.succession import give_up, has_prefix, is_reachable
 from tests.unit.peer_nodes import Node, introduce
 from tests.unit.peer_ports import connected, serving
 from tests.unit.upload_records import CONTENT, UUID, record_of

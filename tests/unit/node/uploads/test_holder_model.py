@@ -1,7 +1,7 @@
 """The rules of the chain against the real state machine: what was acknowledged stays on the write quorum.
 
 The nodes of the model follow `node/uploads/holder.py`, `node/uploads/chain_link.py`,
-`node/uploads/takeover.py` and `node/uploads/upload_copies.py` step by step, the leader
+`node/uploads/succession.py` and `node/uploads/upload_copies.py` step by step, the leader
 `coordinator/reconcile/upload_moves.py`; commands may come late, in any order, or never; links reach any node;
 whoever was a holder may act on what it knew. A node that is in no placement any more may leave, and come back
 with an empty disk.

@@ -16,8 +16,7 @@ from node.diskio import pagecache
 from node.peer.client import PeerFailed
 from node.staging.upload_file import UploadFile
 from node.uploads import chain_link
-from node.uploads.chain_link import OFFSET_HEADER, Link, LinkSource, LinkTerms
-from node.uploads.link_fencing import LinkFences, next_fencing_token
+from node.uploads.chain_link import OFFSET_HEADER, Link, LinkFences, LinkSource, LinkTerms, next_fencing_token
 from tests.unit.peer_nodes import Node
 from tests.unit.upload_records import fill
 

@@ -1,31 +1,35 @@
-"""Going on with an upload whose node is lost: another node of its placement becomes the holder.
+"""How an upload changes hands: another node of its placement becomes the holder, by `TakeOverUpload`.
 
-Any node that a client asks may see to it. It asks the others of the placement for the sha256 of the bytes
-that the log says are acknowledged; one that has them all becomes the holder by `TakeOverUpload`, a compare
-and set in the log: of two that try at once one succeeds, and the other finds what it did. From then on the
-log refuses the old holder, and members refuse its links. The new holder cuts its file to the log's offset
-when it opens it (`node/uploads/holder.py`): what it has beyond was acknowledged to nobody.
+That is a compare and set in the log: of two that try at once one succeeds, and the other finds what it did.
+From then on the log refuses the old holder, and members refuse its links. The new holder has what is
+acknowledged, by its sha256, and cuts its file to the log's offset when it opens it: what it has beyond was
+acknowledged to nobody (`node/uploads/holder.py`). Three have a reason:
+
+- Any node that a client asks takes over from a holder that does not answer. The leader refuses that while it
+  hears the old holder, which may only be out of the reach of the node that asks. A holder that has lost the
+  leader is lost too, whoever reaches it: it can tell the log of nothing.
+- A holder that has lost acknowledged bytes gives up, if a member has them.
+- A holder whose disk takes no more hands over: to a member that has room, else to a node outside the
+  placement, which is sent what is acknowledged and then placed. Where nothing is acknowledged yet all of the
+  upload is placed anew. What lies at the old holder stays a copy until the upload ends.
 
 Where nobody has these bytes, since the holder has left the cluster and the others have left it too or say so,
 there is nothing to go on with: the upload begins anew (`RestartUpload`).
-
-The leader refuses while it hears the old holder: that one may only be out of the reach of the node that asks.
-A holder that has lost the leader is lost too, whoever reaches it: it can tell the log of nothing.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from metadata.model.records import Caller, UploadRecord
-from metadata.protocol.commands import RestartUpload, TakeOverUpload
+from metadata.protocol.commands import RecordProgress, RestartUpload, TakeOverUpload
 from metadata.protocol.queries import GetUpload
-from node.peer.client import PeerFailed
-from node.staging.resumed_hash import STEP_BYTES
+from node.peer.client import PeerClient, PeerFailed
+from node.staging.resumed_hash import read_prefix
 from node.staging.upload_store import QUICK_BYTES
-from node.storage.segments import SegmentHasher
 from node.uploads.chain_link import SHA256_HEADER
 from node.uploads.services import NodeServices
 from runtime.lifetime import end_tasks
@@ -33,22 +37,14 @@ from runtime.time_limits import bounded_s, moved
 
 TAKEOVER_S = 8.0  # for the leader to miss the holder, and for members to answer; less for a client
 RETRY_S = 0.5
-PROBE_S = 3.0
+PROBE_S = 3.0  # for a node to say what it has, or what it has room for
 SILENT_PROBE_S = 1.0  # for one that did not answer lately
+SENT_BYTES_MAX = 4 << 30  # the client waits for it, and nobody else can write: a minute or so
+UNKNOWN_BYTES = 4 << 20  # of room, for an upload that may have any size: who has most comes first
+ASKED_MAX = 32  # nodes, for one upload
+ROOM_PATH, ROOM_HEADER = "/room", "Filestore-Room-Bytes"
 
 _log = logging.getLogger(__name__)
-
-
-async def is_reachable(services: NodeServices, node_id: str) -> bool:
-    """Whether the node answers on its peer port now, and can go on with what it holds."""
-    probe_s = SILENT_PROBE_S if node_id in services.peers.silent else PROBE_S
-    try:
-        # No upload has this name: that it is not there is an answer.
-        asked = services.peers.ask(node_id, "HEAD", "/uploads/probe?stop=0", within_s=probe_s)
-        async with asked as answer:
-            return answer.status != Unavailable.status
-    except PeerFailed:
-        return False
 
 
 async def take_over(services: NodeServices, caller: Caller, record: UploadRecord) -> UploadRecord:
@@ -63,14 +59,15 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
     lost = record.placement[0]
     loop = asyncio.get_running_loop()
     until_s = loop.time() + bounded_s(TAKEOVER_S)
-    asked, successor = record, await _successor(services, record)
+    asked, successor = record, ""
     while True:
         try:
             if (record.epoch, record.offset_bytes) != (asked.epoch, asked.offset_bytes) or not successor:
-                asked, successor = record, await _successor(services, record)
+                asked = record
+                successor, _ = await who_has_prefix(services, record.placement[1:], record)
             if not successor:
                 raise Unavailable("No node that can be reached has the acknowledged bytes of this upload.")
-            return await propose_takeover(services, caller, record, successor)
+            return await _propose(services, caller, record, successor)
         except (Conflict, Unavailable) as error:
             if loop.time() + RETRY_S + SILENT_PROBE_S >= until_s:
                 raise Unavailable(
@@ -132,11 +129,76 @@ async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) 
                 "This node has lost bytes of the upload; others do not answer.", retry_after_s=2
             )
         return False
-    await propose_takeover(services, caller, record, successor)
+    await _propose(services, caller, record, successor)
     return True
 
 
-async def propose_takeover(
+async def hand_over(
+    services: NodeServices,
+    caller: Caller,
+    record: UploadRecord,
+    send_to: Callable[[str], Awaitable[bool]],
+    *,
+    expected_bytes: int = 0,
+) -> str:
+    """The node that holds the upload from now on; "" when none has room for the rest.
+
+    `expected_bytes`: the size of the content if it is known and not declared yet. `send_to` gives a node
+    what is acknowledged, and tells whether that is durable there. Raises what the log refuses, Conflict when
+    it knows of another holder.
+    """
+    offset_bytes = record.offset_bytes
+    size_bytes = expected_bytes or offset_bytes + UNKNOWN_BYTES
+    if record.size_bytes is not None:
+        size_bytes = record.size_bytes
+    missing_bytes = size_bytes - offset_bytes
+    members = await roomy_nodes(services.peers, record.placement[1:], missing_bytes)
+    successor, _ = await who_has_prefix(services, members, record)
+    if successor:
+        await _propose(services, caller, record, successor)
+        return successor
+    nodes = services.api.view.current.nodes
+    known = [node.node_id for node in nodes if node.takes_replicas and node.node_id not in record.placement]
+    strangers = await roomy_nodes(services.peers, known, size_bytes)
+    if not offset_bytes:
+        chosen = strangers[: services.api.view.current.replicas]
+        return await _place(services, caller, record, chosen, []) if chosen else ""
+    if strangers and offset_bytes <= SENT_BYTES_MAX and await send_to(strangers[0]):
+        others = known_nodes(services, record.placement[1:])
+        return await _place(services, caller, record, strangers[:1], others)
+    return ""
+
+
+def known_nodes(services: NodeServices, node_ids: Sequence[str]) -> list[str]:
+    """Those of these nodes that were not removed, as far as this node knows, in their order."""
+    return [node_id for node_id in node_ids if services.api.view.node(node_id) is not None]
+
+
+async def _place(
+    services: NodeServices,
+    caller: Caller,
+    record: UploadRecord,
+    chosen: Sequence[str],
+    others: Sequence[str],
+) -> str:
+    """The first of `chosen` becomes the holder, in two steps; after the first alone it is a member."""
+    command = RecordProgress(
+        caller=caller,
+        file_uuid=record.file_uuid,
+        node_id=services.node_id,
+        offset_bytes=record.offset_bytes,
+        epoch=record.epoch,
+        prefix_sha256=record.prefix_sha256,
+        placement=[services.node_id, *chosen, *others],
+    )
+    placed = await services.api.metadata.propose(command, UploadRecord)
+    if placed.placement[:2] != [services.node_id, chosen[0]]:
+        return ""  # it has ended meanwhile
+    await _propose(services, caller, placed, chosen[0])
+    return chosen[0]
+
+
+async def _propose(
     services: NodeServices, caller: Caller, record: UploadRecord, successor: str
 ) -> UploadRecord:
     """The upload as another node of the placement holds it. Raises Conflict, and what the log refuses."""
@@ -153,6 +215,18 @@ async def propose_takeover(
     facts = {"file_uuid": record.file_uuid, "peer": successor, "offset_bytes": record.offset_bytes}
     _log.info("an upload was taken over", extra=facts)
     return taken
+
+
+async def is_reachable(services: NodeServices, node_id: str) -> bool:
+    """Whether the node answers on its peer port now, and can go on with what it holds."""
+    probe_s = SILENT_PROBE_S if node_id in services.peers.silent else PROBE_S
+    try:
+        # No upload has this name: that it is not there is an answer.
+        asked = services.peers.ask(node_id, "HEAD", "/uploads/probe?stop=0", within_s=probe_s)
+        async with asked as answer:
+            return answer.status != Unavailable.status
+    except PeerFailed:
+        return False
 
 
 async def who_has_prefix(
@@ -207,28 +281,17 @@ async def own_prefix(services: NodeServices, file_uuid: str, stop: int) -> str:
     """The sha256 of the first `stop` bytes as this node has them.
 
     Raises NotFound when it has fewer; Unavailable while they are still being read, see
-    `node/staging/prefixes.py`.
+    `node/staging/resumed_hash.py`.
     """
     uploads, disk = services.uploads, services.disk
     if stop <= QUICK_BYTES:
         return await disk.run(uploads.prefix_sha256, file_uuid, stop)
 
-    async def read() -> str:
-        hasher = SegmentHasher()
-        while hasher.size_bytes < stop:
-            until = min(stop, hasher.size_bytes + STEP_BYTES)
-            await disk.run_long(uploads.hash_prefix, file_uuid, stop, hasher, until)
-        return hasher.sha256()
-
+    read = partial(read_prefix, disk, partial(uploads.hash_prefix, file_uuid, stop), stop)
     sha256 = await services.prefixes.find((file_uuid, stop), read)
     if await disk.run(uploads.durable_offset, file_uuid) < stop:
         raise NotFound("This node has fewer bytes of the upload.")  # it went back meanwhile
     return sha256
-
-
-async def _successor(services: NodeServices, record: UploadRecord) -> str:
-    """A node of the placement that has the acknowledged bytes, "" when none says so."""
-    return (await who_has_prefix(services, record.placement[1:], record))[0]
 
 
 async def _is_member(services: NodeServices, node_id: str) -> bool:
@@ -240,3 +303,27 @@ async def _is_member(services: NodeServices, node_id: str) -> bool:
             view = await services.api.view.renewed()
             return any(node.node_id == node_id for node in view.nodes)
     return True
+
+
+async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: int) -> list[str]:
+    """Those of the first ASKED_MAX of these nodes that have room for so many bytes, most room first.
+
+    The nodes are asked when it is needed, so that each answers with what its disk takes in this moment;
+    heartbeats are a second old and tell the coordinators only.
+
+    Nodes of older versions do not tell, and count as full.
+    """
+    asked = list(node_ids)[:ASKED_MAX]
+    asked = [node_id for node_id in asked if node_id not in peers.silent] or asked
+    rooms = await asyncio.gather(*(_room_of(peers, node_id) for node_id in asked))
+    found = [(-room, node_id) for room, node_id in zip(rooms, asked, strict=True) if room > size_bytes]
+    return [node_id for _, node_id in sorted(found)]
+
+
+async def _room_of(peers: PeerClient, node_id: str) -> int:
+    if not (within_s := bounded_s(PROBE_S)):
+        return 0
+    with suppress(PeerFailed, ValueError):
+        async with peers.ask(node_id, "HEAD", ROOM_PATH, within_s=within_s) as answer:
+            return int(answer.headers.get(ROOM_HEADER, "0"))
+    return 0
