@@ -37,6 +37,11 @@ FILE_PARAMETERS: Final = (
     Parameter(
         name="filename", description="Only files whose name begins with this; case counts.", type=MaybeLabel
     ),
+    Parameter(
+        name="without_filename",
+        description="Leave out files whose name begins with this, such as `restic:`.",
+        type=MaybeLabel,
+    ),
     *PAGE_PARAMETERS,
 )
 
@@ -120,6 +125,7 @@ class FileFilters(TypedDict):
     cursor: int
     status: str
     filename_prefix: str
+    without_prefix: str
 
 
 def file_filters(request: web.Request) -> FileFilters:
@@ -127,12 +133,20 @@ def file_filters(request: web.Request) -> FileFilters:
     status = query_text(request, "status")
     if status and status not in STATUSES:
         raise InvalidRequest(f"status: expected one of {', '.join(STATUSES)}")
-    filename = query_text(request, "filename")
-    if len(filename) > LABEL_CHARS_MAX:
-        raise InvalidRequest(f"filename: at most {LABEL_CHARS_MAX} characters")
     return FileFilters(
-        limit=query_limit(request), cursor=query_cursor(request), status=status, filename_prefix=filename
+        limit=query_limit(request),
+        cursor=query_cursor(request),
+        status=status,
+        filename_prefix=_query_label(request, "filename"),
+        without_prefix=_query_label(request, "without_filename"),
     )
+
+
+def _query_label(request: web.Request, name: str) -> str:
+    label = query_text(request, name)
+    if len(label) > LABEL_CHARS_MAX:
+        raise InvalidRequest(f"{name}: at most {LABEL_CHARS_MAX} characters")
+    return label
 
 
 def filtered_response(
@@ -145,5 +159,6 @@ def filtered_response(
         next_cursor,
         status=filters["status"],
         filename=filters["filename_prefix"],
+        without_filename=filters["without_prefix"],
         **others,
     )

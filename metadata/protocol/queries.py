@@ -119,6 +119,7 @@ class ListFilesQuery(ListQuery, frozen=True, kw_only=True):
 
     status: Text = ""
     filename_prefix: Label = ""
+    without_prefix: Label = ""  # leave out files whose name begins with this
 
 
 class ListProjectFiles(ListFilesQuery, frozen=True, kw_only=True, tag="list_project_files"):
