@@ -35,6 +35,9 @@ STATUSES: Final = ("pending", "uploading", "available", "tombstoned", "deleted")
 FILE_PARAMETERS: Final = (
     Parameter("status", "Only files with this status.", type=FileStatus),
     Parameter("filename", "Only files whose name begins with this text. Case matters.", type=MaybeLabel),
+    Parameter(
+        "without_filename", "Leave out files whose name begins with this, such as `restic:`.", type=MaybeLabel
+    ),
     *PAGE_PARAMETERS,
 )
 
@@ -107,6 +110,7 @@ class FileFilters(PageWanted):
 
     status: str
     filename_prefix: str
+    without_prefix: str
 
 
 def page_wanted(request: web.Request) -> PageWanted:
@@ -145,12 +149,25 @@ def file_filters(request: web.Request) -> FileFilters:
     status = query_text(request, "status")
     if status and status not in STATUSES:
         raise InvalidRequest(f"status: expected one of {', '.join(STATUSES)}")
-    filename = query_text(request, "filename")
-    if len(filename) > LABEL_CHARS_MAX:
-        raise InvalidRequest(f"filename: at most {LABEL_CHARS_MAX} characters")
-    return FileFilters(**page_wanted(request), status=status, filename_prefix=filename)
+    return FileFilters(
+        **page_wanted(request),
+        status=status,
+        filename_prefix=_query_label(request, "filename"),
+        without_prefix=_query_label(request, "without_filename"),
+    )
+
+
+def _query_label(request: web.Request, name: str) -> str:
+    label = query_text(request, name)
+    if len(label) > LABEL_CHARS_MAX:
+        raise InvalidRequest(f"{name}: at most {LABEL_CHARS_MAX} characters")
+    return label
 
 
 def repeated(filters: FileFilters) -> dict[str, str]:
     """The filters by their names in the query, for the link to the next page."""
-    return {"status": filters["status"], "filename": filters["filename_prefix"]}
+    return {
+        "status": filters["status"],
+        "filename": filters["filename_prefix"],
+        "without_filename": filters["without_prefix"],
+    }

@@ -27,7 +27,6 @@ from ca.errors import Conflict, FilestoreError
 from ca.secretfiles import write_durable, write_secret
 from ca.tls import client_context
 from coordinator.admin import setup
-from deploy.base.connection import ClusterFile, ClusterMember
 from deploy.processes import (
     LOOPBACK,
     OURS,
@@ -40,6 +39,7 @@ from deploy.processes import (
     wait_until,
 )
 from filestore_client import AsyncClient
+from filestore_client.base.contexts import ClusterFile, ClusterMember
 from metadata.model.records import CoordinatorRecord
 from node.membership.join import join
 from runtime.json_files import decode_foreign

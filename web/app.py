@@ -196,7 +196,10 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
         and hdrs.CONTENT_TYPE in request.headers
         and request.content_type != "application/json"
     ):
-        raise errors.UnsupportedMediaType("Content-Type: this endpoint accepts only application/json.")
+        raise errors.UnsupportedMediaType(
+            "Content-Type: this endpoint accepts only application/json"
+            " (curl: -H 'Content-Type: application/json')."
+        )
     too_large = errors.PayloadTooLarge(f"A JSON body may have at most {JSON_BYTES_MAX} bytes.")
     if (request.content_length or 0) > JSON_BYTES_MAX:
         raise too_large

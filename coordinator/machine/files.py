@@ -318,7 +318,7 @@ def _bucket_page(db: sqlite3.Connection, query: ListBucketFiles) -> tuple[list[R
         table="files f",
         sequence="f.sequence",
         candidates=(Condition("f.bucket_id = ?", (query.bucket_id,)),),
-        filters=(_IS_FILE, *file_filters(query.status, query.filename_prefix)),
+        filters=(_IS_FILE, *file_filters(query)),
     )
     return read_page(db, listing, cursor=query.cursor, limit=query.limit)
 
@@ -326,7 +326,7 @@ def _bucket_page(db: sqlite3.Connection, query: ListBucketFiles) -> tuple[list[R
 def _shared_page(question: Question, user: User, query: ListBucketFiles) -> tuple[list[Row], int]:
     """What the user owns in the bucket, or has a permission on, and the cursor of the next page."""
     own = own_or_granted(question, user)
-    filters = (own, _IS_FILE, *file_filters(query.status, query.filename_prefix))
+    filters = (own, _IS_FILE, *file_filters(query))
     conditions = " AND ".join(condition.sql for condition in filters)
     statement = (
         f"SELECT {FILE_COLUMNS}, f.kind, f.sequence FROM files f"

@@ -211,7 +211,7 @@ def list_page(
     user = require_user(question.users, query.caller)
     own = {name: value for name in kind.filters if (value := getattr(query, name))}
     filters = (
-        *file_filters(query.status, query.filename_prefix),
+        *file_filters(query),
         *(Condition(f"{kind.column(name)} = ?", (value,)) for name, value in own.items()),
     )
     if not user.is_admin and owner_is_filter:

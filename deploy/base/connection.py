@@ -12,29 +12,38 @@ import stat
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
-import msgspec
 import uvloop
 from click.core import ParameterSource
 
 from ca.errors import InvalidRequest
-from deploy.base.contexts import read_contexts
-from deploy.base.failures import explained, reason_of
+from deploy.base.failures import USAGE, explained, reason_of
 from deploy.base.option_names import naming, options_named
 from filestore_client import AsyncClient
+from filestore_client.base.contexts import known_here
 from filestore_client.base.errors import InvalidRequest as UnusableFile
 from filestore_client.base.errors import Unauthorized
 from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token, require_token
 from filestore_client.base.transport import base_url
-from runtime.json_files import decode_foreign
 
-CLUSTER_FILE = Path(".filestore/cluster.json")
 TEXT_CHARS_MAX = 1 << 20  # a bound on what a wrong path costs
 
+_GIVEN: Final = ("--url", "--ca", "--token-file")
+
 T = TypeVar("T")
+
+
+class NotSignedIn(click.ClickException):
+    """It is not known which cluster is meant. One line: what to do, without how the command is used."""
+
+    exit_code = USAGE
+
+    def show(self, file: Any = None) -> None:
+        """Print the line."""
+        click.echo(f"filestore: {self.message}", file=file, err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,52 +195,17 @@ def find_connection(
 ) -> Connection:
     """Fill what was not given: from a context that is named, ./.filestore/cluster.json, or the current one.
 
-    Raises click.UsageError when something is missing, NotFound for a context that there is not.
+    Raises NotSignedIn when something is missing, NotFound for a context that there is not.
     """
     if not (urls and ca and token_file):
-        if context is None and CLUSTER_FILE.is_file():
-            cluster = read_cluster_file(CLUSTER_FILE)
-            urls = urls or tuple(node.url for node in cluster.nodes)
-            ca = ca or Path(cluster.ca)
-            token_file = token_file or Path(cluster.admin_token_file)
-        elif name := context or read_contexts().current:
-            found = read_contexts().find(name)
+        found = known_here(context or "")
+        if found is not None:
             urls = urls or tuple(found.urls)
             ca = ca or Path(found.ca)
             token_file = token_file or Path(found.token_file)
     if not urls or ca is None or token_file is None:
-        missing = [
-            name for name, value in (("--url", urls), ("--ca", ca), ("--token-file", token_file)) if not value
-        ]
-        raise click.UsageError(
-            f"{', '.join(missing)} missing: sign in with `filestore login URL`, give options, set"
-            f" FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE, or work where {CLUSTER_FILE} is, which"
-            " `filestore dev` (`make run`) makes, and removes when it stops."
-        )
+        missing = [name for name, value in zip(_GIVEN, (urls, ca, token_file), strict=True) if not value]
+        if len(missing) == len(_GIVEN):
+            raise NotSignedIn("not signed in: run `filestore login URL`, or `filestore dev` to try it out.")
+        raise NotSignedIn(f"{', '.join(missing)} missing: give all of {', '.join(_GIVEN)}, or none.")
     return Connection(urls=urls, ca=ca, token_file=token_file, deadline_s=deadline_s)
-
-
-class ClusterMember(msgspec.Struct, frozen=True):
-    """A process of a development cluster."""
-
-    id: str
-    url: str
-    pid: int
-    data: str
-
-
-class ClusterFile(msgspec.Struct, frozen=True):
-    """What `filestore dev` writes once everything is ready, and removes when it stops. Paths are absolute."""
-
-    nodes: list[ClusterMember]
-    coordinators: list[ClusterMember]
-    ca: str
-    admin_token_file: str
-
-
-def read_cluster_file(path: Path) -> ClusterFile:
-    """Raises InvalidRequest when it is not what `filestore dev` writes."""
-    try:
-        return decode_foreign(path.read_bytes(), ClusterFile)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"Cannot use {path}: {error}") from error

@@ -1,80 +1,24 @@
-"""Clusters that this user has signed in to: `config.toml` in the platform's folder for configuration.
+"""Changes the clusters that this user has signed in to: `config.toml` in the folder for configuration.
 
-    current = "lab"
-
-    [contexts.lab]
-    urls = ["https://files.lab.example:7443"]
-    ca = ".../filestore/lab.ca.pem"          # the root certificate that was pinned
-    token_file = ".../filestore/lab.token"   # mode 0600
-
-Options and the environment win over what is here.
+Options and the environment win over what is here. `filestore_client/base/contexts.py` reads it.
 """
 
+import fcntl
+import os
 import re
-import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import platformdirs
 
-from ca.errors import InvalidRequest, NotFound
-from ca.secretfiles import make_directory, write_durable, write_secret
+from ca.errors import InvalidRequest
+from ca.secretfiles import make_directory
+from deploy.base.own_files import write_own
+from filestore_client.base.contexts import Context, config_directory, read_contexts
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-
-
-class Context(msgspec.Struct, frozen=True):
-    """One cluster: its nodes, and the files that hold whom to trust and who asks."""
-
-    urls: list[str]
-    ca: str
-    token_file: str
-
-
-class Contexts(msgspec.Struct, frozen=True):
-    """All of them by name; `current` is "" when none is."""
-
-    current: str = ""
-    contexts: dict[str, Context] = {}
-
-    def find(self, name: str) -> Context:
-        """Raises NotFound when there is none of this name."""
-        if name not in self.contexts:
-            known = ", ".join(sorted(self.contexts)) or "none"
-            raise NotFound(f"You are not signed in to {name!r}; the clusters known here: {known}.")
-        return self.contexts[name]
-
-
-def directory() -> Path:
-    """Where the configuration of this user lies."""
-    return platformdirs.user_config_path("filestore", appauthor=False)
-
-
-def read_contexts() -> Contexts:
-    """What is there; nothing when there is no file. Raises InvalidRequest for one that cannot be used."""
-    path = directory() / "config.toml"
-    try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Contexts)
-    except FileNotFoundError:
-        return Contexts()
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise InvalidRequest(f"Cannot use {path}: {error}") from error
-
-
-def write_contexts(contexts: Contexts) -> None:
-    """Replace them, in one rename. Raises OSError."""
-    make_directory(directory())
-    lines = [f"current = {quoted(contexts.current)}", ""] if contexts.current else []
-    for name, context in sorted(contexts.contexts.items()):
-        lines += [
-            f"[contexts.{quoted(name)}]",
-            f"urls = [{', '.join(map(quoted, context.urls))}]",
-            f"ca = {quoted(context.ca)}",
-            f"token_file = {quoted(context.token_file)}",
-            "",
-        ]
-    write_durable(directory() / "config.toml", "\n".join(lines).encode("utf-8"), mode=0o600)
 
 
 def save_context(name: str, urls: list[str], *, root_pem: str, token: str) -> Context:
@@ -84,25 +28,62 @@ def save_context(name: str, urls: list[str], *, root_pem: str, token: str) -> Co
     """
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"{name!r} is no name of a context: letters, digits, '.', '_' and '-' are.")
-    make_directory(directory())
-    ca, token_file = directory() / f"{name}.ca.pem", directory() / f"{name}.token"
-    write_durable(ca, root_pem.encode("ascii"))
-    write_secret(token_file, token.encode("ascii") + b"\n")
-    known = read_contexts()
-    context = Context(urls=urls, ca=str(ca), token_file=str(token_file))
-    write_contexts(Contexts(current=name, contexts={**known.contexts, name: context}))
+    with changing_files() as directory:
+        ca, token_file = directory / f"{name}.ca.pem", directory / f"{name}.token"
+        write_own(ca, root_pem.encode("ascii"), mode=0o644)
+        write_own(token_file, token.encode("ascii") + b"\n")
+        context = Context(urls=urls, ca=str(ca), token_file=str(token_file))
+        _write(directory, name, read_contexts().contexts | {name: context})
     return context
+
+
+def use_context(name: str) -> None:
+    """Make a context the current one. Raises NotFound, InvalidRequest, OSError."""
+    with changing_files() as directory:
+        known = read_contexts()
+        known.find(name)
+        _write(directory, name, known.contexts)
 
 
 def forget_context(name: str) -> None:
     """Remove a context, its token and its root. Raises NotFound, InvalidRequest, OSError."""
-    known = read_contexts()
-    context = known.find(name)
-    left = {other: each for other, each in known.contexts.items() if other != name}
-    write_contexts(Contexts(current="" if known.current == name else known.current, contexts=left))
-    for path in (context.token_file, context.ca):
-        if Path(path).parent == directory():  # what lies elsewhere is not ours
-            Path(path).unlink(missing_ok=True)
+    read_contexts().find(name)  # before a directory is made
+    with changing_files() as directory:
+        known = read_contexts()
+        context = known.find(name)
+        left = {other: each for other, each in known.contexts.items() if other != name}
+        _write(directory, "" if known.current == name else known.current, left)
+        for path in (context.token_file, context.ca):
+            if Path(path).parent == directory:  # what lies elsewhere is not ours
+                Path(path).unlink(missing_ok=True)
+
+
+@contextmanager
+def changing_files() -> Iterator[Path]:
+    """Hold the lock of the configuration folder, for who reads a file, changes it and writes it.
+
+    Raises OSError, InvalidRequest.
+    """
+    make_directory(config_directory())
+    descriptor = os.open(config_directory() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield config_directory()
+    finally:
+        os.close(descriptor)
+
+
+def _write(directory: Path, current: str, contexts: dict[str, Context]) -> None:
+    lines = [f"current = {quoted(current)}", ""] if current else []
+    for name, context in sorted(contexts.items()):
+        lines += [
+            f"[contexts.{quoted(name)}]",
+            f"urls = [{', '.join(map(quoted, context.urls))}]",
+            f"ca = {quoted(context.ca)}",
+            f"token_file = {quoted(context.token_file)}",
+            "",
+        ]
+    write_own(directory / "config.toml", "\n".join(lines).encode("utf-8"))
 
 
 def quoted(text: str) -> str:

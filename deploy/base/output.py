@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import click
 import msgspec
 from rich.filesize import decimal
-from rich.table import Table
 
 from deploy.base.printed import printable_json, printable_name
 from deploy.base.terminal import table_console
@@ -20,6 +19,7 @@ from deploy.base.terminal import table_console
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+_LARGE_BYTES = 1000  # from here on `size` says it in another unit
 _NOT_OF_THE_API = ("etag",)
 
 json_option: Callable[[F], F] = click.option(
@@ -62,10 +62,7 @@ def print_records(
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on standard output."""
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    table_console().print(table)
+    table_console().print_table(columns, rows)
 
 
 def print_record(record: object, *, as_json: bool) -> None:
@@ -73,14 +70,18 @@ def print_record(record: object, *, as_json: bool) -> None:
     if as_json:
         print_json(record)
         return
-    fields = msgspec.to_builtins(record)
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in fields.items():
+    rows = []
+    for name, value in msgspec.to_builtins(record).items():
         if name in _NOT_OF_THE_API or value in ("", None, []):
             continue
-        exact = f"{value} ({size(value)})" if name.endswith("_bytes") and value else shown(value)
-        table.add_row(name, exact)
-    table_console().print(table)
+        rows.append((name, _shown_field(name, value)))
+    print_table(("", ""), rows)
+
+
+def _shown_field(name: str, value: object) -> str:
+    if name.endswith("_bytes") and isinstance(value, int) and value >= _LARGE_BYTES:
+        return f"{value} ({size(value)})"
+    return moment(str(value)) if name.endswith("_at") else shown(value)
 
 
 def shown(value: object) -> str:
@@ -100,8 +101,8 @@ def size(size_bytes: int) -> str:
 
 
 def moment(text: str) -> str:
-    """An RFC 3339 time for people, in the local zone: 2026-11-20 13:00. "" stays so."""
+    """An RFC 3339 time for people, in the local zone: 2026-11-20 13:00 CET. "" stays so."""
     try:
-        return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else ""
+        return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M %Z") if text else ""
     except ValueError:
         return text

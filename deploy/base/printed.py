@@ -9,17 +9,17 @@ import codecs
 import io
 import re
 import sys
-import unicodedata
 from typing import Any, Final, TextIO
 
 _LINES: Final = "\n\t"
-_JOINERS: Final = "\u200c\u200d"  # within words of some scripts, and within emoji
 _UNPRINTED: Final = re.compile(r"[^ -~]")
 
 
 def is_harmless(letter: str) -> bool:
-    """Whether a terminal shows this letter, or a space of any width, and does nothing else."""
-    return letter.isprintable() or letter in _JOINERS or unicodedata.category(letter) == "Zs"
+    """Whether a terminal shows this letter and does nothing else; it may be the name of a file then."""
+    from filestore_client.base import paths  # here: few texts have such letters, and loading it takes a while
+
+    return paths.is_harmless(letter)
 
 
 def printable_name(text: str) -> str:

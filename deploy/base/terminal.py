@@ -1,17 +1,22 @@
 """What people see on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results.
 
+`screen` alone decides what a stream gets: a terminal gets codes, and colours unless NO_COLOR is set.
+FORCE_COLOR, which CI systems set, has no effect: codes do not belong into a log.
+
 These write to the terminal past the guard of the standard streams, so they make each text in them printable.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -20,13 +25,26 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 from deploy.base.printed import printable_name, steering
 
 SetProgress = Callable[[int, int | None], None]
 
+WRAPPED_COLUMNS_MIN = 40  # an id has 36
 PIPE_COLUMNS = 1000  # what reads a pipe wants whole values, however long the lines get
+
+
+def screen(stream: TextIO) -> dict[str, Any]:
+    """Return what a console of rich on this stream is made with."""
+    is_terminal = stream.isatty()
+    has_colours = is_terminal and not os.environ.get("NO_COLOR")
+    return {
+        "file": steering(stream),
+        "force_terminal": is_terminal,
+        "color_system": "auto" if has_colours else None,
+    }
 
 
 class TableConsole(Console):
@@ -35,11 +53,35 @@ class TableConsole(Console):
     def __init__(self) -> None:
         width = None if sys.stdout.isatty() else PIPE_COLUMNS
         # `https://[fd00::4]:7443` has no markup in it, nor has a file's name.
-        super().__init__(file=steering(sys.stdout), width=width, markup=False, emoji=False)
+        super().__init__(**screen(sys.stdout), width=width, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Called by rich for each cell, title and line."""
         return super().render_str(printable_name(text), **options)
+
+    def print_table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print a table as wide as the terminal; wider, if a word in it is: no id and no name is ever cut.
+
+        Only wide columns with spaces in their values are wrapped. Without titles (all "") it has no head.
+        """
+        cells = [list(map(printable_name, row)) for row in rows]
+        table = Table(box=None, pad_edge=False, header_style="", show_header=any(columns))
+        for at, title in enumerate(columns):
+            if any(" " in row[at] and len(row[at]) > WRAPPED_COLUMNS_MIN for row in cells):
+                table.add_column(title, overflow="fold")
+            else:
+                widest = max((cell_len(row[at]) for row in cells), default=0)
+                table.add_column(title, no_wrap=True, min_width=max(widest, cell_len(title)))
+        for row in cells:
+            table.add_row(*row)
+        wide = self.options.update(width=PIPE_COLUMNS)
+        shown, self.width = self.width, max(self.width, Measurement.get(self, wide, table).minimum)
+        with self.capture() as captured:
+            self.print(table)
+        self.width = shown
+        for line in captured.get().splitlines():
+            self.file.write(f"{line.rstrip()}\n")
+        self.file.flush()
 
 
 def table_console() -> TableConsole:
@@ -51,7 +93,7 @@ def end_at_once_when_interrupted() -> None:
     """For who reads or writes a pipe: a thread that waits for the other end cannot be called back."""
 
     def end(*_: object) -> None:
-        Console(file=steering(sys.stderr)).show_cursor()
+        Console(**screen(sys.stderr)).show_cursor()
         with suppress(OSError):  # nobody may read it
             os.write(sys.stderr.fileno(), b"\ninterrupted\n")
         os._exit(130)
@@ -64,7 +106,7 @@ class ProgressBars:
     """Use as a context manager; `bar` gives one bar each for what goes on side by side."""
 
     def __init__(self) -> None:
-        console = Console(file=steering(sys.stderr))
+        console = Console(**screen(sys.stderr))
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

@@ -15,19 +15,13 @@ from ca.certificates import UntrustedCertificate, root_digest, trusted_root
 from ca.errors import InvalidRequest, NotFound
 from ca.jointoken import JoinToken
 from ca.tls import first_contact_context
+from deploy.base import contexts
 from deploy.base.connection import Connection, connection_options, read_text
-from deploy.base.contexts import (
-    Context,
-    Contexts,
-    forget_context,
-    read_contexts,
-    save_context,
-    write_contexts,
-)
 from deploy.base.failures import claims_of, explained
 from deploy.base.option_names import names_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
 from filestore_client import AsyncClient
+from filestore_client.base.contexts import Context, read_contexts
 from filestore_client.base.errors import Unauthorized, Unavailable, UntrustedServer
 from filestore_client.base.records import User
 from filestore_client.base.transport import base_url
@@ -86,7 +80,7 @@ def login(
 
     user = uvloop.run(work())
     context = name or _host_as_name(nodes[0])
-    save_context(context, nodes, root_pem=root_pem, token=token)
+    contexts.save_context(context, nodes, root_pem=root_pem, token=token)
     click.echo(
         f"Signed in as {user.user_id}; the context is {context}, the token ends {_end_of(user, token)}."
     )
@@ -102,7 +96,7 @@ def logout(name: str | None) -> None:
     context = name or read_contexts().current
     if not context:
         raise NotFound("You are signed in nowhere.")
-    forget_context(context)
+    contexts.forget_context(context)
     click.echo(
         f"{context} is forgotten. The token lives until its end; `filestore user revoke` ends it before."
     )
@@ -135,9 +129,7 @@ def list_contexts(as_json: bool) -> None:
 @click.argument("name")
 def use_context(name: str) -> None:
     """Use another cluster from now on."""
-    known = read_contexts()
-    known.find(name)
-    write_contexts(Contexts(current=name, contexts=known.contexts))
+    contexts.use_context(name)
     click.echo(f"{name} is used from now on.")
 
 

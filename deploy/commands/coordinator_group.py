@@ -84,9 +84,7 @@ def status(connection: Connection, as_json: bool) -> int:
 
     Exit code 10 when one of them is not well, or none leads.
     """
-    from rich.table import Table  # here: a coordinator that starts waits for none of it
-
-    from deploy.base.terminal import table_console
+    from deploy.base.output import print_table  # here: a coordinator that starts waits for none of it
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.cluster.status()
@@ -96,10 +94,8 @@ def status(connection: Connection, as_json: bool) -> int:
     if as_json:
         print_json({"leader": answer["leader"], "coordinators": coordinators})
     else:
-        table = Table(*(name.replace("_", " ") for name in COLUMNS), box=None, pad_edge=False)
-        for each in coordinators:
-            table.add_row(*(_shown(each.get(name, "")) for name in COLUMNS))
-        table_console().print(table)
+        rows = [[_shown(each.get(name, "")) for name in COLUMNS] for each in coordinators]
+        print_table([name.replace("_", " ") for name in COLUMNS], rows)
         if not answer["leader"]:
             click.echo("! No coordinator leads: nothing can be changed.")
     is_well = all(

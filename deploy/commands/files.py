@@ -15,6 +15,7 @@ from deploy.base.options import Digest
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
+from deploy.restic.repository import PREFIX
 from filestore_client import AsyncClient
 from filestore_client.base.records import FileRecord, FileSummary, Kind
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
@@ -104,6 +105,7 @@ def cat(connection: Connection, named: str) -> None:
 @click.option(
     "--long", "-l", "is_long", is_flag=True, help="Show status, owner, expiry, type and checksum too."
 )
+@click.option("--all", "-a", "is_all", is_flag=True, help="Show files of `filestore serve restic` too.")
 @json_option
 @connection_options
 def ls(
@@ -114,11 +116,13 @@ def ls(
     filename: str,
     status: str,
     is_long: bool,
+    is_all: bool,
     as_json: bool,
 ) -> None:
     """List files: your own, as an admin all of them.
 
-    By kind, the oldest first. Of a bucket: every file that is in it.
+    By kind, the oldest first. Of a bucket: every file that is in it. Files of `filestore serve restic`, whose
+    names begin with restic:, are listed with --all, --bucket or such a --name only.
     """
     if bucket and (kind or project_id):
         raise click.UsageError(
@@ -126,7 +130,13 @@ def ls(
         )
     if project_id and kind not in (None, "project"):
         raise click.UsageError("--project-id: only projects have one.")
-    filters = {"project_id": project_id, "filename": filename, "status": status}
+    hidden = "" if is_all or filename.startswith(PREFIX) else PREFIX
+    filters = {
+        "project_id": project_id,
+        "filename": filename,
+        "status": status,
+        "without_filename": hidden,
+    }
     only_projects: Kind | None = "project" if project_id else kind
 
     async def work(client: AsyncClient) -> list[_Listed]:

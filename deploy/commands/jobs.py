@@ -5,19 +5,19 @@ from typing import Any
 from urllib.parse import quote
 
 import click
-from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.lookup import is_uuid
-from deploy.base.output import json_option, json_text, print_json
-from deploy.base.terminal import table_console
+from deploy.base.output import json_option, json_text, moment, print_json, print_table
 from deploy.commands.status import progress_of
 from filestore_client import AsyncClient
 from filestore_client.base.errors import NotFound
+from runtime.wording import duration
 
 PATH = "/api/v1/jobs"
 POLL_S = 0.2
 WATCH_S = 1.0
+_run = click.argument("named", metavar="RUN_ID|JOB")
 
 
 @click.group()
@@ -77,7 +77,10 @@ def run(
 @json_option
 @connection_options
 def ls(connection: Connection, as_json: bool) -> None:
-    """List the jobs, each with its newest run."""
+    """List the jobs, each with its newest run.
+
+    `filestore job show JOB` shows all of that run.
+    """
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call("GET", PATH, dict[str, Any])
@@ -86,24 +89,25 @@ def ls(connection: Connection, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    table = Table("job", "every", "last run", "status", "began", "description", box=None, pad_edge=False)
+    rows = []
     for each in answer["jobs"]:
         last = each.get("last_run") or {}
-        every = f"{each['schedule_s']} s" if each["schedule_s"] else ""
-        shown = (str(last.get(key, "")) for key in ("run_id", "status", "started_at"))
-        table.add_row(each["job_name"], every, *shown, each["description"])
-    table_console().print(table)
+        every = duration(each["schedule_s"]) if each["schedule_s"] else ""
+        began = moment(str(last.get("started_at", "")))
+        summary = each["description"].partition(". ")[0].rstrip(".")
+        rows.append((each["job_name"], every, str(last.get("status", "")), began, summary))
+    print_table(("job", "every", "last run", "began", "description"), rows)
 
 
 @job.command()
-@click.argument("run_id")
+@_run
 @json_option
 @connection_options
-def show(connection: Connection, run_id: str, as_json: bool) -> int:
-    """Show a run. Exit code 1 when it failed."""
+def show(connection: Connection, named: str, as_json: bool) -> int:
+    """Show a run, or the newest run of a job. Exit code 1 when it failed."""
 
     async def work(client: AsyncClient) -> dict[str, Any]:
-        return await get_run(client, run_id)
+        return await get_run(client, await _run_id(client, named))
 
     found = connection.run(work)
     if as_json:
@@ -114,7 +118,7 @@ def show(connection: Connection, run_id: str, as_json: bool) -> int:
 
 
 @job.command()
-@click.argument("named", metavar="RUN_ID|JOB")
+@_run
 @json_option
 @connection_options
 def watch(connection: Connection, named: str, as_json: bool) -> int:
@@ -124,7 +128,7 @@ def watch(connection: Connection, named: str, as_json: bool) -> int:
     """
 
     async def work(client: AsyncClient) -> dict[str, Any]:
-        run_id = named if is_uuid(named) else await _newest_run(client, named)
+        run_id = await _run_id(client, named)
         shown = ""
         while True:
             found = await get_run(client, run_id)
@@ -141,29 +145,32 @@ def watch(connection: Connection, named: str, as_json: bool) -> int:
     return 1 if found["status"] == "failed" else 0
 
 
-async def _newest_run(client: AsyncClient, job_name: str) -> str:
-    """Raises NotFound when the job has not run."""
-    async for each in client.jobs.list():
-        if each.job_name == job_name and each.last_run is not None:
-            return each.last_run.run_id
-    raise NotFound(f"There is no run of a job named {job_name!r}.")
-
-
 @job.command()
-@click.argument("run_id")
+@_run
 @json_option
 @connection_options
-def cancel(connection: Connection, run_id: str, as_json: bool) -> None:
-    """End a run that is under way.
+def cancel(connection: Connection, named: str, as_json: bool) -> None:
+    """End a run that is under way, or the newest run of a job.
 
     What it has done stays done.
     """
 
     async def work(client: AsyncClient) -> dict[str, Any]:
+        run_id = await _run_id(client, named)
         return await client.call("DELETE", f"{PATH}/runs/{quote(run_id, safe='')}", dict[str, Any])
 
     found = connection.run(work)
     print_json(found) if as_json else click.echo(_outcome(found))
+
+
+async def _run_id(client: AsyncClient, named: str) -> str:
+    """Return the id of a run that is named by it, or by its job. Raises NotFound if the job has not run."""
+    if is_uuid(named):
+        return named
+    async for each in client.jobs.list():
+        if each.job_name == named and each.last_run is not None:
+            return each.last_run.run_id
+    raise NotFound(f"There is no run of a job named {named!r}.")
 
 
 def _outcome(run: dict[str, Any]) -> str:

@@ -50,15 +50,15 @@ def restic(
 
     restic's files become files of the bucket, which only restic can read. docs/restic.md is the guide.
     """
-    from deploy.base.contexts import directory
     from deploy.restic.listening import place_of
     from deploy.restic.server import Gateway
     from deploy.restic.server import serve as serve_restic
+    from filestore_client.base.contexts import config_directory
 
     if no_auth and password_file is not None:
         raise click.UsageError("Give either --password-file or --no-auth.")
     place = place_of(listen)
     if password_file is None and not no_auth and place.path is None:
-        password_file = directory() / "restic.password"
+        password_file = config_directory() / "restic.password"
     gateway = Gateway(bucket=bucket, place=place, password_file=password_file, is_append_only=append_only)
     connection.run(lambda client: serve_restic(client, connection, gateway))

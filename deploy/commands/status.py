@@ -4,17 +4,15 @@
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import click
-from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, line_of
-from deploy.base.output import json_option, moment, print_json
-from deploy.base.printed import printable_name
+from deploy.base.output import json_option, moment, print_json, print_table, size
 from deploy.base.terminal import TableConsole, table_console
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError, Unavailable
@@ -22,6 +20,8 @@ from metadata.model.jobs import amounts_of
 from runtime.timestamps import rfc3339
 from runtime.wording import counted, duration
 
+_COORDINATOR_COLUMNS: Final = ("coordinator", "role", "term", "commit", "applied", "lag", "clock")
+_NODE_COLUMNS: Final = ("node", "url", "state", "heard", "disk", "free", "total", "uploads", "clock")
 CLOCK_SHOWN_MS_MIN: Final = 1000
 DAMAGED: Final = "/api/v1/cluster/damaged"
 RANGES_SHOWN_MAX: Final = 5
@@ -96,35 +96,30 @@ def damaged(connection: Connection, as_json: bool) -> int:
     elif not contents:
         click.echo("Every content is whole on a node.")
     else:
-        table_console().print(_contents(contents))
+        print_table(("file", "name", "size", "lost bytes", "copies on"), _contents(contents))
     return NEEDS_ATTENTION if any(content["lost_bytes"] for content in contents) else 0
 
 
 def print_status(answer: dict[str, Any], *, at_s: float) -> None:
     """Tables of coordinators, nodes and running jobs, each problem, and a line of totals."""
     console = table_console()
-    console.print(_coordinators(answer))
-    console.print(_nodes(answer))
+    console.print_table(_COORDINATOR_COLUMNS, _coordinators(answer))
+    console.print_table(_NODE_COLUMNS, _nodes(answer))
     if answer.get("runs"):
-        console.print(_runs(answer["runs"], at_s))
+        console.print_table(("job", "run", "on", "since", "so far", "left"), _runs(answer["runs"], at_s))
     for line in _problems(answer):
         _line(console, line)
     if oldest := _unscrubbed(answer["nodes"]):
         _line(console, oldest)
-    if replicas := answer.get("replicas"):
-        _line(console, _replicas(replicas))
+    if replicas := _replicas(answer.get("replicas") or {}):
+        _line(console, replicas)
     health = answer.get("health") or "healthy"
     _line(
         console,
         f"{answer['cluster']}: {health if health == 'healthy' else health.upper()},"
         f" {counted(answer['files'], 'file', 'files')}, {counted(answer['blobs'], 'blob', 'blobs')},"
-        f" {gibibytes(answer['blob_bytes'])}",
+        f" {size(answer['blob_bytes'])}",
     )
-
-
-def gibibytes(size_bytes: int) -> str:
-    """For people: 1.5 GiB."""
-    return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
 def progress_of(run: Mapping[str, Any], at_s: float) -> tuple[str, str]:
@@ -138,42 +133,41 @@ def progress_of(run: Mapping[str, Any], at_s: float) -> tuple[str, str]:
     return shown, duration((at_s - started_s) / amounts.done * amounts.left)
 
 
-def _coordinators(answer: dict[str, Any]) -> Table:
-    table = Table(
-        "coordinator", "role", "term", "commit", "applied", "lag", "clock", box=None, pad_edge=False
-    )
-    for member in answer["coordinators"]:
-        values = (str(member.get(key, "")) for key in ("id", "role", "term", "commit", "applied", "lag"))
-        table.add_row(*values, _clock(member))
-    return table
+def _coordinators(answer: dict[str, Any]) -> list[Sequence[str]]:
+    return [
+        (
+            *(str(member.get(key, "")) for key in ("id", "role", "term", "commit", "applied", "lag")),
+            _clock(member),
+        )
+        for member in answer["coordinators"]
+    ]
 
 
-def _nodes(answer: dict[str, Any]) -> Table:
-    table = Table(
-        "node", "url", "state", "heard", "disk", "free", "total", "uploads", "clock", box=None, pad_edge=False
-    )
+def _nodes(answer: dict[str, Any]) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = []
     for node in answer["nodes"]:
         heard_ms_ago, has_reported = node.get("heard_ms_ago", 0), node.get("total_bytes", 0) > 0
-        table.add_row(
-            str(node["id"]),
-            str(node["url"]),
-            str(node["state"]),
-            f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
-            str(node.get("disk", "")) if has_reported else "",  # what nobody has told is left open
-            gibibytes(node.get("free_bytes", 0)) if has_reported else "",
-            gibibytes(node["total_bytes"]) if has_reported else "",
-            str(node.get("uploads", "")) if has_reported else "",
-            _clock(node),
+        rows.append(
+            (
+                str(node["id"]),
+                str(node["url"]),
+                str(node["state"]),
+                f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
+                str(node.get("disk", "")) if has_reported else "",  # what nobody has told is left open
+                size(node.get("free_bytes", 0)) if has_reported else "",
+                size(node["total_bytes"]) if has_reported else "",
+                str(node.get("uploads", "")) if has_reported else "",
+                _clock(node),
+            )
         )
-    return table
+    return rows
 
 
-def _runs(runs: list[dict[str, Any]], at_s: float) -> Table:
-    table = Table("job", "run", "on", "since", "so far", "left", box=None, pad_edge=False)
-    for run in runs:
-        shown, left = progress_of(run, at_s)
-        table.add_row(run["job_name"], run["run_id"], run["node_id"], run["started_at"], shown, left)
-    return table
+def _runs(runs: list[dict[str, Any]], at_s: float) -> list[Sequence[str]]:
+    return [
+        (run["job_name"], run["run_id"], run["node_id"], moment(run["started_at"]), *progress_of(run, at_s))
+        for run in runs
+    ]
 
 
 def _problems(answer: dict[str, Any]) -> list[str]:
@@ -181,7 +175,7 @@ def _problems(answer: dict[str, Any]) -> list[str]:
     findings = answer.get("findings") or [{"problem": problem} for problem in answer.get("problems", ())]
     lines = []
     for finding in findings:
-        details = [f"since {finding['since']}"] if finding.get("since") else []
+        details = [f"since {moment(finding['since'])}"] if finding.get("since") else []
         details += [f"runbook: {finding['runbook']}"] if finding.get("runbook") else []
         more = f" ({', '.join(details)})" if details else ""
         lines.append(f"! {finding['problem']}{more}")
@@ -189,18 +183,18 @@ def _problems(answer: dict[str, Any]) -> list[str]:
 
 
 def _replicas(replicas: dict[str, Any]) -> str:
-    short = ", ".join(f"{blobs} lack {missing}" for missing, blobs in replicas["short"].items()) or "none"
-    # A node of an older version does not say how many are on their last.
+    """What is wrong with copies, "" where nothing is."""
+    wrong = [f"short {blobs} lack {missing}" for missing, blobs in replicas.get("short", {}).items()]
     kinds = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
-    names = [name for name in kinds if name in replicas]
-    others = ", ".join(f"{name} {replicas[name]}" for name in names)
-    return f"replicas: short {short}, {others}"
+    # A node of an older version does not say how many are on their last.
+    wrong += [f"{name} {replicas[name]}" for name in kinds if replicas.get(name)]
+    return f"replicas: {', '.join(wrong)}" if wrong else ""
 
 
 def _unscrubbed(nodes: list[dict[str, Any]]) -> str:
     """Where the replicas lie that nobody has read from the disk for longest."""
     known = [(node["scrubbed_since"], node["id"]) for node in nodes if node.get("scrubbed_since")]
-    return f"oldest unscrubbed: on {min(known)[1]}, since {min(known)[0]}" if known else ""
+    return f"oldest unscrubbed: on {min(known)[1]}, since {moment(min(known)[0])}" if known else ""
 
 
 def _clock(member: dict[str, Any]) -> str:
@@ -217,16 +211,18 @@ def _line(console: TableConsole, text: str) -> None:
     console.print(text, highlight=False)
 
 
-def _contents(contents: list[dict[str, Any]]) -> Table:
-    table = Table("file", "name", "size", "lost bytes", "copies on", box=None, pad_edge=False)
-    for content in contents:
-        nodes = ", ".join(content["nodes"])
-        lost = _lost(content)
-        for file in content["files"]:
-            table.add_row(
-                file["file_uuid"], printable_name(file["filename"]), str(content["size_bytes"]), lost, nodes
-            )
-    return table
+def _contents(contents: list[dict[str, Any]]) -> list[Sequence[str]]:
+    return [
+        (
+            file["file_uuid"],
+            file["filename"],
+            size(content["size_bytes"]),
+            _lost(content),
+            ", ".join(content["nodes"]),
+        )
+        for content in contents
+        for file in content["files"]
+    ]
 
 
 def _lost(content: dict[str, Any]) -> str:

@@ -12,10 +12,10 @@ import uvloop
 
 from ca.errors import Unavailable
 from ca.hostnames import authority_of
-from ca.secretfiles import write_secret
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.options import Duration, data_option
 from deploy.base.output import json_option, moment, print_json, print_records
+from deploy.base.own_files import require_writable, secret_output_option, write_own
 from filestore_client import AsyncClient
 from filestore_client.base.errors import NotFound
 from filestore_client.base.records import JoinToken, MintedJoinToken, MintedToken
@@ -38,12 +38,7 @@ def token() -> None:
 
 @token.command()
 @data_option("The directory of a coordinator on this machine.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path),
-    help="Where to write the token.  [default: admin.token in the directory]",
-)
+@secret_output_option("Where to write the token.  [default: admin.token in the directory]")
 @click.option(
     "--revoke-old",
     is_flag=True,
@@ -59,7 +54,7 @@ def admin(data: Path, output: Path | None, *, revoke_old: bool) -> None:
     if revoke_old:
         _revoke_admin(data)
     path = output or data / "admin.token"
-    write_secret(path, setup.mint_admin_token(data).encode() + b"\n")
+    write_own(path, setup.mint_admin_token(data).encode() + b"\n")
     click.echo(path)
 
 
@@ -98,9 +93,7 @@ def _revoke_admin(data: Path) -> None:
     "--ttl", "ttl_seconds", type=Duration(least_s=60), help="How long it lives, such as 2h.  [default: 30m]"
 )
 @click.option("--uses", "uses_max", type=click.IntRange(1), help="How many nodes may use it.  [default: 1]")
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
-)
+@secret_output_option("Write it to a file (0600), print nothing.")
 @json_option
 @connection_options
 def join(
@@ -132,9 +125,7 @@ def join(
     show_default=True,
     help="How long it lives, such as 2h, a day at most.",
 )
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
-)
+@secret_output_option("Write it to a file (0600), print nothing.")
 def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
     """Print what makes another machine a coordinator, once.
 
@@ -148,7 +139,7 @@ def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
     if output is None:
         click.echo(f"filestore setup --join <<< '{text}'")
     else:
-        write_secret(output, text.encode() + b"\n")
+        write_own(output, text.encode() + b"\n")
 
 
 @token.command()
@@ -163,9 +154,7 @@ def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
 @click.option(
     "--ttl", "ttl_seconds", type=Duration(least_s=1), help="How long it lives, such as 7d.  [default: 12h]"
 )
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
-)
+@secret_output_option("Write it to a file (0600), print nothing.")
 @json_option
 @connection_options
 def user(
@@ -221,7 +210,7 @@ def rotate_key(connection: Connection, grace: int, as_json: bool) -> None:
     if as_json:
         print_json(rotated)
     else:
-        click.echo(f"{rotated.kid} signs from now on. Older tokens end at {rotated.others_end_at}.")
+        click.echo(f"{rotated.kid} signs from now on. Older tokens end at {moment(rotated.others_end_at)}.")
 
 
 @token.command()
@@ -230,12 +219,7 @@ def rotate_key(connection: Connection, grace: int, as_json: bool) -> None:
     type=Duration(least_s=1),
     help="How long the new one lives, such as 7d.  [default: 30d]",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path),
-    help="Where to write it.  [default: in the place of the present one]",
-)
+@secret_output_option("Where to write it.  [default: in the place of the present one]")
 @json_option
 @connection_options
 def renew(connection: Connection, ttl: int | None, output: Path | None, as_json: bool) -> None:
@@ -247,12 +231,12 @@ def renew(connection: Connection, ttl: int | None, output: Path | None, as_json:
     async def work(client: AsyncClient) -> MintedToken:
         return await client.users.renew_token(ttl_seconds=ttl)
 
+    path = output or require_writable(connection.token_file)
     minted = connection.run(work)
-    path = output or connection.token_file
     if as_json:
         show(minted, path, as_json=True)
     else:
-        write_secret(path, minted.token.encode() + b"\n")
+        write_own(path, minted.token.encode() + b"\n")
         click.echo(f"The token in {path} lives until {moment(minted.expires_at)}.")
 
 
@@ -287,7 +271,7 @@ def remove_join_token(connection: Connection, token_id: str) -> None:
 def show(minted: MintedJoinToken | MintedToken, output: Path | None, *, as_json: bool) -> None:
     """Print a token, or write it where only its owner reads it. `as_json`: what else is known of it, too."""
     if output is not None:
-        write_secret(output, minted.token.encode() + b"\n")
+        write_own(output, minted.token.encode() + b"\n")
     if as_json:
         fields = msgspec.to_builtins(minted)
         print_json(fields if output is None else fields | {"token": "", "token_file": str(output)})

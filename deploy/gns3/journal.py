@@ -23,6 +23,7 @@ from ca.errors import Conflict
 from ca.secretfiles import make_directory, write_durable
 from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.records import LabProject
+from filestore_client.base.contexts import state_directory
 
 
 class ProjectMemory(msgspec.Struct):
@@ -146,7 +147,7 @@ class Journal:
 @contextmanager
 def opened(server: ServerIdentity, cluster: str) -> Iterator[Journal]:
     """The journal of a server. Raises Conflict while another process has it, OSError."""
-    directory = _directory()
+    directory = state_directory() / "gns3"
     make_directory(directory)
     path = directory / f"{server.id}-{cluster[:8]}.json"
     descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -160,9 +161,3 @@ def opened(server: ServerIdentity, cluster: str) -> Iterator[Journal]:
         yield Journal(path)
     finally:
         os.close(descriptor)
-
-
-def _directory() -> Path:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    return base / "filestore" / "gns3"

@@ -17,9 +17,10 @@ from typing import Final
 import msgspec
 
 from ca.errors import InvalidRequest, NotFound
-from ca.secretfiles import make_directory, write_durable, write_secret
-from deploy.base.contexts import directory, quoted
+from deploy.base.contexts import changing_files, quoted
+from deploy.base.own_files import write_own
 from deploy.gns3.identity import draw_server_id
+from filestore_client.base.contexts import config_directory
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _FIELDS_IN_FILES: Final = ("password_file", "compute_password_file", "ca")
@@ -86,40 +87,41 @@ def save_login(
     """
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"--name: {name!r} is none: letters, digits, '.', '_' and '-' are.")
-    make_directory(directory())
-    kept: dict[str, str] = {}
-    for field, ending, text in (
-        ("password_file", "gns3-password", password),
-        ("compute_password_file", "gns3-compute-password", compute_password),
-        ("ca", "gns3-ca.pem", ca_pem),
-    ):
-        path = directory() / f"{name}.{ending}"
-        kept[field] = str(path) if text else ""
-        if text:
-            write_secret(path, text.encode("utf-8") + b"\n")
-        else:
-            path.unlink(missing_ok=True)
-    servers = read_logins().servers
-    cards = network_cards()
-    known = [each for each in servers.values() if each.url == login.url and not each.is_cloned(cards)]
-    kept["server_id"] = (
-        login.server_id or next((each.server_id for each in known if each.server_id), "") or draw_server_id()
-    )
-    kept["machine"] = ",".join(sorted(cards))
-    saved = msgspec.structs.replace(login, **kept)
-    _write(servers | {name: saved})
+    with changing_files() as directory:
+        kept: dict[str, str] = {}
+        for field, ending, text in (
+            ("password_file", "gns3-password", password),
+            ("compute_password_file", "gns3-compute-password", compute_password),
+            ("ca", "gns3-ca.pem", ca_pem),
+        ):
+            path = directory / f"{name}.{ending}"
+            kept[field] = str(path) if text else ""
+            if text:
+                write_own(path, text.encode("utf-8") + b"\n")
+            else:
+                path.unlink(missing_ok=True)
+        servers = read_logins().servers
+        cards = network_cards()
+        known = [each for each in servers.values() if each.url == login.url and not each.is_cloned(cards)]
+        ids = [login.server_id, *(each.server_id for each in known)]
+        kept["server_id"] = next(filter(None, ids), "") or draw_server_id()
+        kept["machine"] = ",".join(sorted(cards))
+        saved = msgspec.structs.replace(login, **kept)
+        _write(servers | {name: saved})
     return saved
 
 
 def forget_login(name: str) -> None:
     """Remove a server and its secrets. Raises NotFound, InvalidRequest, OSError."""
-    known = read_logins()
-    _, login = known.find(name)
-    _write({other: each for other, each in known.servers.items() if other != name})
-    for field in _FIELDS_IN_FILES:
-        path = getattr(login, field)
-        if path and Path(path).parent == directory():  # what lies elsewhere is not ours
-            Path(path).unlink(missing_ok=True)
+    read_logins().find(name)  # before a directory is made
+    with changing_files() as directory:
+        known = read_logins()
+        _, login = known.find(name)
+        _write({other: each for other, each in known.servers.items() if other != name})
+        for field in _FIELDS_IN_FILES:
+            path = getattr(login, field)
+            if path and Path(path).parent == directory:  # what lies elsewhere is not ours
+                Path(path).unlink(missing_ok=True)
 
 
 def network_cards(directory: Path = Path("/sys/class/net")) -> frozenset[str]:
@@ -138,8 +140,8 @@ def _write(servers: dict[str, ServerLogin]) -> None:
         given = {field: getattr(login, field) for field in login.__struct_fields__}
         lines += [f"{field} = {quoted(value)}" for field, value in given.items() if value]
         lines.append("")
-    write_durable(_file(), "\n".join(lines).encode("utf-8"), mode=0o600)
+    write_own(_file(), "\n".join(lines).encode("utf-8"))
 
 
 def _file() -> Path:
-    return directory() / "gns3.toml"
+    return config_directory() / "gns3.toml"

@@ -17,6 +17,7 @@ from filestore_client.base.errors import ChecksumMismatch, Conflict, Gone, NotFo
 from filestore_client.base.records import Content, FileSummary
 from filestore_client.transfer.downloading import read_span
 
+PREFIX: Final = "restic:"  # of the names of all files here; lists leave them out unless they are asked for
 CONFIG: Final = "config"
 TYPES: Final = ("data", "keys", "locks", "snapshots", "index")
 KNOWN_MAX: Final = 200_000  # names that are remembered, of all repositories
@@ -120,7 +121,7 @@ class Repositories:
 
 
 def _filename(repository: str, kind: str, name: str) -> str:
-    return f"restic:{repository.replace('/', '+')}:{kind}:{name}"
+    return f"{PREFIX}{repository.replace('/', '+')}:{kind}:{name}"
 
 
 async def _sha256(content: AsyncIterable[bytes]) -> str:

@@ -121,6 +121,7 @@ class ListFilesQuery(ListQuery, frozen=True, kw_only=True):
 
     status: Text = ""
     filename_prefix: Label = ""
+    without_prefix: Label = ""  # leave out files whose name begins with this
 
 
 @with_later(PROJECT_FILE, in_queries)

@@ -85,13 +85,27 @@ def require_content(request: web.Request, record: UploadRecord) -> None:
     if record.kind == PARTIAL:
         raise Conflict("A partial upload takes its bytes by PATCH (tus).")
     require_takes_bytes(request, record)
-    content_type = (field_of(request.headers, "Content-Type") or "").split(";")[0].strip(" \t").lower()
-    if content_type == _URLENCODED or content_type.startswith(_MULTIPART):
-        raise UnsupportedMediaType(
-            f"Content-Type: {content_type} is a form around the file, which would be stored with it. Send the"
-            " file alone: curl -T FILE URL (not -F, nor -d)."
-        )
+    _require_no_form(field_of(request.headers, "Content-Type") or "")
     names = ("Content-Length", "Transfer-Encoding", "Content-Range")
     told = record.size_bytes is not None or any(name in request.headers for name in names)
     if record.placement and not told:
         raise InvalidRequest("Content-Length: is required, or a chunked body.")
+
+
+def _require_no_form(header: str) -> None:
+    """Raise UnsupportedMediaType for the type of a form; the file would be stored with what is around it.
+
+    Many programs call any body a form unless they are told otherwise, and `curl -d` drops line ends.
+    """
+    content_type = header.split(";")[0].strip(" \t").lower()
+    if content_type == _URLENCODED:
+        raise UnsupportedMediaType(
+            f"Content-Type: {content_type} says that the body is a form. If it is the file alone, say so with"
+            " Content-Type: application/octet-stream: curl --data-binary, wget, Python's urllib and"
+            " PowerShell call it a form unless you do. curl -T FILE URL needs no header."
+        )
+    if content_type.startswith(_MULTIPART):
+        raise UnsupportedMediaType(
+            f"Content-Type: {content_type} is a form around the file, which would be stored with it. Send the"
+            " file alone: curl -T FILE URL (not -F)."
+        )

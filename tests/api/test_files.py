@@ -133,6 +133,7 @@ def test_list_is_narrowed_by_status_and_beginning_of_name(cluster: Cluster, kind
     assert found("status=available&filename=b-1") == []
     assert found("status=deleted") == []
     assert len(found("status=&filename=")) == 3
+    assert found("filename=b-&without_filename=b-1") == [stored]
 
 
 @pytest.mark.parametrize("kind", KINDS)

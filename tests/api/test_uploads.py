@@ -243,6 +243,16 @@ def test_form_around_content_is_refused(cluster: Cluster, content_type: str, at_
     assert (upload.offset(), upload.status()) == (0, "pending")
 
 
+def test_who_sends_the_file_alone_as_a_form_reads_which_header_cures_it(cluster: Cluster) -> None:
+    upload = Upload(cluster)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    told = upload.send("PUT", b"a\nb", form).json["details"]
+    header = "Content-Type: application/octet-stream"
+    assert header in told
+    assert upload.send("PUT", b"a\nb", dict([header.split(": ")])).status == 200
+    assert upload.content() == b"a\nb"
+
+
 @pytest.mark.parametrize("content_type", [None, "", "application/octet-stream", "text/plain", "garbage"])
 def test_content_of_any_other_type_is_stored_as_it_comes(cluster: Cluster, content_type: str | None) -> None:
     upload = Upload(cluster)

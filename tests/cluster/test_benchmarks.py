@@ -154,3 +154,11 @@ def test_benchmark_runs_with_small_numbers(name: str) -> None:
     lines = done.stdout.splitlines()
     print("\n".join(line for line in lines if "skipped" in line or "absent" in line))
     assert json.loads(lines[-1])["bench"] == name
+
+
+@pytest.mark.parametrize("name", ["scale", "smoke"])
+def test_help_of_a_benchmark_runs_nothing(name: str) -> None:
+    command = [sys.executable, "-m", f"bench.{name}", "--help"]
+    done = subprocess.run(command, cwd=BENCH.parent, capture_output=True, text=True, timeout=30, check=True)
+    module = importlib.import_module(f"bench.{name}")
+    assert done.stdout.strip() == (module.__doc__ or "").strip()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.restic_server import BASIC, LOGIN, Served, ask, gateway, password_file
+from tests.cluster.command_output import output
 from tests.cluster.harness import Cluster, peak_memory_bytes
 from tests.cluster.renewed import Renewed
 
@@ -138,6 +139,20 @@ def test_repositories_within_others_are_told_apart(served: Served) -> None:
         assert ask(served.port, "GET", f"/{other}/data/").json == []
     for name in ("ann/data", "locks/ann", "config/x", "ann//lab", "ann/..", "ann/.x"):
         assert ask(served.port, "GET", f"/{name}/config").status == 404
+
+
+def test_files_of_repositories_are_listed_only_when_they_are_asked_for(
+    cluster: Cluster, served: Served, bucket: str
+) -> None:
+    content = secrets.token_bytes(10)
+    assert ask(served.port, "POST", f"/hidden/data/{name_of(content)}", body=content).status == 200
+    other = output(cluster, "put", "-", "--filename", "other", stdin=content).strip()
+    name = f"restic:hidden:data:{name_of(content)}"
+    shown = output(cluster, "ls")
+    assert other in shown
+    assert "restic:" not in shown
+    for asked in (("--all",), ("--name", name), ("--bucket", bucket)):
+        assert name in output(cluster, "ls", *asked)
 
 
 def test_first_start_makes_a_password_that_is_printed_nowhere(

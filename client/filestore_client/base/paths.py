@@ -1,8 +1,20 @@
-"""`path_part` encodes a variable into one part of a path. Shared by every resource and transfer."""
+"""Encodes texts into paths, and tells what a name may have. Shared by every resource and transfer."""
 
+import unicodedata
+from typing import Final
 from urllib.parse import quote
 
 from filestore_client.base.errors import InvalidRequest
+
+_JOINERS: Final = "\u200c\u200d"  # within words of some scripts, and within emoji
+
+
+def is_harmless(letter: str) -> bool:
+    """Whether a terminal shows this letter, or a space of any width, and does nothing else.
+
+    macOS puts U+202F, a narrow space, into the name of every screenshot.
+    """
+    return letter.isprintable() or letter in _JOINERS or unicodedata.category(letter) == "Zs"
 
 
 def path_part(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import aiohttp
 
 from filestore_client.base.errors import ChecksumMismatch, Conflict, FilestoreError, Internal, InvalidRequest
-from filestore_client.base.paths import content_path
+from filestore_client.base.paths import content_path, is_harmless
 from filestore_client.base.records import Content
 from filestore_client.base.retry import TRY_AGAIN
 from filestore_client.base.transport import Transport
@@ -188,7 +188,7 @@ def _plain_name(filename: str) -> str:
 
     Raises InvalidRequest for a name that points elsewhere or is hidden: its uploader chose it.
     """
-    if not filename or filename in {".", ".."} or "/" in filename or not filename.isprintable():
+    if filename in {"", ".", ".."} or "/" in filename or not all(map(is_harmless, filename)):
         raise InvalidRequest(f"The file is named {filename!r}; give it another name here.")
     if filename.startswith("."):  # a shell, or another program, would read it
         raise InvalidRequest(f"The file is named {filename!r}, a hidden file; give it a name here.")

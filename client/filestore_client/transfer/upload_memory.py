@@ -9,12 +9,18 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from filestore_client.base.contexts import state_directory
 from filestore_client.base.durable import SECRET_MODE, write_durable
+from filestore_client.base.errors import InvalidRequest
+
+T = TypeVar("T")
 
 FORGET_AFTER_S = 7 * 24 * 3600  # the server forgets an upload 24 hours after its last byte
 
@@ -40,9 +46,9 @@ class UnfinishedParts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The place of one upload's record."""
+    """The place of one upload's record. `path`: None for a user without a home: nothing is remembered."""
 
-    path: Path
+    path: Path | None
 
     @staticmethod
     def of(cluster: str, file: Path, facts: os.stat_result, fields: Mapping[str, object]) -> "Memory":
@@ -52,54 +58,55 @@ class Memory:
         """
         # The time of the inode's change too: `cp -p` and `touch` set the other one back.
         version = (facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)
-        key = (cluster, os.fsencode(file.absolute()), version, sorted(fields.items()))
-        return Memory(_directory() / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json")
+        return _of_key((cluster, os.fsencode(file.absolute()), version, sorted(fields.items())))
 
     @staticmethod
     def of_identity(cluster: str, identity: str, fields: Mapping[str, object]) -> "Memory":
         """For content that is known by a name of its own, wherever it is read from."""
-        key = (cluster, identity, sorted(fields.items()))
-        return Memory(_directory() / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json")
+        return _of_key((cluster, identity, sorted(fields.items())))
 
     def read(self) -> UnfinishedUpload | None:
         """What an earlier run left, if anything usable."""
-        try:
-            return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedUpload)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return self._read(UnfinishedUpload)
 
     def read_key(self) -> str:
         """The key of a creation that an earlier run has asked for, "" if it left none."""
-        try:
-            return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedCreation).key
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return ""
+        found = self._read(UnfinishedCreation)
+        return found.key if found is not None else ""
 
     def read_parts(self) -> UnfinishedParts | None:
         """The same of an upload in parts."""
-        try:
-            return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedParts)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return self._read(UnfinishedParts)
 
     def write(self, upload: UnfinishedUpload | UnfinishedParts | UnfinishedCreation) -> None:
         """Remember. A state directory that cannot be written costs only the resumption."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_durable(self.path, msgspec.json.encode(upload), mode=SECRET_MODE)
-            _forget_old(self.path.parent)
-        except OSError:
-            return
+        if self.path is not None:
+            with suppress(OSError):
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_durable(self.path, msgspec.json.encode(upload), mode=SECRET_MODE)
+                _forget_old(self.path.parent)
 
     def forget(self) -> None:
-        """The upload has ended."""
-        self.path.unlink(missing_ok=True)
+        """The upload has ended; the server says so too of one whose record cannot be removed."""
+        if self.path is not None:
+            with suppress(OSError):
+                self.path.unlink()
+
+    def _read(self, kind: type[T]) -> T | None:
+        if self.path is None:
+            return None
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=kind)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
 
 
-def _directory() -> Path:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    return base / "filestore" / "uploads"
+def _of_key(key: object) -> Memory:
+    name = f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json"
+    try:
+        return Memory(state_directory() / "uploads" / name)
+    except InvalidRequest:
+        return Memory(None)
 
 
 def _forget_old(directory: Path) -> None:

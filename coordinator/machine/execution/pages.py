@@ -9,6 +9,8 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
+from metadata.protocol.queries import ListFilesQuery
+
 PAGE_BYTES_MAX = 2 << 20  # of text in a page, which is one message: some 30 ms of each loop that it meets
 LIST_SCAN_MAX = 5000  # candidates that one page looks at: about ten milliseconds
 
@@ -64,14 +66,14 @@ def read_page(db: sqlite3.Connection, listing: Listing, *, cursor: int, limit: i
     return rows, scanned_to
 
 
-def file_filters(status: str, filename_prefix: str) -> tuple[Condition, ...]:
+def file_filters(query: ListFilesQuery) -> tuple[Condition, ...]:
     """The filters that every list of files has, on the columns of `files f`: "" is any."""
     filters: list[Condition] = []
-    if status:
-        filters.append(Condition("f.status = ?", (status,)))
-    if filename_prefix:
-        prefix = Condition("substr(f.filename, 1, ?) = ?", (len(filename_prefix), filename_prefix))
-        filters.append(prefix)
+    if query.status:
+        filters.append(Condition("f.status = ?", (query.status,)))
+    for prefix, comparison in ((query.filename_prefix, "="), (query.without_prefix, "<>")):
+        if prefix:
+            filters.append(Condition(f"substr(f.filename, 1, ?) {comparison} ?", (len(prefix), prefix)))
     return tuple(filters)
 
 

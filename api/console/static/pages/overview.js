@@ -8,6 +8,7 @@ import { isAdmin, session } from "../session.js";
 import { ChooseFiles } from "../uploads/drop.js";
 import { useUploads } from "../uploads/engine.js";
 import { ClusterOverview } from "../ui/cluster-overview.js";
+import { RESTIC } from "../ui/file-list.js";
 import { Badge, Card, Empty, ErrorBox, Heading, Loading, Name, Size, Time } from "../ui/parts.js";
 import { Quota } from "./buckets.js";
 import { servesContent } from "../place.js";
@@ -25,7 +26,7 @@ async function ownFiles(signal) {
     kinds.push({ title, page, count: rows.length, mine: mine.length, isCut, bytes: mine.reduce((sum, row) => sum + (row.status === "available" ? row.size_bytes : 0), 0) });
     all = all.concat(rows.map((row) => ({ ...row, kind })));
   }
-  const recent = all.sort((a, b) => (a.created_at < b.created_at ? 1 : -1)).slice(0, RECENT);
+  const recent = all.filter((row) => !row.filename.startsWith(RESTIC)).sort((a, b) => (a.created_at < b.created_at ? 1 : -1)).slice(0, RECENT);
   return { kinds, recent, bytes: kinds.reduce((sum, each) => sum + each.bytes, 0), mine: kinds.reduce((sum, each) => sum + each.mine, 0) };
 }
 

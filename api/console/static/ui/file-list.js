@@ -21,10 +21,14 @@ export const fileColumns = [
   { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.created_at} />` },
 ];
 
+// How the files of `filestore serve restic` begin: so many that they would bury all others.
+export const RESTIC = "restic:";
+
 export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
   const { path, field, noun, title } = KINDS[kind];
   const [beginning, setBeginning] = useState("");
-  const list = useList(path, field, { filename: beginning });
+  const [showsRestic, setShowsRestic] = useState(false);
+  const list = useList(path, field, { filename: beginning, without_filename: showsRestic ? "" : RESTIC });
   useEffect(() => {
     addEventListener("filestore:stored", list.refresh);
     return () => removeEventListener("filestore:stored", list.refresh);
@@ -50,6 +54,8 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
     ]} />`,
   };
   return html`<${Heading} title=${title} sub=${sub}>${servesContent && html`<${ChooseFiles} />`}</${Heading}>
+    ${kind === "backup" && html`<p><label class="flag"><input type="checkbox" checked=${showsRestic}
+      onChange=${(event) => setShowsRestic(event.target.checked)} /> Show the files of restic repositories</label></p>`}
     ${list.isCut && html`<${Cut} beginning=${beginning} setBeginning=${setBeginning} noun=${noun} />`}
     <${DataTable} label=${title} noun=${noun} rows=${rows} keyOf=${(file) => file.file_uuid}
       nameOf=${(file) => file.filename} columns=${[nameColumn, ...columns, ...fileColumns, rowMenu]}

@@ -238,6 +238,9 @@ def test_prefix_is_taken_literally(state: State) -> None:
         files = state.ask(queries.ListProjectFiles(caller=ADMIN, filename_prefix=prefix))["files"]
         found = [file["file_uuid"] for file in files]
         assert found == expected if isinstance(expected, list) else len(found) == expected
+    for prefix, expected in (("a%", 4), ("a", 1), ("", 5)):
+        listed = state.ask(queries.ListProjectFiles(caller=ADMIN, without_prefix=prefix))["files"]
+        assert len(listed) == expected
 
 
 LISTS = [
