@@ -23,7 +23,7 @@ const ADVICE = {
   payload_too_large: "Delete what is not needed, or ask for a larger quota.",
   insufficient_storage: "No node has room. Tell an administrator.",
   rate_limited: "Wait a moment, then try again.",
-  unavailable: "The cluster cannot do this now. It is tried again by itself; if it lasts, tell an administrator.",
+  unavailable: "The cluster cannot do this now. Try again in a moment; if it lasts, tell an administrator.",
   internal: "This is a fault of the service. Tell an administrator, with the request id.",
   unanswered: "It may have been done all the same: look, then try again. Another node is asked then.",
   network: "No node can be reached. Look at your network, or open the console of another node.",
