@@ -15,7 +15,7 @@ WIDTHS = (1440, 768, 320)
 USABLE_MS_MAX = 300
 LOADED_BYTES_MAX = 200_000
 # Whether something juts out of the window, or has to be scrolled to sideways in a dialog or a table.
-TOO_WIDE = """[document.documentElement, ...document.querySelectorAll("dialog article, .scroller")]
+TOO_WIDE = """[document.documentElement, ...document.querySelectorAll("dialog article, .rows")]
   .some((each) => each.scrollWidth > each.clientWidth)"""
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -106,8 +106,9 @@ async def _add_node(cluster: Cluster, page: Page) -> None:
     await page.until("document.querySelector('dialog pre.command')")
     command = await page.value("document.querySelector('dialog pre.command').textContent")
     assert command.startswith(
-        "filestore node join --id n4 --data /var/lib/filestore/n4 --coordinator https://"
+        "sudo -u filestore filestore node join --id n4 --data /var/lib/filestore/node --coordinator https://"
     )
+    assert command.endswith("sudo systemctl enable --now filestore-node")
     token = re.search(r"^FST1\S+$", command, re.MULTILINE)
     assert token is not None
     await asyncio.to_thread(cluster.add_node, "n4", cluster.remember(token[0]))

@@ -23,7 +23,7 @@ const ADVICE = {
   payload_too_large: "Delete files that are not needed, or ask for a larger quota.",
   insufficient_storage: "No node has room. Tell an administrator.",
   rate_limited: "Wait a moment, then try again.",
-  unavailable: "The cluster cannot do this now. The console retries automatically. If this does not help, tell an administrator.",
+  unavailable: "The cluster cannot do this now. Try again in a moment. If this does not help, tell an administrator.",
   internal: "This is an internal error. Tell an administrator and give them the request id.",
   unanswered: "The request may have succeeded. Check the result before you try again. The next request goes to another node.",
   network: "No node can be reached. Check your network, or open the console of another node.",

@@ -1,5 +1,5 @@
 // The console: which page is shown, and whether somebody is signed in for it.
-import { html, render, useEffect, useErrorBoundary, useState } from "./html.js";
+import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./html.js";
 import * as api from "./api.js";
 import { Layout } from "./layout.js";
 import { path } from "./path.js";
@@ -24,7 +24,7 @@ function loadAll() {
 function App() {
   const { token, user } = useSession();
   const route = useRoute();
-  useEffect(() => closeAll(), [route.path, user?.user_id]); // the next user may be somebody else
+  useLayoutEffect(() => closeAll(), [route.path, user?.user_id]); // the next user may be somebody else; before they can open one
   const found = match(ROUTES, route.path);
   const isPublic = Boolean(found?.route[2]?.isPublic);
   const count = useBusyCount();

@@ -19,6 +19,9 @@ export const KINDS = {
 // The record of a file of this kind, and the page that shows it.
 export const recordAt = (kind, id) => path`${KINDS[kind].path}/${uuid(id)}`;
 export const fileAddress = (file, kind = file.kind) => address`/file/${file.file_uuid}?kind=${kind}`;
+const TICKET_S_MIN = 900;
+const TICKET_S_MAX = 3600; // as the API allows
+const SLOW_BYTES_PER_S = 1e6;
 const HOURS_MAX = 30 * 24;
 const BETWEEN_DOWNLOADS_MS = 700; // browsers drop downloads that are begun at once
 
@@ -29,9 +32,12 @@ export const STATUSES = [
   ["tombstoned", "tombstoned"],
 ];
 
-// The browser's own download manager fetches the file: by an address that lives for minutes.
+// The browser's own download manager fetches the file: by an address that lives as long as a slow download takes, for
+// an hour at most, so that the manager can resume it.
 export async function download(file) {
-  const { url } = await api.post(path`${fileAt(file.file_uuid)}/ticket`);
+  const seconds = Math.ceil(file.size_bytes / SLOW_BYTES_PER_S);
+  const ttl_seconds = Math.min(Math.max(seconds, TICKET_S_MIN), TICKET_S_MAX);
+  const { url } = await api.post(path`${fileAt(file.file_uuid)}/ticket`, { ttl_seconds });
   const link = document.createElement("a");
   link.href = new URL(new URL(url).pathname, servesContent ? origin() : originOf(url)).href;
   link.download = file.filename;

@@ -46,11 +46,13 @@ function add() {
     const added = await api.post(path`cluster/coordinators`, { ...values, peer_port: Number(values.peer_port), api_port: Number(values.api_port) });
     notify(`${added.id} is a learner: it votes once it has caught up.`, "good");
     return added;
-  }}><p>It must run already. On a coordinator: <code>filestore coordinator bundle</code>; on the new machine, with that file:
-    <code>filestore coordinator init --bundle FILE --id c4 --address IP --data DIR</code>, then <code>filestore coordinator run --data DIR</code>.</p>
+  }}><p>The short way needs no form: run <code>sudo filestore token setup --data /var/lib/filestore/coordinator</code> on a coordinator, and
+    <code>sudo filestore setup --join</code> on the new machine, which asks for the line that the first command printed.</p>
+    <p>This form adds a coordinator that was made by hand and runs already: <code>filestore coordinator bundle</code> on a coordinator; with that file,
+    <code>filestore coordinator init --bundle FILE --id c4 --address ADDRESS --data DIR</code> and <code>filestore coordinator run --data DIR</code> on the new machine.</p>
     <div class="pair"><label>Name<input name="id" required maxlength="63" pattern="[a-z0-9]([a-z0-9\\-]{0,61}[a-z0-9])?" placeholder="c4"
         title="Small letters, digits and hyphens" autocomplete="off" autofocus /></label>
-      <label>IP address<input name="address" required placeholder="10.0.0.4" autocomplete="off" /></label>
+      <label>Address<input name="address" required placeholder="10.0.0.4 or c4.example.org" autocomplete="off" /></label>
       <label>Client port<input name="api_port" type="number" min="1" max="65535" required value="7441" /></label>
       <label>Member port<input name="peer_port" type="number" min="1" max="65535" required value="7442" /></label></div></${FormDialog}>`);
 }

@@ -46,7 +46,7 @@ export default function File({ params, query }) {
   const { kind, file, bucket } = data;
   const isHere = file.status === "available";
   const mayAll = mayAdminister(file);
-  return html`<${Heading} title=${html`<${Name}>${file.filename}</${Name}>`}
+  return html`<${Heading} name=${file.filename} title=${html`<${Name}>${file.filename}</${Name}>`}
       sub=${html`One of the <a href="#${KINDS[kind].page}">${KINDS[kind].title.toLowerCase()}</a>. <${Badge} state=${file.status} />`}>
       <${Action} tone="primary" disabled=${!isHere} run=${() => download(file)}>Download</${Action}>
       <${Action} disabled=${!isHere} run=${async () => (await share(file)) && refresh()}>Share…</${Action}>

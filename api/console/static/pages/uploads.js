@@ -3,6 +3,7 @@ import { html, useEffect, useRef } from "../html.js";
 import * as api from "../api.js";
 import { fileAddress, KINDS } from "../files.js";
 import { duration, size, speed } from "../format.js";
+import { fileAt, path } from "../path.js";
 import { otherConsoles, servesContent } from "../place.js";
 import { session } from "../session.js";
 import { ChooseFiles, offer } from "../uploads/drop.js";
@@ -15,6 +16,7 @@ const TONES = {
   waiting: "plain", starting: "info", comparing: "info", uploading: "info", retrying: "warn", paused: "warn", "signed out": "warn",
   stored: "good", failed: "bad", "file differs": "bad",
 };
+const OFFSETS_ASKED_MAX = 10;
 const PAUSABLE = ["waiting", "starting", "comparing", "uploading", "retrying"];
 
 export default function Uploads() {
@@ -35,6 +37,7 @@ function One({ each }) {
   const words = state === "uploading" ? `${size(sent)} of ${size(total)}, ${speed(each.speed)}${left}`
     : state === "comparing" ? `comparing the file with the ${size(each.arrived)} that are already uploaded, ${size(sent)} done`
     : state === "retrying" ? `${size(sent)} of ${size(total)}; the connection is lost, it goes on by itself, through another node if need be`
+    : state === "failed" && sent > 0 ? `stopped at ${size(sent)} of ${size(total)}`
     : state === "stored" ? size(total) : `${size(sent)} of ${size(total)}`;
   const abandon = () => confirm({ title: "Discard this upload?", names: [each.filename], action: "Discard the upload",
     text: "The bytes that were uploaded so far are deleted.", run: () => giveUp(id) });
@@ -49,6 +52,7 @@ function One({ each }) {
     <div class="below"><span class="quiet number">${words}</span><span class="actions">
       ${PAUSABLE.includes(state) && html`<${Action} label="Pause ${each.filename}" run=${() => pause(id)}>Pause</${Action}>`}
       ${["paused", "failed"].includes(state) && html`<${Action} label="Resume ${each.filename}" run=${() => resume(id)}>Resume</${Action}>`}
+      ${each.error?.code === "payload_too_large" && html`<${Action} label="Choose another bucket for ${each.filename}" run=${startOver}>Choose another bucket…</${Action}>`}
       ${state === "file differs" && html`${!isStored(each) && html`<${ChooseAgain} filename=${each.filename} chosen=${(file) => replace(id, file)} />`}
         ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${startOver}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
       ${isStored(each) ? state !== "stored" && html`<${Action} label="Remove ${each.filename} from this list" run=${() => giveUp(id)}>Remove</${Action}>`
@@ -82,6 +86,9 @@ function Earlier({ here }) {
         found.push(...rows.filter((row) => row.owner_id === user).map((row) => ({ ...row, kind })));
       }
     }
+    await Promise.all(found.filter((row) => row.status === "uploading").slice(0, OFFSETS_ASKED_MAX).map(async (row) => {
+      row.arrived = await arrivedOf(row.file_uuid, signal);
+    }));
     return found;
   }, [here.length, here.filter((each) => each.state === "stored").length], { everyMs: 20_000 });
   const own = new Set(here.map((each) => each.file_uuid));
@@ -99,6 +106,13 @@ function Earlier({ here }) {
   </${Card}>`;
 }
 
+// How many bytes of an upload have arrived; undefined where that is not told.
+async function arrivedOf(id, signal) {
+  const answer = await api.request("HEAD", path`${fileAt(id)}/content`, { headers: { "Tus-Resumable": "1.0.0" }, signal, raw: true }).catch(() => null);
+  const offset = answer?.headers.get("Upload-Offset");
+  return offset ? Number(offset) : undefined;
+}
+
 function Waiting({ row, mark, refresh }) {
   const total = row.size_bytes || mark?.size_bytes || 0;
   const goOn = (file) => add([{ file, kind: row.kind, file_uuid: row.file_uuid, size_bytes: total,
@@ -109,7 +123,7 @@ function Waiting({ row, mark, refresh }) {
       refresh();
     } });
   return html`<li><div class="what"><${Name}>${row.filename}</${Name}><${Badge} state=${row.status} /></div>
-    <div class="below"><span class="quiet">${size(total)}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}. To resume, choose
+    <div class="below"><span class="quiet">${row.arrived === undefined ? size(total) : `stopped at ${size(row.arrived)} of ${size(total)}`}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}. To resume, choose
       its file: it is compared with what was uploaded.</span>
     <span class="actions">${servesContent && total > 0 && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
       <${Action} label="Discard ${row.filename}" run=${abandon}>Discard…</${Action}></span></div></li>`;

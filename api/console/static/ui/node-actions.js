@@ -98,23 +98,26 @@ export async function addNode() {
   }}><p>A new machine joins with a token of limited lifetime. The next step shows the command for it.</p>
     <div class="pair"><label>Name of the node<input name="node_id" required pattern=${MEMBER} maxlength="63" placeholder="n4"
         title="Small letters, digits and hyphens" autocomplete="off" autofocus /></label>
-      <label>Its IP address<input name="address" required placeholder="10.0.0.14" autocomplete="off" pattern="[0-9a-fA-F.:]+"
-        title="The address at which clients and other nodes reach it" /></label></div>
+      <label>Its address<input name="address" required placeholder="10.0.0.14 or n4.example.org" autocomplete="off" maxlength="253" pattern="[0-9a-zA-Z.:\\-]+"
+        title="An IP address or a DNS name, where clients and other nodes reach it" /></label></div>
     <label>Lifetime of the token<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label></${FormDialog}>`);
   if (made) await showToken(made);
   return made;
 }
 
 const showToken = ({ minted, values, coordinator }) => {
-  const data = `/var/lib/filestore/${values.node_id}`;
-  const command = `filestore node join --id ${values.node_id} --data ${data} --coordinator ${coordinator} --address ${values.address} --token-file - <<'END'
+  const command = `sudo -u filestore filestore node join --id ${values.node_id} --data /var/lib/filestore/node --coordinator ${coordinator} --address ${values.address} --token-file - <<'END'
 ${minted.token}
 END
-filestore node run --data ${data}`;
+sudo systemctl enable --now filestore-node`;
   return show((close) => html`<${Dialog} title="Join ${values.node_id}" close=${close} wide>
-    <p>Run this on the new machine, where Filestore is installed. It contains the token, which is shown only once and expires ${relative(minted.expires_at)}.</p>
+    <p>Run this on the new machine, where the Debian package of Filestore is installed. The node also starts when the machine does.
+      The command contains the token, which is shown only once and expires ${relative(minted.expires_at)}.</p>
     <pre class="text command" tabindex="0" aria-label="The commands">${command}</pre>
-    <p class="quiet">The node appears in the list once it has joined. <${Name}>--zone</${Name}> names machines that may fail together, such as a rack.</p>
+    <p class="quiet">The node appears in the list once it has joined. <code>--zone</code> names machines that may fail together, such as a rack.
+      Without the package, run <code>filestore node join</code> and <code>filestore node run</code> with another directory.
+      To make a coordinator of the machine too, run <code>filestore token setup</code> on a coordinator, and give what it prints
+      to <code>filestore setup --join</code> on the new machine.</p>
     <footer><${Copy} text=${command} label="Copy the commands" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
 };
 

@@ -61,13 +61,13 @@ export const Loading = ({ lines = 3, label = "Loading" }) =>
   html`<div class="loading" role="status" aria-label=${label}>
     ${Array.from({ length: lines }, () => html`<span></span>`)}</div>`;
 
-// The heading of a page, which gets the focus when the page is opened; children are its actions.
-export function Heading({ title, sub, children }) {
+// The heading of a page, which gets the focus when the page is opened; children are its actions. `name`: the title of
+// the tab, where `title` is more than text.
+export function Heading({ title, name = title, sub, children }) {
   const heading = useRef(null);
-  const plain = typeof title === "string" ? title : document.title;
   useLayoutEffect(() => {
-    document.title = `${plain} · Filestore`;
-  }, [plain]);
+    document.title = `${name} · Filestore`;
+  }, [name]);
   return html`<header class="heading"><div class="titles"><h1 tabindex="-1" ref=${heading}>${title}</h1>
     ${sub && html`<p class="sub">${sub}</p>`}</div><div class="actions">${children}</div></header>`;
 }

@@ -2,6 +2,7 @@
 import { html, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { counted } from "../format.js";
 import { replaceQuery, current } from "../router.js";
+import { Columns, useFitting } from "./columns.js";
 import { Empty, ErrorBox, Loading } from "./parts.js";
 
 const ROW_PX = 41; // as --row in style.css
@@ -9,12 +10,12 @@ const WINDOWED_MIN = 150; // below, all rows are drawn
 const MARGIN_ROWS = 12;
 
 // columns: [{ key, title, render(row), value(row), align: "end", width, small, hide, sortable }]; `small`: the width on phones
-// hide: "wide" | "medium" | "narrow", where the column is left out
+// hide: "wide" | "medium" | "narrow": what is left out first where there is no room for all of them
 // filters: [{ key, title, options: [[value, text]], accept(row, value) }]; search: { label, text(row) }
 // actions(rows, clear): what can be done with the selected rows; without it nothing is selected.
 // isKept: false where another table of the page has the address. noun: "file", for words; empty: shown where there is nothing at all; loading, error, refresh: of the list.
 export function DataTable(props) {
-  const { label, columns, rows, keyOf, search, filters = [], actions, noun = "row", sort: firstSort } = props;
+  const { columns, rows, keyOf, search, filters = [], actions, noun = "row", sort: firstSort } = props;
   const isKept = Boolean(search) && props.isKept !== false; // search, filters and order are in the address
   const query = isKept ? current().query : {};
   const [text, setText] = useState(query.q || "");
@@ -41,7 +42,7 @@ export function DataTable(props) {
   const all = { ...props, found, marked, selected, setSelected, sort, setSort };
   return html`<div class="table-box">
     <${Toolbar} ...${{ search, filters, text, setText, chosen, setChosen, noun }} found=${found.length}
-      total=${rows.length} isLoading=${props.isLoading} marked=${marked} clear=${clear}
+      total=${rows.length} isUnknown=${rows.length === 0 && Boolean(props.isLoading || props.error)} isLoading=${props.isLoading} marked=${marked} clear=${clear}
       actions=${actions && actions(marked, clear)} />
     <${ErrorBox} error=${props.error} retry=${props.refresh} />
     ${props.isLoading && rows.length === 0
@@ -57,9 +58,19 @@ export function DataTable(props) {
   </div>`;
 }
 
-function Toolbar({ search, filters, text, setText, chosen, setChosen, noun, found, total, isLoading, marked, clear, actions }) {
+function Toolbar({ search, filters, text, setText, chosen, setChosen, noun, found, total, isUnknown, isLoading, marked, clear, actions }) {
+  const bar = useRef(null);
+  useLayoutEffect(() => {
+    const measure = () => {
+      const { position } = getComputedStyle(bar.current);
+      bar.current.parentElement.style.setProperty("--bar", `${position === "sticky" ? bar.current.offsetHeight : 0}px`);
+    };
+    const observer = new ResizeObserver(measure);
+    observer.observe(bar.current);
+    return () => observer.disconnect();
+  }, []);
   const count = found === total ? counted(total, noun) : `${found.toLocaleString("en")} of ${counted(total, noun)}`;
-  return html`<div class="toolbar">
+  return html`<div class="toolbar" ref=${bar}>
     ${marked.length > 0 && actions
       ? html`<strong role="status">${counted(marked.length, noun)} selected</strong><div class="actions">${actions}
           <button type="button" class="small outline" onClick=${clear}>Clear</button></div>`
@@ -68,12 +79,14 @@ function Toolbar({ search, filters, text, setText, chosen, setChosen, noun, foun
           ${filters.map((f) => html`<select aria-label=${f.title} value=${chosen[f.key] || ""} onChange=${(event) =>
             setChosen({ ...chosen, [f.key]: event.target.value })}><option value="">${f.title}: all</option>
             ${f.options.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select>`)}
-          <span class="count" role="status">${isLoading && total === 0 ? "" : `${count}${isLoading ? " so far" : ""}`}</span>`}
+          <span class="count" role="status">${isUnknown ? "" : `${count}${isLoading ? " so far" : ""}`}</span>`}
   </div>`;
 }
 
-function Rows({ label, columns, found, keyOf, actions, selected, setSelected, sort, setSort, marked, nameOf }) {
+function Rows({ label, columns: all, found, keyOf, actions, selected, setSelected, sort, setSort, marked, nameOf }) {
+  const box = useRef(null);
   const body = useRef(null);
+  const columns = useFitting(box, all, Boolean(actions));
   const [first, last] = useWindow(body, found.length);
   const shown = found.slice(first, last);
   const toggle = (key) => {
@@ -82,9 +95,8 @@ function Rows({ label, columns, found, keyOf, actions, selected, setSelected, so
     setSelected(next);
   };
   const span = columns.length + (actions ? 1 : 0);
-  return html`<div class="scroller" role="region" aria-label="Table: ${label}" tabindex="0"><table aria-rowcount=${found.length + 1}>
-    <colgroup>${actions && html`<col class="mark" />`}${columns.map((column) =>
-      html`<col class=${column.hide || ""} style=${{ "--wide": column.width || "auto", "--small": column.small || column.width || "auto" }} />`)}</colgroup>
+  return html`<div class="rows" ref=${box}><table aria-label=${label} aria-rowcount=${found.length + 1}>
+    <${Columns} columns=${columns} hasMarks=${Boolean(actions)} />
     <thead><tr aria-rowindex="1">${actions && html`<th scope="col" class="mark"><input type="checkbox"
       aria-label="Select all" checked=${marked.length === found.length} indeterminate=${marked.length > 0 && marked.length < found.length}
       onChange=${(event) => setSelected(new Set(event.target.checked ? found.map(keyOf) : []))} /></th>`}
@@ -96,7 +108,7 @@ function Rows({ label, columns, found, keyOf, actions, selected, setSelected, so
         return html`<tr key=${key} aria-rowindex=${first + index + 2} class=${selected.has(key) ? "selected" : ""}>
           ${actions && html`<td class="mark"><input type="checkbox" checked=${selected.has(key)}
             aria-label="Select ${nameOf ? nameOf(row) : key}" onChange=${() => toggle(key)} /></td>`}
-          ${columns.map((column) => html`<td class="${column.align || ""} ${column.hide || ""}">${
+          ${columns.map((column) => html`<td class=${column.align || ""}>${
             column.render ? column.render(row) : row[column.key]}</td>`)}</tr>`;
       })}
       ${last < found.length && html`<tr class="space" aria-hidden="true"><td colspan=${span}
@@ -106,7 +118,7 @@ function Rows({ label, columns, found, keyOf, actions, selected, setSelected, so
 
 function Head({ column, sort, setSort }) {
   const isSorted = sort.key === column.key;
-  const class_ = `${column.align || ""} ${column.hide || ""}`;
+  const class_ = column.align || "";
   if (column.sortable === false) {
     return html`<th scope="col" class=${class_}>${column.title || html`<span class="unseen">Actions</span>`}</th>`;
   }
@@ -127,7 +139,7 @@ function useWindow(body, count) {
     const measure = () => {
       frame = 0;
       if (!body.current) return;
-      const top = -body.current.getBoundingClientRect().top;
+      const top = -body.current.getBoundingClientRect().top; // sticky heads cover some rows: MARGIN_ROWS are more
       const first = Math.max(0, Math.min(Math.floor(top / ROW_PX) - MARGIN_ROWS, count - 1));
       const last = Math.min(count, Math.ceil((top + innerHeight) / ROW_PX) + MARGIN_ROWS);
       setRange((old) => (old[0] === first && old[1] === last ? old : [first, Math.max(last, first + 1)]));

@@ -64,7 +64,8 @@ async function bytesOf(blob) {
     "No more of it is sent. Choose the file again.");
 }
 
-const requireUnchanged = (file) => bytesOf(file.slice(0, 1));
+// Raises ContentError for a file that was written to, moved or deleted since it was chosen: browsers read no byte of it.
+export const requireUnchanged = (file) => bytesOf(file.slice(0, 1));
 
 // For tus: the end of a file goes by itself, once it was read and the file was not written to until then. So a file
 // that changes while it is sent never becomes available.
@@ -73,6 +74,7 @@ export const reader = {
     size: file.size,
     close: () => {},
     slice: async (start) => {
+      await requireUnchanged(file);
       if (file.size - start > END_BYTES) return { value: file.slice(start, file.size - END_BYTES), done: false };
       const end = await bytesOf(file.slice(start));
       await requireUnchanged(file);

@@ -1,5 +1,6 @@
 // Files and folders that are dropped anywhere, or chosen: what they are is guessed, and asked about before they go.
 import { html, useLayoutEffect, useRef, useState } from "../html.js";
+import { counted } from "../format.js";
 import { servesContent } from "../place.js";
 import { Dialog, show } from "../ui/dialog.js";
 import { notify } from "../ui/toast.js";
@@ -7,13 +8,16 @@ import { UploadForm } from "./form.js";
 
 const FILES_MAX = 10_000;
 
-// What is dropped, folders opened: File objects. Raises where a folder cannot be read.
+// What is dropped, folders opened: { files, leftOut }, of which at most FILES_MAX are opened, and the others are counted.
+// Raises where a folder cannot be read.
 async function filesOf(items) {
   const entries = [...items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.() || item.getAsFile());
   const found = [];
+  let leftOut = 0;
   async function walk(entry) {
-    if (!entry || found.length >= FILES_MAX) return;
-    if (entry instanceof File) found.push(entry);
+    if (!entry) return;
+    if (!entry.isDirectory && found.length >= FILES_MAX) leftOut += 1;
+    else if (entry instanceof File) found.push(entry);
     else if (entry.isFile) found.push(await new Promise((done, failed) => entry.file(done, failed)));
     else {
       const reader = entry.createReader();
@@ -25,11 +29,11 @@ async function filesOf(items) {
     }
   }
   for (const entry of entries) await walk(entry);
-  return found;
+  return { files: found, leftOut };
 }
 
-// Asks what is needed of these files and begins their uploads.
-export function offer(files, options = {}) {
+// Asks what is needed of these files and begins their uploads. `leftOut`: how many more were dropped.
+export function offer(files, { leftOut = 0, ...options } = {}) {
   if (files.length === 0) {
     notify("You dropped nothing that is a file.", "warn");
     return Promise.resolve();
@@ -39,7 +43,10 @@ export function offer(files, options = {}) {
     return Promise.resolve();
   }
   const kept = files.slice(0, FILES_MAX);
-  return show((close) => html`<${Dialog} wide close=${close} title=${kept.length === 1 ? "Upload a file" : `Upload ${kept.length} files`}>
+  const more = leftOut + files.length - kept.length;
+  return show((close) => html`<${Dialog} wide close=${close} title=${kept.length === 1 ? "Upload a file" : `Upload ${counted(kept.length, "file")}`}>
+    ${more > 0 && html`<p class="banner warn" role="alert">${counted(FILES_MAX, "file")} are uploaded at once at most. ${counted(more, "file")} of
+      what you chose ${more === 1 ? "is" : "are"} left out: upload ${more === 1 ? "it" : "them"} afterwards, or use <code>filestore put -r</code>.</p>`}
     <${UploadForm} files=${kept} close=${close} ...${options} /></${Dialog}>`);
 }
 
@@ -66,7 +73,7 @@ export function DropZone() {
       depth = 0;
       setIsOver(false);
       const bucket = /^#\/buckets\/([0-9a-f-]{36})/.exec(location.hash)?.[1];
-      filesOf(event.dataTransfer.items).then((files) => offer(files, { bucket }), () => notify("The folder cannot be read.", "bad"));
+      filesOf(event.dataTransfer.items).then(({ files, leftOut }) => offer(files, { bucket, leftOut }), () => notify("The folder cannot be read.", "bad"));
     };
     const listeners = { dragenter: enter, dragleave: leave, dragover: over, drop };
     for (const [name, listener] of Object.entries(listeners)) addEventListener(name, listener);

@@ -7,7 +7,7 @@ import { fileAt, path } from "../path.js";
 import * as place from "../place.js";
 import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
-import { ContentError, reader, requirePrefix, requireSize } from "./content.js";
+import { ContentError, reader, requirePrefix, requireSize, requireUnchanged } from "./content.js";
 import { forget, remember, remembered } from "./memory.js";
 
 const AT_ONCE = 3;
@@ -18,7 +18,7 @@ const REFUSALS_MAX = 3; // of one node, before another is asked
 const STALLED_MS = 15_000; // without progress: does the node answer at all?
 const SPEED_S = 0.4; // weight of what was measured last
 
-// { id, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, isOurs, speed, error, user, note }
+// { id, batch, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, isOurs, speed, error, user, note }
 // isOurs: what has arrived is of this file. state: waiting, starting, comparing (`arrived` bytes, before it goes on), uploading, retrying, paused, signed out,
 // stored, failed, file differs
 export const uploads = createStore([]);
@@ -39,9 +39,10 @@ const change = (id, changes) =>
 
 // Queue files: [{ file, kind, fields }], `fields` of the new record. Or one that has begun, with file_uuid and size_bytes.
 export function add(files) {
+  const batch = (counted += 1);
   const added = files.map(({ file, kind, fields, file_uuid = "", size_bytes = file.size }) => ({
     id: (counted += 1),
-    ...{ file, kind, fields, file_uuid, filename: fields.filename, size_bytes },
+    ...{ batch, file, kind, fields, file_uuid, filename: fields.filename, size_bytes },
     ...{ state: "waiting", sent: 0, arrived: 0, isOurs: false, speed: 0, error: null, user: session.get().user?.user_id },
   }));
   uploads.set((all) => [...all, ...added]);
@@ -116,8 +117,11 @@ function send(id, file, fileUuid) {
       if (error.causingError instanceof ContentError) return false;
       const status = error.originalResponse?.getStatus() || 0;
       const isTried = !isRefused(error.originalResponse) && (status === 0 || status >= 500 || [408, 409, 423, 429].includes(status));
-      // Any node takes what comes next; one that only refuses may be cut off from the others.
-      if (status === 0 || (status >= 500 && attempt >= REFUSALS_MAX)) place.leave(new URL(upload.url).origin);
+      // Any node takes what comes next; one that only refuses may be cut off from the others. A file that was changed
+      // on the disk ends a request in the same way, and says nothing of the node: the next try says so.
+      const from = new URL(upload.url).origin;
+      if (status === 0) requireUnchanged(file).then(() => place.leave(from), () => {});
+      else if (status >= 500 && attempt >= REFUSALS_MAX) place.leave(from);
       upload.url = `${place.origin()}${url}`;
       if (isTried) change(id, { state: "retrying", speed: 0 });
       return isTried;
@@ -130,7 +134,7 @@ function send(id, file, fileUuid) {
       change(id, { state: "stored", sent: file.size, speed: 0, file: null });
       forget(fileUuid);
       ended(id);
-      notify(`${find(id).filename} is stored.`, "good");
+      tellStored(find(id));
       dispatchEvent(new Event("filestore:stored"));
     },
     onError: (error) => failed(id, asApiError(error)),
@@ -139,6 +143,17 @@ function send(id, file, fileUuid) {
   change(id, { state: "uploading" });
   upload.start();
   watch(id, upload, url, measure);
+}
+
+// One notice for all files that were chosen together, when the last of them has ended.
+function tellStored({ batch, filename }) {
+  const all = uploads.get().filter((each) => each.batch === batch);
+  if (all.length === 1) notify(`${filename} is stored.`, "good");
+  else if (busy(all) === 0) {
+    const stored = all.filter((each) => each.state === "stored").length;
+    const isAll = stored === all.length;
+    notify(isAll ? `${stored} files are stored.` : `${stored} of ${all.length} files are stored: see Uploads.`, isAll ? "good" : "warn");
+  }
 }
 
 // Before an upload goes on, whatever cut it: is what has arrived the beginning of this file? Raises ContentError.
@@ -218,6 +233,7 @@ function failed(id, error) {
   }
   if (error.status === 404 || error.status === 410) forget(each.file_uuid);
   change(id, { state: error instanceof ContentError ? "file differs" : "failed", speed: 0, error });
+  if (uploads.get().some((other) => other.batch === each.batch && other.state === "stored")) tellStored(each);
   next();
 }
 

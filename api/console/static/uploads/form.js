@@ -9,7 +9,8 @@ import { add } from "./engine.js";
 import { fieldsOf, guess } from "./guess.js";
 
 const DEFAULT_BUCKET = "00000000-0000-0000-0000-000000000000";
-const DETAILED_MAX = 12; // with a form for each; of more, the content decides
+const DETAILED_MAX = 3; // with a form for each; more are a line each
+const LINES_MAX = 200; // of more, the content decides, or what is chosen for all
 export const VIRT_TYPES = ["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"];
 export const COMPRESSIONS = ["none", "deflate", "bz2", "xz", "zstd"];
 const NAMES = { project: "Project", image: "Image", backup: "Backup" };
@@ -27,6 +28,7 @@ export function UploadForm({ files, close, bucket = "" }) {
       isGone = true;
     };
   }, []);
+  const setAll = (kind) => setRows(rows.map((row) => ({ ...row, kind: kind || row.guessed.kind, own: {} })));
   const set = (index, changes) => setRows(rows.map((row, at) => (at === index ? { ...row, ...changes } : row)));
   function begin(event) {
     event.preventDefault();
@@ -41,13 +43,16 @@ export function UploadForm({ files, close, bucket = "" }) {
   if (!rows) return html`<${Loading} lines=${4} label="Examining the files" />`;
   const total = rows.reduce((sum, row) => sum + row.file.size, 0);
   return html`<form onSubmit=${begin}>
-    ${rows.slice(0, DETAILED_MAX).map((row, index) => html`<${OneFile} key=${index} row=${row} set=${(changes) => set(index, changes)} />`)}
-    ${rows.length > DETAILED_MAX && html`<p>And ${counted(rows.length - DETAILED_MAX, "more file")}, of which the content
-      decides: ${summary(rows.slice(DETAILED_MAX))}.</p>`}
+    ${rows.length <= DETAILED_MAX
+      ? rows.map((row, index) => html`<${OneFile} key=${index} row=${row} set=${(changes) => set(index, changes)} />`)
+      : html`<label>Kind of all<select onChange=${(event) => setAll(event.target.value)}><option value="">As each looks: ${summary(rows)}</option>
+          ${Object.entries(NAMES).map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
+        <ul class="chosen">${rows.slice(0, LINES_MAX).map((row, index) => html`<${OneLine} key=${index} row=${row} set=${(changes) => set(index, changes)} />`)}</ul>`}
+    ${rows.length > LINES_MAX && html`<p>And ${counted(rows.length - LINES_MAX, "more file")}: ${summary(rows.slice(LINES_MAX))}.</p>`}
     <div class="pair"><label>Bucket<select name="bucket">${(buckets.length > 0 ? buckets : [{ bucket_id: bucket || DEFAULT_BUCKET, name: bucket || "default" }]).map(
       (each) => html`<option value=${each.bucket_id} selected=${each.bucket_id === (bucket || DEFAULT_BUCKET)}>${each.name}</option>`)}</select></label>
       <label>Days to keep the file<input name="retention" type="number" min="1" max="36500" placeholder="until it is deleted" /></label></div>
-    <footer><span class="quiet grow">${counted(rows.length, "file")}, ${size(total)}</span>
+    <footer class="kept"><span class="quiet grow">${counted(rows.length, "file")}, ${size(total)}</span>
       <button type="button" class="outline" onClick=${() => close()}>Cancel</button>
       <button type="submit">Upload</button></footer></form>`;
 }
@@ -60,6 +65,13 @@ async function rowOf(file) {
 function summary(rows) {
   const kinds = rows.reduce((sums, { kind }) => ({ ...sums, [kind]: (sums[kind] || 0) + 1 }), {});
   return Object.entries(kinds).map(([kind, count]) => counted(count, kind)).join(", ");
+}
+
+// One of many: its name and its kind; more can be changed once it is stored.
+function OneLine({ row, set }) {
+  return html`<li><${Name}>${row.name}</${Name}><span class="quiet number">${size(row.file.size)}</span>
+    <select aria-label="Kind of ${row.name}" value=${row.kind} onChange=${(event) => set({ kind: event.target.value, own: {} })}>
+      ${Object.entries(NAMES).map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></li>`;
 }
 
 function OneFile({ row, set }) {

@@ -1,0 +1,42 @@
+// Which columns of a table fit into its box: those that may be hidden go one class after the other, so that the others,
+// the name above all, stay wide enough to be read.
+import { html, useLayoutEffect, useState } from "../html.js";
+
+const HIDDEN_FIRST = ["wide", "medium", "narrow"]; // classes of columns, see `hide` of DataTable
+const SMALL_PX = 620; // a box of a phone: columns have their `small` widths
+const NAME_REM = 11; // of a column without a width, at least
+const NAME_SMALL_REM = 6.5;
+const MARK_REM = 2.4;
+
+const rem = (width) => Number.parseFloat(width);
+
+// The columns that a box of so many pixels has room for, each with its width in rem; 0 shares what is left. Pure.
+export function fitting(columns, boxPx, remPx, hasMarks) {
+  const isSmall = boxPx < SMALL_PX;
+  const sized = columns.map((column) => ({ ...column, rem: rem((isSmall && column.small) || column.width || "0") || 0 }));
+  const room = boxPx / remPx - (hasMarks ? MARK_REM : 0);
+  const needed = (shown) => shown.reduce((sum, each) => sum + (each.rem || (isSmall ? NAME_SMALL_REM : NAME_REM)), 0);
+  let shown = sized;
+  for (const hidden of HIDDEN_FIRST) {
+    if (needed(shown) <= room) break;
+    shown = shown.filter((column) => column.hide !== hidden);
+  }
+  return shown;
+}
+
+// Those of the box that `ref` is on, measured again whenever its width changes.
+export function useFitting(ref, columns, hasMarks) {
+  const [boxPx, setBoxPx] = useState(0);
+  useLayoutEffect(() => {
+    const measure = () => ref.current && setBoxPx(ref.current.clientWidth);
+    const observer = new ResizeObserver(measure);
+    observer.observe(ref.current);
+    measure();
+    return () => observer.disconnect();
+  }, []);
+  const remPx = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
+  return fitting(columns, boxPx || innerWidth, remPx, hasMarks);
+}
+
+export const Columns = ({ columns, hasMarks }) => html`<colgroup>${hasMarks && html`<col class="mark" />`}${columns.map(
+  (column) => html`<col key=${column.key} style=${{ width: column.rem ? `${column.rem}rem` : "auto" }} />`)}</colgroup>`;
