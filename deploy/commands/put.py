@@ -26,7 +26,6 @@ from filestore_client.transfer.parallel import PARTS_MAX
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 from filestore_client.transfer.upload_memory import Memory
 from metadata.model.later_fields import LATER
-from metadata.model.records import BACKUP, PROJECT_FILE, VM
 
 COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 VIRT_TYPES = ("docker", "dynamips", "iou", "qemu", "virtualbox", "vmware", "vpcs")
@@ -44,7 +43,11 @@ _OPTIONS_OF_A_KIND: Mapping[Kind, Sequence[str]] = {
     ),
     "image": ("virt_type", "format", "vcpus", "ram_mb"),
 }
-_WORDS: Mapping[str, Kind] = {PROJECT_FILE: "project", VM: "image", BACKUP: "backup"}
+_WORDS: Mapping[str, Kind] = {
+    "project_file": "project",
+    "vm": "image",
+    "backup": "backup",
+}  # by that of the log
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Outcome = FileRecord | FilestoreError | LocalError | OSError

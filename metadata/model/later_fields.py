@@ -64,13 +64,16 @@ def with_later(kind: str, typed: Callable[[Later], tuple[Any, ...] | None]) -> C
         own = [(each.name, *said) for each in later_of(kind) if (said := typed(each)) is not None]
         if not own:
             return struct
-        config = struct.__struct_config__
+        config, since = struct.__struct_config__, {each.name: each.since for each in later_of(kind)}
         made: Any = defstruct(
             struct.__name__,
             own,
             bases=(struct,),
             module=struct.__module__,
-            namespace={"__doc__": struct.__doc__},
+            namespace={
+                "__doc__": struct.__doc__,
+                "fields_since": getattr(struct, "fields_since", {}) | {name: since[name] for name, *_ in own},
+            },
             frozen=True,
             kw_only=True,
             tag=config.tag,

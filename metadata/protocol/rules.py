@@ -6,37 +6,21 @@ run different ones: each applies the same log, and must come to the same state.
 So the state contains the rules by which a command is applied. They are raised by an entry of the log, which
 the leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until
 then a newer program does as the older ones do. Whoever changes what a command does adds a number here and
-does the new thing only from there on. A command that is added stands in SINCE: older programs cannot read it,
+does the new thing only from there on. A command that is added says `since`: older programs cannot read it,
 so that it is not proposed before. Queries need none: each coordinator answers for itself, and for one that
 does not know a query another does (`metadata.rpc.client`). (etcd and CockroachDB have the same under the
 name of cluster version.)
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
 from ca.errors import Unavailable
 from metadata.model.later_fields import LATER
-from metadata.model.records import BACKUP, PROJECT_FILE, VM
-from metadata.protocol.commands import (
-    AdmitCertificate,
-    AdmitCoordinator,
-    Command,
-    CreateBackup,
-    CreateFile,
-    CreatePartial,
-    CreateProjectFile,
-    CreatePublicToken,
-    CreateVm,
-    GrantPermission,
-    MoveNode,
-    RecordRestore,
-    UpdateBackup,
-    UpdateFile,
-    UpdateProjectFile,
-    UpdateVm,
-)
+
+if TYPE_CHECKING:
+    from metadata.protocol.commands.root import Command
 
 FIRST: Final = 5  # those of release 0.1.0, the first: no state and no log of older rules is read
 FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
@@ -53,28 +37,6 @@ ENDS_ARE_COUNTED: Final = 6  # a permission or a public link may end so many sec
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 RULES: Final = 6  # the newest that this program knows
 
-SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
-    CreatePartial: UPLOADS_ARE_CONCATENATED,
-    AdmitCoordinator: COORDINATORS_JOIN,
-    MoveNode: MEMBERS_ARE_NAMED,
-    RecordRestore: RESTORES_ARE_KNOWN,
-    AdmitCertificate: RESTORES_ARE_KNOWN,
-}
-FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
-    (CreateFile, "parts"): UPLOADS_ARE_CONCATENATED,
-    (CreateFile, "content"): CONTENT_COMES_WITH_CREATION,
-    (UpdateFile, "filename"): FILES_ARE_RENAMED,
-    (UpdateFile, "content_type"): FILES_ARE_RENAMED,
-    (GrantPermission, "ttl_seconds"): ENDS_ARE_COUNTED,
-    (CreatePublicToken, "ttl_seconds"): ENDS_ARE_COUNTED,
-}
-_OF_KINDS: Final[dict[str, tuple[type[Command], ...]]] = {
-    PROJECT_FILE: (CreateProjectFile, UpdateProjectFile),
-    VM: (CreateVm, UpdateVm),
-    BACKUP: (CreateBackup, UpdateBackup),
-}
-FIELDS_SINCE.update({(kind, each.name): each.since for each in LATER for kind in _OF_KINDS[each.kind]})
-_OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these tables from there on, in this order: coordinators that know only older rules
 # do not have them. A newer table is the last one here. No column is added to a table: a version that is put
 # back hashes every column that it finds in a table that it knows, and so would differ from those that were
@@ -103,19 +65,15 @@ def require(needed: int, known: int) -> None:
         )
 
 
-def needed(command: Command) -> int:
+def needed(command: "Command") -> int:
     """The oldest rules by which this command means what it says."""
-    return max(SINCE.get(type(command), FIRST), needed_by_fields(command))
+    return max(command.since, needed_by_fields(command))
 
 
-def needed_by_fields(command: Command) -> int:
+def needed_by_fields(command: "Command") -> int:
     """The oldest rules that all fields of this command need which are set.
 
     Who knows the command and not such a field applies it without that field, and says that it is done.
     """
-    oldest = FIRST
-    if isinstance(command, _OF_LATER_FIELDS):
-        for (kind, name), since in FIELDS_SINCE.items():
-            if isinstance(command, kind) and getattr(command, name) is not UNSET:
-                oldest = max(oldest, since)
-    return oldest
+    later = command.fields_since.items()
+    return max((since for name, since in later if getattr(command, name) is not UNSET), default=FIRST)

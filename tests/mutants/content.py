@@ -278,8 +278,8 @@ RIGHTS = (
     Mutant.of(
         "field proposed that older members pass over",
         "metadata/protocol/rules",
-        "max(SINCE.get(type(command), FIRST), needed_by_fields(command))",
-        "SINCE.get(type(command), FIRST)",
+        "max(command.since, needed_by_fields(command))",
+        "command.since",
         f"{_PARTS}commands_wait_for_the_rules_that_have_them",
     ),
 )

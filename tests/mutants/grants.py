@@ -26,9 +26,9 @@ GRANTS = (
     ),
     Mutant.of(
         "life of a permission sent to a leader that does not know the field",
-        "metadata/protocol/rules",
-        '    (GrantPermission, "ttl_seconds"): ENDS_ARE_COUNTED,\n',
-        "",
+        "metadata/protocol/commands/access",
+        '= {"ttl_seconds": ENDS_ARE_COUNTED}\n    proposed_by = NODES\n    caller: Caller\n    target:',
+        "= {}\n    proposed_by = NODES\n    caller: Caller\n    target:",
         f"{_RULES}life_from_the_time_of_the_leader_waits_for_coordinators_that_know_it",
     ),
     Mutant.of(

@@ -6,6 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from metadata.model.records import Caller
 from metadata.protocol.commands.root import NODES, Command
+from metadata.protocol.rules import ENDS_ARE_COUNTED
 from runtime.bounds import Count, Instant, LifeSeconds, Names, Text
 
 Target = Literal["bucket", "file"]
@@ -104,6 +105,7 @@ class GrantPermission(Command, frozen=True, kw_only=True, tag="grant_permission"
     `ttl_seconds`, instead of `expires_at_ms`, counts from the leader's time.
     """
 
+    fields_since = {"ttl_seconds": ENDS_ARE_COUNTED}
     proposed_by = NODES
     caller: Caller
     target: Target
@@ -133,6 +135,7 @@ class CreatePublicToken(Command, frozen=True, kw_only=True, tag="create_public_t
     `bucket_id` "" or the file's own.
     """
 
+    fields_since = {"ttl_seconds": ENDS_ARE_COUNTED}
     proposed_by = NODES
     caller: Caller
     file_uuid: Text

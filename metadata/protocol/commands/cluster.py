@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from metadata.model.records import Caller, CertificateRecord, CoordinatorRecord
 from metadata.protocol.commands.root import ITSELF, NODES, Command
+from metadata.protocol.rules import COORDINATORS_JOIN, MEMBERS_ARE_NAMED, RESTORES_ARE_KNOWN
 from runtime.bounds import Count, Names, Pem, Text, WrappedKey
 
 COORDINATORS_LISTED_MAX = 64  # voters and learners; far beyond what Raft admits
@@ -114,6 +115,7 @@ class AdmitCoordinator(Command, frozen=True, kw_only=True, tag="admit_coordinato
     what a coordinator has is not in the log: who proposes this hands it over.
     """
 
+    since = COORDINATORS_JOIN
     token_id: Text
     secret_sha256: Text
     coordinator_id: Text
@@ -152,6 +154,7 @@ class MoveNode(Command, frozen=True, kw_only=True, tag="move_node"):
     Its next certificate is for that address. Replies with the NodeRecord.
     """
 
+    since = MEMBERS_ARE_NAMED
     proposed_by = NODES
     caller: Caller
     node_id: Text
@@ -243,6 +246,7 @@ class RecordRestore(Command, frozen=True, kw_only=True, tag="record_restore"):
     and `intermediate_wrapped`: what signs leaves, if the bundle has a newer one than the snapshot.
     """
 
+    since = RESTORES_ARE_KNOWN
     history: Text
     intermediate_pem: Pem = ""
     intermediate_wrapped: WrappedKey = b""
@@ -255,6 +259,7 @@ class AdmitCertificate(Command, frozen=True, kw_only=True, tag="admit_certificat
     or of a node that is unknown or revoked.
     """
 
+    since = RESTORES_ARE_KNOWN
     node_id: Text
     certificate: CertificateRecord
 

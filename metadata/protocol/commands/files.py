@@ -5,6 +5,7 @@ from msgspec import UNSET, Struct, UnsetType
 from metadata.model.later_fields import in_the_log, with_later
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller, Manifest
 from metadata.protocol.commands.root import ITSELF, NODES, Command
+from metadata.protocol.rules import CONTENT_COMES_WITH_CREATION, FILES_ARE_RENAMED, UPLOADS_ARE_CONCATENATED
 from runtime.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Parts, Text
 
 
@@ -27,6 +28,7 @@ class CreateFile(Command, frozen=True, kw_only=True):
     Replies with an UploadRecord.
     """
 
+    fields_since = {"parts": UPLOADS_ARE_CONCATENATED, "content": CONTENT_COMES_WITH_CREATION}
     proposed_by = NODES
     caller: Caller
     file_uuid: Text
@@ -87,6 +89,7 @@ class UpdateFile(Command, frozen=True, kw_only=True):
     refused with precondition_failed when it is another by now.
     """
 
+    fields_since = {"filename": FILES_ARE_RENAMED, "content_type": FILES_ARE_RENAMED}
     proposed_by = NODES
     caller: Caller
     file_uuid: Text
@@ -289,6 +292,7 @@ class CreatePartial(Command, frozen=True, kw_only=True, tag="create_partial"):
     an UploadRecord.
     """
 
+    since = UPLOADS_ARE_CONCATENATED
     proposed_by = NODES
     caller: Caller
     file_uuid: Text

@@ -1,9 +1,11 @@
 """The root of all commands. Apart from the package, which imports them all: it cuts a circle."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final, TypeVar
 
 from msgspec import Struct
+
+from metadata.protocol.rules import FIRST
 
 S = TypeVar("S", bound=Struct)
 NODES: Final = "nodes"
@@ -15,11 +17,14 @@ class Command(Struct, frozen=True, kw_only=True, tag_field="type"):
 
     `proposed_by`: NODES, if a node may propose it as it is; ITSELF, if it may for itself only (`node_id`);
     else the leader alone, and joining, renewing and minting pass through calls that check more. `is_long`:
-    it changes, or looks at, up to a page of rows, which may lie anywhere in the state.
+    it changes, or looks at, up to a page of rows, which may lie anywhere in the state. `since`: the rules by
+    which it may be proposed; `fields_since`: those by which fields may be set that it got later.
     """
 
     proposed_by: ClassVar[str] = "leader"
     is_long: ClassVar[bool] = False
+    since: ClassVar[int] = FIRST
+    fields_since: ClassVar[Mapping[str, int]] = {}
 
 
 def leaves(root: type[S]) -> Iterator[type[S]]:

@@ -14,7 +14,7 @@ from coordinator.member.rules_upgrade import Upgrades
 from coordinator.rpc.server import Refused, value_of
 from metadata.protocol.calls import AnyCall, RulesCall
 from metadata.protocol.commands import MoveNode, RaiseRules
-from metadata.protocol.rules import FIRST, RULES, SINCE
+from metadata.protocol.rules import FIRST, RULES
 from tests.unit.coordinator.reconcile.test_job_runs import member
 from tests.unit.peer_ports import connected, serving
 from tests.unit.state import ADMIN, cluster_view, coordinator
@@ -96,8 +96,8 @@ async def test_node_of_an_older_version_is_waited_for(
 
 async def test_command_that_older_programs_cannot_read_is_not_proposed_before(tmp_path: Path) -> None:
     command = MoveNode(caller=ADMIN, node_id="n1", address="n1.lab.example")
-    async with member(tmp_path, rules=SINCE[MoveNode] - 1) as (driver, _):
-        with pytest.raises(Unavailable, match=r"upgrade.* start .* remove one that is gone"):
+    async with member(tmp_path, rules=MoveNode.since - 1) as (driver, _):
+        with pytest.raises(Unavailable, match=r"Upgrade .* start .* remove those that are gone"):
             await driver.propose(command)
         await driver.propose(RaiseRules(version=RULES))
         with pytest.raises(Refused, match="no node n1"):
