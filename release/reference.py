@@ -121,7 +121,7 @@ def _help(command: click.Command) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return " ".join(text.replace("|", ", ").split())
 
 
 def _errors() -> str:

@@ -4,9 +4,7 @@
 """
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,6 +20,7 @@ NAMED: Final = re.compile(
 )
 SECTION: Final = re.compile(r"(?P<page>[\w/-]+\.md),?\s+\"(?P<title>[^\"]+)\"")
 SECTION_BEFORE: Final = re.compile(r"\"(?P<title>[^\"]+)\" (?:in|of)\s+(?P<page>[\w/-]+\.md)")
+COMMENT: Final = re.compile(r"(?:^|  )[ ]*# (.+)$", re.MULTILINE)
 LINK: Final = re.compile(r"\]\((?!https?:)(?P<page>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 MADE_LATER: Final = {  # by `make docs`, by a recipe, and by programs of others
     r"docs/reference/.*|reference/.*",
@@ -41,8 +40,7 @@ def texts_of(path: Path) -> Iterator[str]:
     for found in ast.walk(ast.parse(source)):
         if isinstance(found, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(found) or ""
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    yield "\n".join(token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT)
+    yield "\n".join(COMMENT.findall(source))
 
 
 def faults_of(path: Path) -> Iterator[str]:
