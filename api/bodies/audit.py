@@ -70,7 +70,7 @@ class AuditEntryBody(Struct, frozen=True, kw_only=True):
     client_address: Annotated[
         str,
         Meta(
-            description="From where it was asked, as trusted proxies tell; empty in entries of old versions.",
+            description="From where it was asked, as trusted proxies tell; empty in entries of 0.1.0.",
             examples=["192.0.2.17"],
         ),
     ]

@@ -61,8 +61,7 @@ def status(connection: Connection, watch: bool, every: float, as_json: bool) -> 
         time.sleep(every)
     answer, now_s = connection.run(work)
     _show(answer, now_s, connection, as_json=as_json)
-    # A node of an older version says only whether the members are well.
-    return EXIT_CODES[answer.get("health") or ("healthy" if answer["healthy"] else "degraded")]
+    return EXIT_CODES[answer["health"]]
 
 
 def _show(answer: dict[str, Any], now_s: float, connection: Connection, *, as_json: bool) -> None:
@@ -177,10 +176,9 @@ def _runs(runs: list[dict[str, Any]], at_s: float) -> Table:
 
 
 def _problems(answer: dict[str, Any]) -> list[str]:
-    """A line for each. A node of an older version says neither since when nor where to read on."""
-    findings = answer.get("findings") or [{"problem": problem} for problem in answer.get("problems", ())]
+    """A line for each."""
     lines = []
-    for finding in findings:
+    for finding in answer["findings"]:
         details = [f"since {finding['since']}"] if finding.get("since") else []
         details += [f"runbook: {finding['runbook']}"] if finding.get("runbook") else []
         more = f" ({', '.join(details)})" if details else ""
@@ -190,10 +188,8 @@ def _problems(answer: dict[str, Any]) -> list[str]:
 
 def _replicas(replicas: dict[str, Any]) -> str:
     short = ", ".join(f"{blobs} lack {missing}" for missing, blobs in replicas["short"].items()) or "none"
-    # A node of an older version does not say how many are on their last.
     kinds = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
-    names = [name for name in kinds if name in replicas]
-    others = ", ".join(f"{name} {replicas[name]}" for name in names)
+    others = ", ".join(f"{kind} {replicas[kind]}" for kind in kinds)
     return f"replicas: short {short}, {others}"
 
 

@@ -101,8 +101,6 @@ async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: in
 
     The nodes are asked when it is needed, so that each answers with what its disk takes in this moment;
     heartbeats are a second old and tell the coordinators only.
-
-    Nodes of older versions do not tell, and count as full.
     """
     asked = list(node_ids)[:ASKED_MAX]
     asked = [node_id for node_id in asked if node_id not in peers.silent] or asked

@@ -93,13 +93,8 @@ async def begin_anew_if_lost(
     holder, *others = record.placement
     if await _is_member(services, holder):
         return None
-    if record.offset_bytes and not record.prefix_sha256:  # of an older version: nobody can tell
-        found = [await _is_member(services, name) for name in others]
-        may_have = any(found)
-    else:
-        successor, do_all_say = await who_has_prefix(services, others, record)
-        may_have = bool(successor) or not do_all_say
-    if may_have:
+    successor, do_all_say = await who_has_prefix(services, others, record)
+    if successor or not do_all_say:
         return None
     command = RestartUpload(
         caller=caller,
@@ -184,8 +179,6 @@ async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord)
     is asked again.
     """
     stop = record.offset_bytes
-    if stop and not record.prefix_sha256:
-        return False  # recorded by an older version: nobody can tell
     if node_id == services.node_id:
         try:
             return await own_prefix(services, record.file_uuid, stop) == record.prefix_sha256 or not stop

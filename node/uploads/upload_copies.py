@@ -148,8 +148,6 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         """Reads all of it. Raises Unavailable when nobody can tell, FilestoreError."""
         if not order.offset_bytes:
             return True
-        if not order.prefix_sha256:
-            raise Unavailable("A node of an older version recorded these bytes: nobody knows their sha256.")
         hasher, stop = SegmentHasher(), order.offset_bytes
         try:
             while (before := hasher.size_bytes) < stop:

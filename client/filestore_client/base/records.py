@@ -101,7 +101,7 @@ class FileSummary(Record, frozen=True, kw_only=True):
     status: str
     expires_at: str
     created_at: str
-    kind: str = ""  # of servers of older versions
+    kind: str = ""  # until 0.3.0: servers of 0.1.0 do not tell
 
 
 class ManifestImage(Struct, frozen=True, kw_only=True):
@@ -340,7 +340,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     target: str
     outcome: str
     request_id: str
-    client_address: str = ""  # from where it was asked; servers of older versions do not tell
+    client_address: str = ""  # from where it was asked; until 0.3.0: servers of 0.1.0 do not tell
     member: str = ""  # who has it on record; the client that asked knows
 
 
