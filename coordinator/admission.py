@@ -181,10 +181,7 @@ class Admission:
         return node is None or not node.speaker or peer.instance in ("", node.speaker)
 
     def _is_live(self, node_id: str, serial: str) -> bool:
-        """Whether the certificate counts. It is asked at each message, so the view comes before the database.
-
-        By older rules a renewal leaves the view as it was: it may lack a certificate.
-        """
+        """Whether the certificate counts. Each message asks, so the view comes before the database."""
         self._look()
         return serial in self._serials.get(node_id, ()) or self._store.certificate_is_live(node_id, serial)
 
@@ -196,7 +193,7 @@ class Admission:
         view = self._view()
         if view.version != self._version:
             self._nodes = {node.node_id: node for node in view.nodes}
-            self._serials = view.node_serials or {}
+            self._serials = view.node_serials
             self._version = view.version
 
     def _refuse(self, node: NodeRecord, instance: str, why: str) -> None:

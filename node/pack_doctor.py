@@ -63,7 +63,7 @@ class _Count:
 
 
 def check_packs(findings: Findings, packs: Path, *, deep: bool) -> None:
-    """All of them. `deep` reads every blob and compares its sha256. A node of an older release has none."""
+    """All of them. `deep` reads every blob and compares its sha256."""
     if not packs.is_symlink() and not packs.exists():
         return
     check_private_directory(findings, packs)

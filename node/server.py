@@ -393,7 +393,7 @@ async def _close(services: NodeServices, custody_context: CustodyContext) -> Non
 async def _opened_blobs(
     files: NodeFiles, disk: DiskWorkers, siblings: Siblings, metadata: MetadataClient
 ) -> BlobStore:
-    """The store, which packs small blobs as soon as no member of an older release can be among us."""
+    """The store, which packs small blobs as soon as no member of 0.1.0 can be among us."""
     blobs = await disk.run(BlobStore, files.data, maker=siblings.maker, is_leftover=siblings.is_leftover)
     blobs.packed.takes_new = lambda: metadata.rules_in_force >= SMALL_BLOBS_ARE_PACKED
     return blobs

@@ -51,7 +51,7 @@ class AuditEntry(Struct, frozen=True):
     object: str
     outcome: str
     request_id: str
-    client_address: str = ""  # of lines of older versions it is not known
+    client_address: str = ""  # until 0.3.0: lines of 0.1.0 do not tell it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

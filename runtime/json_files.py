@@ -3,8 +3,7 @@
 No I/O here.
 
 A small file bears a checksum of its content, and says whose it is where that matters: a digit that a disk
-changed would be read like any other, and so would the file of another member. Files of older versions bear
-none, and are read as they are.
+changed would be read like any other, and so would the file of another member.
 """
 
 import zlib
@@ -43,14 +42,11 @@ def sealed(content: Any, *, of: str = "") -> bytes:
 
 
 def unsealed(raw: bytes, expected: type[_T], *, of: str = "") -> _T:
-    """The content of a small file, or of one that an older version left, without a checksum.
+    """The content of a small file.
 
     Raises msgspec.MsgspecError for a damaged one, and for one of another member.
     """
-    try:
-        found = decode_foreign(raw, _Sealed)
-    except msgspec.MsgspecError:
-        return decode_foreign(raw, expected)  # what was sealed is none of the forms that were kept before
+    found = decode_foreign(raw, _Sealed)
     if found.crc32 != _checksum(bytes(found.content), found.of):
         raise msgspec.DecodeError("its checksum does not match")
     if found.of != of:

@@ -81,9 +81,7 @@ class AuditEntryBody(Struct, frozen=True, kw_only=True):
     client_address: Annotated[
         str,
         Meta(
-            description=(
-                "The client's address, as reported by trusted proxies. Empty in entries of old versions."
-            ),
+            description="The client's address, as reported by trusted proxies. Empty in entries of 0.1.0.",
             examples=["192.0.2.17"],
         ),
     ] = ""

@@ -126,7 +126,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
 
 
 def kind_of(record: FileRecord) -> str | UnsetType:
-    """The kind as the API says it; absent where a coordinator of an older version does not."""
+    """The kind as the API says it; until 0.3.0: absent where a coordinator of 0.1.0 does not."""
     return UNSET if record.kind is UNSET else KIND_WORDS[record.kind]
 
 

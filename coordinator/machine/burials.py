@@ -28,7 +28,7 @@ def bury(change: Change, sha256: str, node_id: str) -> None:
 def require_none(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
     """Raises Unavailable when a replica on one of these nodes was buried after `as_of`, or may have been.
 
-    Older nodes send 0: it is not known when they looked, so any burial counts.
+    With 0 it is not known when somebody looked, so any burial counts.
     """
     (floor,) = db.execute("SELECT burial_floor FROM cluster").fetchone()
     if 0 < as_of < floor:

@@ -240,7 +240,9 @@ def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
 def _require(scope: Change | Question, user_id: str) -> UserRecord:
     user = _find(scope, user_id)
     if user is None:
-        raise NotFound(f"There is no user named {user_id}.")
+        # until 0.3.0: replies are stored, and must be those of members that run 0.1.0
+        is_stored = isinstance(scope, Change)
+        raise NotFound("There is no such user." if is_stored else f"There is no user named {user_id}.")
     return user
 
 

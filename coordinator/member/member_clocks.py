@@ -64,7 +64,7 @@ class MemberClocks:
         self._kept = KeptTime(saved, wall_ms(), steady_s())
 
     def receive(self, member: Identity, at_ms: int) -> None:
-        """Another member's clock showed `at_ms` a moment ago; 0 is what older versions say.
+        """Another member's clock showed `at_ms` a moment ago; 0 if it does not say.
 
         Whoever calls has checked that it is a member, so the table is bounded by their number.
         """
@@ -90,8 +90,8 @@ class MemberClocks:
         return nodes_ms if is_told else list(offsets_ms.values())
 
     def follow(self, kept_ms: int) -> None:
-        """Take over the kept time that the leader told a moment ago; 0 is what older versions say."""
-        if kept_ms > 0:
+        """Take over the kept time that the leader told a moment ago."""
+        if kept_ms > 0:  # until 0.3.0: 0.1.0 tells none
             self._kept.follow(kept_ms, self._steady_s())
             self._found = None
 

@@ -7,16 +7,14 @@ import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ca.secretfiles import create_secret
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import recover
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, unreadable_in
 from coordinator.storage.state_store import Store
-from runtime.file_digests import write_digest
 
 ENTRY_BYTES = 1  # of entries to read: one is always read
 
@@ -47,7 +45,8 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
         log = opened.enter_context(closing(SegmentLog.open(files.log, sync=sync)))
         snapshots = SnapshotStore(files.snapshots, files.state)
         try:
-            _end_installation(snapshots, log)
+            if snapshots.unfinished() is not None:
+                snapshots.recover()
             store = opened.enter_context(closing(Store(files.state)))
             if files.state_damaged.exists():
                 raise StateDamaged(files.state_damaged.read_text("utf-8", errors="replace").strip())
@@ -56,20 +55,5 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
                 _log.error(lost)
         except (*DATABASE_ERRORS, StateDamaged) as error:
             raise damage_in(error) or unreadable_in(error) or error from error
-        _keep_genesis(files, log)
         opened.pop_all()
     return Ledger(log, store, snapshots)
-
-
-def _end_installation(snapshots: SnapshotStore, log: SegmentLog) -> None:
-    """End the installation of a snapshot in which the process died. Older versions did not mark it."""
-    if (meta := snapshots.unfinished()) is not None:
-        log.promise(replace(log.promised, installing=(meta.index, meta.term)))
-        snapshots.recover()
-
-
-def _keep_genesis(files: CoordinatorFiles, log: SegmentLog) -> None:
-    """A coordinator of an older version has its first entry in the log alone, as long as that is kept."""
-    if not files.genesis.exists() and log.first_index() == 1:
-        create_secret(files.genesis, log.entries(1, 2, ENTRY_BYTES)[0].data)
-        write_digest(files.genesis)

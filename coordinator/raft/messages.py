@@ -122,8 +122,7 @@ class Message(Struct, frozen=True, array_like=True, gc=False):
         `log_index` is the APPEND's own, and the follower's log may match up to `hint_index`, whose term there
         is `hint_term`.
     HEARTBEAT: `commit`, never beyond what the follower has; `round` of reads. HEARTBEAT_REPLY: the same
-    `round`; from a member that should not be asked to lead `reject`, with the Reluctance in `hint_index`
-        (older members know but one reason, NO_ROOM, and do not say it).
+    `round`; from a member that should not be asked to lead `reject`, with the Reluctance in `hint_index`.
     SNAPSHOT: the sender offers a snapshot of its state at `log_index`, `log_term`, with `members`; the bytes
     are
         fetched beside Raft. It is answered by an APPEND_REPLY, once the receiver has that state.

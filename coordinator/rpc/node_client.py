@@ -159,7 +159,7 @@ class NodeOrders:
     ) -> CopyReport:
         """Have a node get what is acknowledged of an upload from `sources`, or, without any, only look.
 
-        `running`: ask again. Raises OrderFailed, also of a node of an older version.
+        `running`: ask again. Raises OrderFailed.
         """
         body = {
             "epoch": upload.epoch,

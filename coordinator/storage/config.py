@@ -34,8 +34,8 @@ class NotInitialised(Conflict):
 class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """coordinator.json: who this member is and who the coordinators were when it began.
 
-    What is as it comes is not written: older versions refuse the fields that they do not know, and one of
-    them may be put back.
+    What is as it comes is not written: the release before refuses the fields that it does not know, and may
+    be put back.
 
     `own_record` is there when it is not among them: it came later. Every `digest_s` the leader has all
     members compare a part of their state. A node that is silent, or whose disk fails, for `down_after_s` is

@@ -91,7 +91,7 @@ def new_mark(writer: sqlite3.Connection) -> int:
 def noted_at_rest(db: sqlite3.Connection) -> int:
     """Return the log entry that the file itself held when its WAL began anew, 0 if none was noted.
 
-    The note lies in PRAGMA application_id: 31 bits, and older releases leave it alone.
+    The note lies in PRAGMA application_id: 31 bits, and 0.1.0 leaves it alone.
     """
     return int(db.execute("PRAGMA application_id").fetchone()[0])
 

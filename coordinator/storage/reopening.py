@@ -88,7 +88,7 @@ def _forgotten(log: SegmentLog, index: int, term: int, what: str, *, is_behind: 
 
 
 def _settle(log: SegmentLog) -> None:
-    """The promises of an older version, which kept none, and no installation any more."""
+    """Promise what the log holds, and no installation any more."""
     hard_state = log.hard_state
     settled = replace(log.promised, term=hard_state.term, vote=hard_state.vote, installing=(0, 0))
     if settled != log.promised:

@@ -63,7 +63,6 @@ CREATE TABLE IF NOT EXISTS sessions (
     last_log_index      INTEGER NOT NULL,         -- when it was last used: the longest unused ends first
     acknowledged_below  INTEGER NOT NULL          -- the client is done with every smaller sequence
 ) STRICT;
-DROP INDEX IF EXISTS sessions_by_use;             -- of older versions: every command would move its entry
 
 CREATE TABLE IF NOT EXISTS replies (
     session   INTEGER NOT NULL,
@@ -200,7 +199,6 @@ CREATE INDEX IF NOT EXISTS files_by_kind ON files (kind, sequence);
 CREATE INDEX IF NOT EXISTS files_by_bucket ON files (bucket_id, sequence);
 CREATE INDEX IF NOT EXISTS files_by_bucket_owner ON files (bucket_id, owner_id, sequence);
 CREATE INDEX IF NOT EXISTS files_by_due ON files (due_at_ms, sequence DESC) WHERE due_at_ms IS NOT NULL;
-DROP INDEX IF EXISTS files_by_retention;          -- of older versions: the time alone did not say what is due
 CREATE INDEX IF NOT EXISTS files_by_blob ON files (blob_sha256);
 
 CREATE TABLE IF NOT EXISTS project_files (
@@ -310,7 +308,7 @@ CREATE TABLE IF NOT EXISTS uploads (
     offset_bytes   INTEGER NOT NULL,              -- durable on the write quorum: all that clients were told
     expires_at_ms  INTEGER NOT NULL,
     epoch          INTEGER NOT NULL DEFAULT 0,    -- rises when another node takes over, and when bytes are dropped
-    prefix_sha256  TEXT NOT NULL DEFAULT '',      -- of the bytes up to the offset; '' if an older version recorded it
+    prefix_sha256  TEXT NOT NULL DEFAULT '',      -- of the bytes up to the offset; '' at the start
     reserved_bytes INTEGER                        -- of its bucket's quota
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS uploads_by_expiry ON uploads (expires_at_ms);

@@ -65,7 +65,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
     sha256: Sha256
     crc: Annotated[int, Meta(ge=0, lt=2**32)]
     data: Annotated[bytes, Meta(min_length=1, max_length=CHUNK_BYTES_MAX)]
-    content: str = ""  # the digest of all its rows; "" from older members
+    content: str = ""  # the digest of all its rows
     origin: str = ""  # whose state it is; "" when a majority vouched for it
 
 
@@ -368,7 +368,7 @@ class SnapshotStore:
     def place(self, meta: SnapshotMeta) -> None:
         """Decide that the verified snapshot becomes the database: `recover` puts it there."""
         # First: a state of one's own that is taken for a copy only witnesses less.
-        with suppress(FileNotFoundError):  # verified by an older version, or here before a crash
+        with suppress(FileNotFoundError):  # here before a crash
             self._disk.replace(self._directory / f"{_name(meta)}.origin", self._origin_path)
             self._disk.sync(self._state_path.parent)
         note_path = self._directory / f"{_name(meta)}.part.json"
@@ -391,7 +391,6 @@ class SnapshotStore:
         if not self._intent_path.exists():
             return None
         try:
-            # Every page is looked at: what an older version was installing bears no digest.
             if not (why := flaw_in(self._intent_path, at_rest=True, deep=True)):
                 if matches_digest(self._intent_path):
                     return describe(self._intent_path)

@@ -40,7 +40,7 @@ class StateFile:
         sums, mark = self._take_up(), mark_of(writer)
         noted, found = noted_at_rest(writer), self._index_at_rest
         # 0 where a crash left half of a checkpoint: the WAL has the other half.
-        # Who gives a new mark notes nothing of it; an older release leaves the note that the file has.
+        # Who gives a new mark notes nothing of it. until 0.3.0: 0.1.0 leaves the note that the file has.
         is_other = found > 0 and noted not in (0, self._note_at_rest) and mark != self._mark_at_rest
         if is_other or sums.mark not in (0, mark):
             raise StateDamaged("state.sqlite is damaged: another file lies in its place, or nothing")

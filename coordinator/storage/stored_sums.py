@@ -3,8 +3,8 @@
 The file lies beside the database, and is never a reason to condemn a sound one. A page's sum is taken out of
 it, durably, before a checkpoint writes that page, and comes back after the checkpoint has synced it: whatever
 of the file a crash or a power cut leaves, each sum in it is that of a page that is on the disk. It is
-believed while the database has the time of change that was noted with it: who else wrote there, an older
-version or another program, has changed that time.
+believed while the database has the time of change that was noted with it: another program that wrote there
+has changed that time.
 
 Layout: blocks of 4096 bytes. The first is the header: magic, the mark of the database, its time of change in
 ns (0: a checkpoint was at work), the salts of its WAL (0: it had none), the size of its pages, and the XXH3

@@ -61,8 +61,7 @@ def status(connection: Connection, watch: bool, every: float, as_json: bool) -> 
         time.sleep(every)
     answer, now_s = connection.run(work)
     _show(answer, now_s, connection, as_json=as_json)
-    # A node of an older version says only whether the members are well.
-    return EXIT_CODES[answer.get("health") or ("healthy" if answer["healthy"] else "degraded")]
+    return EXIT_CODES[answer["health"]]
 
 
 def _show(answer: dict[str, Any], now_s: float, connection: Connection, *, as_json: bool) -> None:
@@ -171,10 +170,9 @@ def _runs(runs: list[dict[str, Any]], at_s: float) -> list[Sequence[str]]:
 
 
 def _problems(answer: dict[str, Any]) -> list[str]:
-    """A line for each. A node of an older version says neither since when nor where to read on."""
-    findings = answer.get("findings") or [{"problem": problem} for problem in answer.get("problems", ())]
+    """A line for each."""
     lines = []
-    for finding in findings:
+    for finding in answer["findings"]:
         details = [f"since {moment(finding['since'])}"] if finding.get("since") else []
         details += [f"runbook: {finding['runbook']}"] if finding.get("runbook") else []
         more = f" ({', '.join(details)})" if details else ""
@@ -184,10 +182,9 @@ def _problems(answer: dict[str, Any]) -> list[str]:
 
 def _replicas(replicas: dict[str, Any]) -> str:
     """What is wrong with copies, "" where nothing is."""
-    wrong = [f"short {blobs} lack {missing}" for missing, blobs in replicas.get("short", {}).items()]
+    wrong = [f"short {blobs} lack {missing}" for missing, blobs in replicas["short"].items()]
     kinds = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
-    # A node of an older version does not say how many are on their last.
-    wrong += [f"{name} {replicas[name]}" for name in kinds if replicas.get(name)]
+    wrong += [f"{name} {replicas[name]}" for name in kinds if replicas[name]]
     return f"replicas: {', '.join(wrong)}" if wrong else ""
 
 

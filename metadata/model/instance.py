@@ -42,7 +42,7 @@ def parsed(text: str) -> Instance:
 def contradiction(known: str, claimed: str) -> str:
     """Why a process that says `claimed` is not who spoke last, "" if it may be; both as `str` writes them.
 
-    Who tells none is of an older version, of which nobody knows. Raises InvalidRequest.
+    Nothing contradicts where one of the two tells none. Raises InvalidRequest.
     """
     if not known or not claimed or known == claimed:
         return ""

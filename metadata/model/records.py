@@ -158,9 +158,9 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     """An upload as the log knows it. `placement` is empty once the file is available.
 
     The first of `placement` holds the upload, in this `epoch`. The first `offset_bytes` bytes are durable on
-    the write quorum and hash to `prefix_sha256` ("" when an older version recorded them). `as_of`: the log
+    the write quorum and hash to `prefix_sha256` ("" where there are none). `as_of`: the log
     index that this is true at; see CompleteUpload. `reserved_bytes`: of the bucket's quota; unset where it
-    has none, so that older members store the same replies. `patch_offset`: as in CompleteUpload, of one that
+    has none. `patch_offset`: as in CompleteUpload, of one that
     has ended. `parts`: of a final upload, the partial ones that its content is put together from, in order.
     """
 
@@ -371,7 +371,6 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     joined_at_ms: int
     draining: bool = False
     state: str = HEALTHY
-    # Not there as long as older coordinators, which have neither, make the same replies.
     instance: str | UnsetType = UNSET
     revoked: bool | UnsetType = UNSET
 
@@ -435,7 +434,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
 
     `coordinators`: voters and learners. `removed_coordinators`: ids that were members once, and are dead.
     `token_key_ends`: of keys that were replaced, from when on they count for nothing. `node_serials`: by
-    node, the certificates that are not revoked; None from older versions.
+    node, the certificates that are not revoked.
     """
 
     version: int
@@ -450,7 +449,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     revoked_serials: list[str]
     removed_coordinators: list[str] = []
     token_key_ends: dict[str, int] = {}
-    node_serials: dict[str, list[str]] | None = None
+    node_serials: dict[str, list[str]] = {}
 
 
 class TokenKeyRecord(Struct, frozen=True, kw_only=True):

@@ -147,7 +147,7 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
     unreferenced: int
     doomed: dict[str, int]
     recounting: list[str]
-    absent: int = 0  # from coordinators of older versions
+    absent: int = 0
     last: int = 0
     few: int = -1  # not told
     damaged: int = 0

@@ -167,16 +167,16 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     is_primary: bool = True
     takes_bytes: bool = True
     scrubbed_since_ms: Count = 0
-    at_ms: Count = 0  # its clock when this was sent; 0 from members of older versions
+    at_ms: Count = 0  # its clock when this was sent; 0 if it does not tell
     custody_stopped: Names = []  # passes that would have given up too many blobs at once
     unreachable: NodeIds = []  # nodes that do not answer this one
-    disk_fails: bool = False  # it takes no bytes, and not for want of room; False from older versions
+    disk_fails: bool = False  # it takes no bytes, and not for want of room
     poison: Names = []  # the first of what cannot be used on its disk, each with why
     poison_count: Count = 0
     disk_full: bool = False  # it takes no bytes for want of room, and for nothing else
-    web_certificate_ends_ms: Count = 0  # that for browsers; 0 without one, and from older versions
-    version: Text = ""  # of the product; "" from older versions
-    rules: Count = 0  # the newest that this node knows, as in RulesCall; 0 from older versions
+    web_certificate_ends_ms: Count = 0  # that for browsers; 0 without one
+    version: Text = ""  # of the product; until 0.3.0: "" from 0.1.0
+    rules: Count = 0  # the newest that this node knows, as in RulesCall; until 0.3.0: 0 from 0.1.0
     blocked_dead_bytes: Count = 0  # of deleted small files, which cannot be given back for want of room
     blocked_wanted_bytes: Count = 0  # how much more must be free before some of them can
 
@@ -190,8 +190,8 @@ class HeartbeatReply(Struct, frozen=True):
     view_version: int
     leader: str
     at_ms: int
-    rules: int = 0  # in force, by the state of this coordinator; 0 from older versions
-    kept_ms: int = 0  # see runtime/kept_time.py; 0 from older versions
+    rules: int = 0  # in force, by the state of this coordinator; until 0.3.0: 0 from 0.1.0
+    kept_ms: int = 0  # see runtime/kept_time.py; until 0.3.0: 0 from 0.1.0
 
 
 class FollowCall(Struct, frozen=True, tag="follow"):
@@ -377,7 +377,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     clock, which lacks `correction_ms` of what most clocks show.
 
     `runs` those of jobs that have not ended; `certificates` those that end soon;
-    `replicas` how the blobs stand, None from older versions; `replicas_wanted` of each blob, likewise 0.
+    `replicas` how the blobs stand; `replicas_wanted` of each blob.
     """
 
     cluster: str
@@ -395,8 +395,8 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     certificates: list[CertificateEnd] = []
     replicas: ReplicaCounts | None = None
     schedules: dict[str, float] = {}
-    version: str = ""  # of the product; "" from older versions
-    rules: int = 0  # in force, by the state of this coordinator; 0 from older versions
+    version: str = ""  # of the product; until 0.3.0: "" from 0.1.0
+    rules: int = 0  # in force, by the state of this coordinator; until 0.3.0: 0 from 0.1.0
     rules_known: int = 0  # the newest that this coordinator knows
     certificate_ends_at_ms: int = 0  # that of this coordinator; 0 while it cannot be read
 

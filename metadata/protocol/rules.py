@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from metadata.protocol.commands.root import Command
 
 FIRST: Final = 5  # those of release 0.1.0, the first: no state and no log of older rules is read
+# until 0.3.0: FIRST becomes 6, and what asks for these is always so
 FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
 LONG_SERVICE_TOKENS: Final = 6  # a token of a user with the role `service` may live for 400 days
 MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine

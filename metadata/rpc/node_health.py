@@ -36,7 +36,7 @@ SILENT, DISK, CUSTODY, POISON = "silent", "disk", "custody", "poison"  # what a 
 class LastHeartbeat:
     """The last heartbeat of a node; `at_s` on the caller's monotonic clock.
 
-    `clock_offset_ms`: the node's clock less ours, less the way of the heartbeat; None from older versions.
+    `clock_offset_ms`: the node's clock less ours, less the way of the heartbeat; None if it does not tell.
     `since_ms`: by our clock, when DISK, CUSTODY and POISON were first received in a row.
     """
 

@@ -172,8 +172,7 @@ class View:
 
     def is_issued(self, node_id: str, serial: str) -> bool:
         """Whether the log knows this certificate of a node, as far as this view tells."""
-        issued = self.current.node_serials
-        return issued is None or serial in issued.get(node_id, ())
+        return serial in self.current.node_serials.get(node_id, ())
 
     async def wait_until_fresh(self) -> None:
         """Returns when the coordinators have confirmed a view."""

@@ -32,8 +32,7 @@ _CallNumber = Annotated[int, Meta(ge=0, le=2**62)]
 class CallFrame(Struct, frozen=True, array_like=True, tag=1):
     """A call, encoded by `encode_call`; `number` pairs it with its answer.
 
-    The caller waits `timeout_ms` at most. `request_id` is that of the request that it works for, "" for none
-    and from members of older versions.
+    The caller waits `timeout_ms` at most. `request_id` is that of the request that it works for, "" for none.
     """
 
     number: _CallNumber
@@ -76,7 +75,7 @@ class _Encoded(Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-MALFORMED: Final = "malformed message from a peer"  # so it is told to the peer, by older versions too
+MALFORMED: Final = "malformed message from a peer"  # so it is told to the peer: see MetadataClient
 
 _parcel_decoder = msgspec.msgpack.Decoder(Parcel)
 _call_decoder: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)

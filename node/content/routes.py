@@ -218,8 +218,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
                 headers=_PROGRESS
                 | {
                     "Upload-Prefix-Digest": "`sha-256=:BASE64:` of the first `Upload-Offset` bytes of the"
-                    " upload: compare it with your file before you resume. Absent at offset 0, and where an"
-                    " older version recorded the offset.",
+                    " upload: compare it with your file before you resume. Absent at offset 0.",
                     "Upload-Length": "Bytes of the whole, once that is known.",
                     "Upload-Defer-Length": "`1` until then.",
                     "Cache-Control": "`no-store`.",

@@ -49,8 +49,8 @@ def head(record: UploadRecord, offset: int) -> web.StreamResponse:
     of these bytes is what the log recorded with the offset, so it costs nothing to send.
     """
     headers = _progress(record, offset)
-    if offset and (sha256 := record.blob_sha256 or record.prefix_sha256):
-        headers[PREFIX_DIGEST] = repr_digest(sha256)
+    if offset:
+        headers[PREFIX_DIGEST] = repr_digest(record.blob_sha256 or record.prefix_sha256)
     if record.kind == PARTIAL:
         headers["Upload-Concat"] = PARTIAL_CONCAT
     elif record.parts:

@@ -2,8 +2,7 @@
 
 A replica that was found damaged is first reported lost (`node/custody/loss_repair.py`); what lies in
 quarantine and files still need is reported here, at once with what is known of it, and again when it was read
-to its end. So nothing has to be remembered over a crash: what lies in quarantine is looked at again, and what
-an older version has put there is reported as well.
+to its end. So nothing has to be remembered over a crash: what lies in quarantine is looked at again.
 """
 
 import logging

@@ -32,7 +32,7 @@ from node.storage.damage import read_whole, remove_from_service
 from node.storage.inventory import Names
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
 from runtime.background import Work
-from runtime.json_files import sealed, unsealed
+from runtime.json_files import decode_foreign, sealed, unsealed
 
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
@@ -266,7 +266,10 @@ class Scrubber:
         at_ms = int(self._context.clock_s() * 1000)
         with self._context.blobs.poison.skipping(STATE, self._state.name):
             try:
-                return unsealed(self._state.read_bytes(), Cycle, of=self._context.node_id)
+                raw = self._state.read_bytes()
+                if not raw.startswith(b'{"crc32":'):  # until 0.3.0: 0.1.0 writes no checksum
+                    return decode_foreign(raw, Cycle)
+                return unsealed(raw, Cycle, of=self._context.node_id)
             except FileNotFoundError:
                 return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
             except msgspec.MsgspecError:

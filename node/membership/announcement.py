@@ -54,10 +54,9 @@ class Announcement:
         if known is not None and self._tells_place(known) and self._tells_speaker(known):
             self._done.set()
             return None
-        record = await self._metadata.propose(self._command(known), NodeRecord)
+        await self._metadata.propose(self._command(known), NodeRecord)
         self._done.set()
-        # By older rules nobody keeps who speaks: they may be raised later.
-        return Pause(SHOWN_S if record.speaker == self._start.instance else UNKEPT_S)
+        return Pause(SHOWN_S)
 
     def _command(self, known: NodeRecord | None) -> AnnounceNode:
         return AnnounceNode(

@@ -73,7 +73,7 @@ class DiskWatch:
         self._was_hanging = False  # when waits for the disk were looked at
 
     def heartbeat(self) -> HeartbeatCall:
-        """For the coordinators; a disk that takes nothing has no room, for those of older versions."""
+        """For the coordinators; a disk that takes nothing has no room."""
         is_writable = self.is_writable()
         blocked_dead_bytes, blocked_wanted_bytes = self.blocked_packs()
         return HeartbeatCall(

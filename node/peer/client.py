@@ -148,7 +148,7 @@ class PeerClient:
             yield answer
 
     async def _is_back(self, node_id: str) -> bool:
-        """Whether a peer that was silent takes bytes again; an older one only says that it lives."""
+        """Whether a peer that was silent takes bytes again."""
         try:
             async with self.ask(node_id, "HEAD", "/room", within_s=ASK_AGAIN_S) as answer:
                 return answer.status < 500

@@ -113,4 +113,4 @@ async def _is_issued(peer: Peer, metadata: MetadataClient, view: View) -> bool:
     if view.is_issued(node_id, peer.serial):
         return True
     newest = await metadata.read(GetView(), ClusterView)
-    return newest.node_serials is None or peer.serial in newest.node_serials.get(node_id, ())
+    return peer.serial in newest.node_serials.get(node_id, ())

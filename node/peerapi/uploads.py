@@ -162,7 +162,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
     does.
     """
     services, start = request.app[NODE], number_in(request, "start")
-    stop = number_in(request, "stop") if "stop" in request.query else start  # older ones do not say
+    stop = number_in(request, "stop")
     behind = [name for name in request.query.get("behind", "").split(",") if name]
     if len(behind) > MEMBERS_MAX:
         raise InvalidRequest(f"behind: at most {MEMBERS_MAX} nodes.")
@@ -274,7 +274,7 @@ def _terms(request: web.Request) -> LinkTerms:
         request.query.get("md5") == "1",
         number_in(request, "acknowledged"),
         request.query.get("laid", ""),
-        number_in(request, "proposed") if "proposed" in request.query else 0,  # older ones do not say
+        number_in(request, "proposed"),
         request.query.get("relayed") == "1",
     )
 

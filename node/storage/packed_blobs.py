@@ -102,8 +102,8 @@ class OpenPackedBlob(OpenBlob):
 class PackedBlobs:
     """Those of one store. For any thread.
 
-    `takes_new`: whether new blobs come into packs. An older release would not find them, so that is said once
-    the cluster has gone on to rules that no older release knows.
+    `takes_new`: whether new blobs come into packs. 0.1.0 would not find them, so that is said once the
+    cluster has gone on to rules that it does not know.
     """
 
     def __init__(self, directory: Path, disk: Disk, trusted: TrustedSegments) -> None:

@@ -244,7 +244,7 @@ def encode_finished(blob: FinishedBlob, file_uuid: str) -> bytes:
 def decode_finished(raw: bytes, file_uuid: str) -> FinishedBlob | None:
     """Return the blob that this upload became, or None if the record is damaged or that of another upload.
 
-    Records of older releases do not say whose they are.
+    until 0.3.0: records of 0.1.0 do not say whose they are.
     """
     body = (without_crc(raw, of=file_uuid) or without_crc(raw)) if len(raw) == FINISHED_BYTES else None
     if body is None or body[:8] != _FINISHED_MAGIC:

@@ -236,8 +236,8 @@ async def record_completion(services: NodeServices, command: CompleteUpload) -> 
 async def _look_again(services: NodeServices, command: CompleteUpload) -> CompleteUpload | None:
     """The completion by what the nodes hold now; None when this node does not hold the upload any more.
 
-    A node that is to drop its replica is asked to retain it, or to drop it now. One of an older version, or
-    that does not answer, drops it within a minute: others take its place. Raises FilestoreError.
+    A node that is to drop its replica is asked to retain it, or to drop it now. One
+    that does not answer drops it within a minute: others take its place. Raises FilestoreError.
     """
     sha256 = command.blob_sha256
     marked = await _marked_for_deletion(services, sha256, command.replicas)

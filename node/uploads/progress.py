@@ -277,7 +277,7 @@ class UploadProgress:
         with suppress(Unavailable):
             if mark is not None and mark[0] > record.offset_bytes:
                 await self._report(*mark)
-            elif record.prefix_sha256 or not record.offset_bytes:
+            else:
                 await self._report(record.offset_bytes, record.prefix_sha256)
 
     async def _report(self, offset: int, sha256: str, *, reserve_bytes: int = 0) -> None:

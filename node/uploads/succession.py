@@ -91,13 +91,8 @@ async def begin_anew_if_lost(
     holder, *others = record.placement
     if await _is_member(services, holder):
         return None
-    if record.offset_bytes and not record.prefix_sha256:  # of an older version: nobody can tell
-        found = [await _is_member(services, name) for name in others]
-        may_have = any(found)
-    else:
-        successor, do_all_say = await who_has_prefix(services, others, record)
-        may_have = bool(successor) or not do_all_say
-    if may_have:
+    successor, do_all_say = await who_has_prefix(services, others, record)
+    if successor or not do_all_say:
         return None
     command = RestartUpload(
         caller=caller,
@@ -256,8 +251,6 @@ async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord)
     is asked again.
     """
     stop = record.offset_bytes
-    if stop and not record.prefix_sha256:
-        return False  # recorded by an older version: nobody can tell
     if node_id == services.node_id:
         try:
             return await own_prefix(services, record.file_uuid, stop) == record.prefix_sha256 or not stop
@@ -311,7 +304,6 @@ async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: in
     The nodes are asked when it is needed, so that each answers with what its disk takes in this moment;
     heartbeats are a second old and tell the coordinators only.
 
-    Nodes of older versions do not tell, and count as full.
     """
     asked = list(node_ids)[:ASKED_MAX]
     asked = [node_id for node_id in asked if node_id not in peers.silent] or asked

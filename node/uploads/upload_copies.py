@@ -147,8 +147,6 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         """Reads all of it. Raises Unavailable when nobody can tell, FilestoreError."""
         if not order.offset_bytes:
             return True
-        if not order.prefix_sha256:
-            raise Unavailable("A node of an older version recorded these bytes: nobody knows their sha256.")
         stop = order.offset_bytes
         step = partial(self._uploads.hash_prefix, file_uuid, stop)
         try:

@@ -28,7 +28,7 @@ PLACED = f"{_POWER}small_file_is_the_old_one_or_the_new_one[1]"
 COUNTED = f"{_POWER}start_of_a_directory_is_never_counted_twice[1]"
 
 _ORIGIN_PLACED = """\
-        with suppress(FileNotFoundError):  # verified by an older version, or here before a crash
+        with suppress(FileNotFoundError):  # here before a crash
             self._disk.replace(self._directory / f"{_name(meta)}.origin", self._origin_path)
             self._disk.sync(self._state_path.parent)
 """

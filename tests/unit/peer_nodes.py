@@ -179,8 +179,8 @@ def introduce(
 ) -> None:
     """What the coordinators would tell every node: `known`, all of them by default.
 
-    `ports`: of peers that are not where they listen. `issued`: by node, the certificates that the log knows.
-    `token_keys`: of those who sign the tokens of users.
+    `ports`: of peers that are not where they listen. `issued`: by node, the certificates that the log knows,
+    by default those that they have. `token_keys`: of those who sign the tokens of users.
     """
     records = [
         node_record(
@@ -201,9 +201,8 @@ def introduce(
             write_quorum=2,
             revoked_serials=list(revoked),
         )
-        current = msgspec.structs.replace(current, user_token_keys=list(token_keys))
-        if issued is not None:
-            current = msgspec.structs.replace(current, node_serials=dict(issued))
+        serials = {each.services.node_id: [each.serial] for each in nodes} if issued is None else dict(issued)
+        current = msgspec.structs.replace(current, user_token_keys=list(token_keys), node_serials=serials)
         view._adopt(current)
         view._confirmed_at = view._leader_confirmed_at = time.monotonic() + 60
 

@@ -349,7 +349,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     target: str  # What the action was done to, as words that include ids.
     outcome: str  # `ok`, or the code of the error.
     request_id: str  # The id of the request, as in the logs.
-    # The client's address, as reported by trusted proxies. Empty in entries of old versions.
+    # The client's address, as reported by trusted proxies. Empty in entries of 0.1.0.
     client_address: str = ""
     member: str = ""  # Who has it on record; the client that asked knows.
 

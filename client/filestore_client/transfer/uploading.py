@@ -27,7 +27,8 @@ SentBytes = Callable[[int], None]
 class UploadState:
     """What HEAD tells: how far the upload is, and its size once that was declared.
 
-    `prefix_digest`: of the bytes before `offset`, as `repr_digest` writes it; "" from an older server.
+    `prefix_digest`: of the bytes before `offset`, as `repr_digest` writes it; until 0.3.0: "" from
+    a server of 0.1.0.
     """
 
     offset: int

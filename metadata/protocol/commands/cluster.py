@@ -133,7 +133,7 @@ class RenewCertificate(Command, frozen=True, kw_only=True, tag="renew_certificat
 class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
     """A node tells where its peers reach it, and which directory and start of it speaks.
 
-    The latter is `instance`, "" by older versions. Only proposed for the node that its certificate names.
+    The latter is `instance`. Only proposed for the node that its certificate names.
 
     A conflict for an earlier start than the last, and for another directory. `succeeds`: the process of which
     the same directory on the same machine says that it has ended.

@@ -219,12 +219,12 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     Needs write, checked here again.
 
     Replies with the ContentRecord; a repeated completion with the same content replies the same.
-    `as_of`: a log index that was known before anybody looked whether `replicas` hold it; 0 of older nodes.
+    `as_of`: a log index that was known before anybody looked whether `replicas` hold it; 0: unknown.
     Unavailable when one of them is to drop it, or has dropped it since: it may be repeated after a new look.
-    `node_id`: who held the upload, in which `epoch`, when the content was found whole; "" of older nodes.
+    `node_id`: who held the upload, in which `epoch`, when the content was found whole.
     Unavailable when another holds it by now: what was acknowledged there may be other bytes.
-    `patch_offset`: where the bytes of the PATCH began that completed it, -1 when something else did; unset of
-    older nodes.
+    `patch_offset`: where the bytes of the PATCH began that completed it, -1 when something else did; unset
+    if unknown.
     """
 
     proposed_by = NODES

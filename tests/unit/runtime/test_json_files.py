@@ -49,13 +49,6 @@ def test_file_of_another_member_is_damage() -> None:
         unsealed(sealed([RECORD], of="c2"), list[CoordinatorRecord], of="c1")
 
 
-@pytest.mark.parametrize("content", [INSTANCE, [RECORD], {"c2": INSTANCE}, {}])
-def test_file_of_an_older_version_is_read(content: object) -> None:
-    kind = {Instance: Instance, list: list[CoordinatorRecord], dict: dict[str, Instance]}[type(content)]
-    assert unsealed(msgspec.json.encode(content), kind, of="c1") == content
-    assert unsealed(sealed(content, of="c1"), kind, of="c1") == content
-
-
 async def test_digit_that_changed_in_what_is_known_of_others_refuses_nobody(tmp_path: Path) -> None:
     path = tmp_path / "instances.json"
     await KnownInstances(path, "c2").admit("c1", INSTANCE)

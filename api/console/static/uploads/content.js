@@ -17,7 +17,7 @@ export class ContentError extends ApiError {
 const hashed = new WeakMap(); // run -> { at, state }: of the bytes that were compared last
 
 // Raises ContentError unless the first `arrived` bytes of the file have this digest, as Upload-Prefix-Digest says it.
-// `isOurs`: this tab sent them, of this very file, so that an older node need not tell. `goesOn(bytes)` is told how many
+// `isOurs`: this tab sent them, of this very file, so that a node need not tell (until 0.3.0: one of 0.1.0 does not). `goesOn(bytes)` is told how many
 // are read; where it answers false the comparison ends, as an error. `run`: what goes on by itself, until somebody pauses.
 export async function requirePrefix(file, arrived, told, { isOurs, goesOn, run }) {
   await requireUnchanged(file);

@@ -20,6 +20,7 @@ ANSWER: dict[str, Any] = {
         {"id": "n2", "url": "https://10.0.0.2:7443", "state": ":warning:", "clock_offset_ms": None},
     ],
     "problems": ["The node [bold]n9[/bold] is down."],
+    "findings": [{"problem": "The node [bold]n9[/bold] is down."}],
     "runs": [],
 }
 

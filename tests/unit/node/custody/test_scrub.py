@@ -91,7 +91,7 @@ async def test_progress_that_a_disk_changed_or_another_node_made_is_unknown(keep
     assert scrubber._load().since_ms == 0
     state.write_bytes(sealed(cycle, of="n2"))
     assert scrubber._load().since_ms == 0
-    state.write_bytes(msgspec.json.encode(cycle))  # of an older release
+    state.write_bytes(msgspec.json.encode(cycle))  # until 0.3.0: as 0.1.0 does
     assert scrubber._load() == cycle
 
 

@@ -104,11 +104,6 @@ async def test_certificate_that_is_newer_than_the_view_is_asked_for(nodes: list[
     assert log.asked == before + 1
 
 
-async def test_view_of_an_older_coordinator_tells_no_serials_and_refuses_nobody(nodes: list[Node]) -> None:
-    introduce(nodes)
-    assert (await get(nodes[0], "n2", stored(nodes[1], 1000)))[0] == 200
-
-
 async def test_forged_certificate_is_refused_wherever_it_is_looked_at(nodes: list[Node], log: Log) -> None:
     log.view = log.issuing(n1=[nodes[0].serial])
     api = nodes[1].services.api

@@ -18,11 +18,9 @@ from metadata.protocol.commands import Envelope, decode_envelope, encode_envelop
 from metadata.protocol.queries import ListReplicas
 from node.custody import collect, reporter
 from node.custody.context import Pass
-from node.peerapi.blobs import transfer_routes
 from node.storage.segments import FinishedBlob
 from node.uploads.completion import record_completion
 from runtime.bounds import NODES_MAX
-from tests.unit import peer_nodes
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import DAY_S, Keeper, Log
 from tests.unit.peer_nodes import CONTENT, SHA256, Node, introduce, running_node
@@ -132,24 +130,6 @@ async def test_upload_that_another_node_holds_by_now_is_not_completed(
     )
     with pytest.raises(Unavailable):
         await record_completion(nodes[0].services, command)
-
-
-async def test_others_take_the_place_of_a_node_of_an_older_version(
-    keepers: tuple[State, list[Node]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    peer_authority: Authority,
-) -> None:
-    """It does not know what it is asked: it drops its replica within a minute."""
-    state, nodes = keepers
-    older = [route for route in transfer_routes() if not route.path.endswith("/retain")]
-    monkeypatch.setattr(peer_nodes, "transfer_routes", lambda: older)
-    await nodes[2].listener.close()
-    async with running_node("n3", tmp_path / "older", peer_authority) as old:
-        old.store()
-        introduce([*nodes[:2], old])
-        await record_completion(nodes[0].services, completion(state, "second"))
-    assert holders(state) == ["n1", "n2"]
 
 
 async def test_content_that_comes_again_is_taken_before_its_node_has_dropped_it(keeper: Keeper) -> None:

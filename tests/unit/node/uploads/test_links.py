@@ -271,7 +271,7 @@ def test_run_that_another_followed_is_over_for_this_epoch_only() -> None:
         links.require_newest(UUID, 3, fencing_token(2, 2))
 
 
-def test_link_without_a_name_is_of_an_older_version_and_passes() -> None:
+def test_what_no_link_is_laid_for_passes() -> None:
     links = LinkFences()
     links.require_newest(UUID, 3, fencing_token(1, 5))
     links.require_newest(UUID, 3, "")

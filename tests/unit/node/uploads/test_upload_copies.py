@@ -127,12 +127,6 @@ async def test_finished_content_is_a_source_and_gives_way_where_it_is_other_cont
     assert held(target)[: len(CONTENT)] == CONTENT
 
 
-async def test_nobody_can_tell_of_bytes_that_an_older_version_recorded(nodes: list[Node]) -> None:
-    store(nodes[0], CONTENT)
-    with pytest.raises(Unavailable):
-        await give(nodes[0], order(prefix_sha256=""))
-
-
 async def test_order_is_answered_while_it_is_carried_out_and_shared_by_who_asks_again(
     nodes: list[Node],
 ) -> None:
