@@ -125,6 +125,7 @@ async def test_followers_prove_their_answers_only_while_the_leader_is_silent(
     client: MetadataClient, coordinators: dict[str, Answering], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(view_module, "PROOF_AGE_S_MAX", 1000 * DEADLINE_S)
     view = View(client, lambda: HeartbeatCall(0, 0, 0))
     async with running(view):
         await until_asked(coordinators["c1"], PROOF_SOON)

@@ -1,4 +1,4 @@
-"""The cache of file records at a leader that answers calls: who follows it, and who has nothing to follow for."""
+"""The cache of file records at a leader that answers calls: who follows it, and who need not."""
 
 import asyncio
 from pathlib import Path
