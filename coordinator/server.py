@@ -406,6 +406,7 @@ class _Member:
 
     def _applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
         self.digests.deliver(entries, replies)
+        self.job_runs.deliver(entries)
         if any(entry.kind is EntryKind.MEMBERSHIP for entry in entries) and self.is_removed():
             self.removed.set()
 

@@ -1,10 +1,8 @@
 """What a coordinator answers to the calls of members.
 
-These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, and the group's changes.
-
+These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, the group's changes.
 Who calls is the certificate's identity; a node acts for itself only. The time of every change is this
-coordinator's when it leads, and placement is chosen here: the state machine has no clock and hears no
-heartbeats.
+coordinator's when it leads, and placement is chosen here: the state machine has no clock and hears nobody.
 """
 
 import asyncio
@@ -45,6 +43,8 @@ from coordinator.user_tokens import UserTokens
 from metadata.model.jobs import check_parameters, job_kind
 from metadata.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord, UserRecord
 from metadata.protocol.calls import (
+    PROOF_NONE,
+    PROOF_SOON,
     AddCoordinatorCall,
     AnyCall,
     FollowCall,
@@ -322,7 +322,8 @@ class Service:
         self._membership.require_rules(peer, call)
         if identity.role is Role.NODE and call.is_primary and self._membership.speaks(peer):
             self._health.receive(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
-        await self._driver.read_barrier()
+        if call.proof != PROOF_NONE:
+            await self._driver.read_barrier(patient=call.proof == PROOF_SOON)
         self._check_again(peer, known)
         clocks, rules = self._clocks, self._store.rules()
         version, leader = self._store.view_version(), self._driver.leader

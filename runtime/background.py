@@ -24,6 +24,7 @@ from runtime.failures import Backoff
 from runtime.logs import LastingTroubles
 from runtime.wording import reason_of
 
+GRID_S: Final = 1.0  # pauses of this and more end together with others of the process
 RETRY_S: Final = 1.0  # after a failure of work without an interval of its own
 REASON_CHARS_MAX: Final = 512
 
@@ -186,6 +187,7 @@ class Work:
     async def _wait(self, pause_s: float | None) -> None:
         if pause_s is not None:
             self._next_at_ms = now_ms() + int(pause_s * 1000)
+            pause_s = _on_grid(pause_s, asyncio.get_running_loop().time())
         if self._event is None:
             assert pause_s is not None, f"{self.name}: nothing would begin the next step"
             await asyncio.sleep(pause_s)
@@ -242,6 +244,13 @@ class Works:
         """All work that runs now, by name and target."""
         states = (work.state() for work in self._running)
         return sorted(states, key=lambda state: (state.name, state.target))
+
+
+def _on_grid(pause_s: float, now_s: float) -> float:
+    """A pause of about this length, which ends when others do: one wake-up for all of them."""
+    if pause_s < GRID_S:
+        return pause_s
+    return round((now_s + pause_s) / GRID_S) * GRID_S - now_s
 
 
 async def run_all(*works: Work) -> None:

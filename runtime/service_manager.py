@@ -43,6 +43,11 @@ class ServiceManager:
         self._untold = deque[Sequence[str]](maxlen=CHANGES_MAX)
 
     @property
+    def listens(self) -> bool:
+        """Whether there is one."""
+        return bool(self._address)
+
+    @property
     def beat_s(self) -> float:
         """How often to tell that the process lives, and how it is."""
         if self._watchdog_s is None:
@@ -106,11 +111,13 @@ async def keep_informed(
     take_job: Callable[[], Coroutine[Any, Any, object]],
     status: Callable[[], Awaitable[str]],
 ) -> None:
-    """Tell the manager that this process lives, and how it is, until cancelled.
+    """Tell the manager that this process lives, and how it is, until cancelled; nothing if there is none.
 
     `take_job` returns when a thread of that name, or one whose name begins so, has done a job that does
     nothing. `status` raises nothing.
     """
+    if not manager.listens:
+        return
     asked: asyncio.Task[object] | None = None
 
     async def beat() -> None:

@@ -24,9 +24,9 @@ from runtime.background import Work
 
 CAUGHT_UP_ENTRIES = 1000  # behind the commit index: a fraction of a second of writes
 CAUGHT_UP_LOOKS = 2  # one look may fall between two bursts of writes
-PROMOTION_CHECK_S = 0.5
+PROMOTION_CHECK_S = 1.0
 HAND_OVER_S = 2.0  # an election takes less
-LIVE_S = 1.0  # a dozen heartbeats
+LIVE_S = 1.0  # two heartbeats, where nothing else is said
 POLL_S = 0.02
 
 _log = logging.getLogger(__name__)

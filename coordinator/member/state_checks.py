@@ -14,7 +14,7 @@ from runtime.background import Pause, Work, run_all
 from runtime.stopping import in_thread
 
 SLICE_PAUSE_S: Final = 0.03  # between slices of 1 MiB: 1.3 GiB, a million files, take 45 s
-ROUND_S: Final = 2.0  # from the end of a round to the next
+ROUND_S: Final = 10.0  # from the end of a round to the next
 INDEXES_S: Final = 86_400.0  # likewise, of all tables with their indexes: four minutes of a processor
 
 

@@ -26,7 +26,7 @@ from metadata.model.records import HEALTHY, RETURNING, NodeRecord
 from metadata.protocol.commands import MarkNode
 from runtime.background import Work
 
-LOOK_S = 0.5
+LOOK_S = 1.0
 RECOUNT_STEPS_MAX = 20  # in one look: a million replicas take minutes, and other nodes must be listened to
 STOPPED_REST_S = 60.0  # between two comparisons of one node that looks at all it has
 

@@ -4,6 +4,8 @@
 CA key, the token signing key, its clock). Every one of these travels over mutual TLS between members.
 """
 
+from typing import Final
+
 from msgspec import Struct
 
 from metadata.model.records import Caller, CoordinatorRecord, JobRunRecord, NodeRecord
@@ -152,6 +154,11 @@ class TicketReply(Struct, frozen=True):
     expires_at_ms: int
 
 
+PROOF_NOW: Final = 0  # a read barrier of its own
+PROOF_SOON: Final = 1  # one that goes along with what a leader sends anyway
+PROOF_NONE: Final = 2
+
+
 class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     """A node lives. The node is who its certificate says, whatever it writes here.
 
@@ -179,10 +186,13 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     rules: Count = 0  # the newest that this node knows, as in RulesCall; until 0.3.0: 0 from 0.1.0
     blocked_dead_bytes: Count = 0  # of deleted small files, which cannot be given back for want of room
     blocked_wanted_bytes: Count = 0  # how much more must be free before some of them can
+    proof: Count = PROOF_NOW  # of the answer
 
 
 class HeartbeatReply(Struct, frozen=True):
     """`view_version` is linearizable: what the log said after this heartbeat arrived. `leader` may be "".
+
+    Not where PROOF_NONE was asked for: then both are what this coordinator believes.
 
     `at_ms` is the time of the cluster. What has ended by `kept_ms` too may be deleted.
     """

@@ -24,6 +24,7 @@ from ca.identity import Identity
 from metadata.model.records import Caller, CoordinatorRecord, TokenKeyRecord
 from metadata.protocol.calls import (
     CALL_TIMEOUT_S,
+    PROOF_NONE,
     AddCoordinatorCall,
     AnyCall,
     FollowCall,
@@ -286,6 +287,8 @@ class MetadataClient:
             self._beaten_at_s = asyncio.get_running_loop().time()
         reply, self.refusal = msgspec.msgpack.decode(answer, type=HeartbeatReply), ""
         self.rules_in_force = max(self.rules_in_force, reply.rules)
+        if call.proof == PROOF_NONE:
+            return reply
         if reply.leader == coordinator_id:
             self._led_at_s = asyncio.get_running_loop().time()
         if reply.leader in self._links:

@@ -2,7 +2,7 @@
 
 A timer for each costs more than the rest of a small call, and nearly all are taken back unused. Here to set
 and to clear one is an entry of a dict; the timer goes off at the earliest that was set, and finds most of
-them cleared.
+them cleared. Where one comes only now and then, its timer goes with it: nobody is woken for nothing.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 SWEEP_S = 0.05  # between two looks at them; what is overdue is told no later than this after its time
+SELDOM_S = 0.1  # from one to the next
 GRAIN_S = 0.001  # uvloop's timers count whole milliseconds, and may go off by as much too early
 
 _K = TypeVar("_K", bound=Hashable)
@@ -23,17 +24,23 @@ class Deadlines(Generic[_K]):
         self._ends_at: dict[_K, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._set_at = float("-inf")
+        self._is_seldom = True
 
     def set(self, key: _K, timeout_s: float) -> None:
         """From now on `key` has this long, instead of what it may have had."""
         loop = asyncio.get_running_loop()
-        self._ends_at[key] = ends_at = loop.time() + timeout_s
+        now = loop.time()
+        self._is_seldom, self._set_at = now - self._set_at > SELDOM_S, now
+        self._ends_at[key] = ends_at = now + timeout_s
         if self._timer is None or ends_at < self._timer_at:
             self._arm(loop, ends_at)
 
     def clear(self, key: _K) -> None:
         """It is over, or no longer waited for; a key without a deadline is fine."""
         self._ends_at.pop(key, None)
+        if self._is_seldom and not self._ends_at:
+            self.close()
 
     def close(self) -> None:
         """Nothing will be overdue any more."""

@@ -12,7 +12,7 @@ from metadata.model.placement import Candidate
 from metadata.model.records import DOWN, HEALTHY, RETURNING, NodeRecord
 from metadata.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK, HeartbeatCall
 
-PLACEABLE_S = 3.0  # silent for longer: nothing new is placed there
+PLACEABLE_S = 4.0  # silent for longer: nothing new is placed there
 SUSPECT_S = 10.0
 DOWN_S = 600.0
 REFUSED_S = 30.0  # a process that is refused tries again sooner, and is shown for so long

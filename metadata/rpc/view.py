@@ -2,9 +2,10 @@
 
 It knows who is who, the keys of user tokens and dead certificates.
 
-Every second a heartbeat goes to the coordinators; their answer is linearizable and says whether the view
-changed. A member whose view was not confirmed for VIEW_AGE_S_MAX refuses what depends on it rather than
-guess. The view also says who the coordinators are: connections follow it, and the list is kept on disk.
+Every HEARTBEAT_S a heartbeat goes to the coordinators. The leader's answer is linearizable and says whether
+the view changed; the others are asked for as much only while no leader answers. A member whose view was not
+confirmed for VIEW_AGE_S_MAX refuses what depends on it rather than guess. The view also says who the
+coordinators are: connections follow it, and the list is kept on disk.
 """
 
 import asyncio
@@ -21,7 +22,13 @@ from ca.hostnames import authority_of
 from ca.identity import Identity, Role
 from ca.usertoken import Claims, Ticket, Verifier
 from metadata.model.records import ClusterView, CoordinatorRecord, NodeRecord
-from metadata.protocol.calls import HeartbeatCall, HeartbeatReply
+from metadata.protocol.calls import (
+    PROOF_NONE,
+    PROOF_NOW,
+    PROOF_SOON,
+    HeartbeatCall,
+    HeartbeatReply,
+)
 from metadata.protocol.queries import GetView
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.roster import Roster, write_known
@@ -29,7 +36,9 @@ from runtime.background import Pause, Work
 from runtime.clock import now_ms
 from web.cors import ConsoleMembers, origins_of
 
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 2.0
+AGAIN_S = 0.5  # after one that was not answered
+PROOF_AGE_S_MAX = 1.5 * HEARTBEAT_S  # of the leader's last answer, for the others to be asked for none
 VIEW_AGE_S_MAX = 5.0
 
 _log = logging.getLogger(__name__)
@@ -63,7 +72,9 @@ class View:
         self._nodes: dict[str, NodeRecord] = {}
         self._revoked: frozenset[str] = frozenset()
         self._console_members = ConsoleMembers()
-        self._confirmed_at = self._leader_confirmed_at = float("-inf")
+        self._confirmed_at = self._leader_confirmed_at = self._doubted_at = float("-inf")
+        self._leader = ""
+        self._hurries: dict[str, asyncio.Event] = {}  # by coordinator: beat now
         self._refusal = ""  # that is in the log
         self._clock_offset_s = math.nan
         self._leader_answer: tuple[HeartbeatReply, float] | None = None  # and our monotonic clock then
@@ -183,6 +194,7 @@ class View:
     async def renewed(self) -> ClusterView:
         """The view that the leader has confirmed after this was asked for. The caller sets the deadline."""
         asked_at = time.monotonic()
+        self._doubt()
         while self._leader_confirmed_at <= asked_at:
             self._changed.clear()
             await self._changed.wait()
@@ -193,23 +205,46 @@ class View:
         await self._roster.run(self._beat_for_ever, "heartbeat to")
 
     async def _beat_for_ever(self, coordinator: CoordinatorRecord) -> None:
+        coordinator_id, hurry = coordinator.coordinator_id, asyncio.Event()
+
         async def beat() -> Pause:
             started_at = time.monotonic()
-            await self._beat(coordinator.coordinator_id, started_at)
-            return Pause(max(0.0, started_at + self._pause_s() - time.monotonic()))
+            is_answered = await self._beat(coordinator_id, started_at)
+            every_s = HEARTBEAT_S if is_answered else min(AGAIN_S, HEARTBEAT_S)
+            return Pause(max(0.0, started_at + every_s - time.monotonic()))
 
-        await Work("heartbeats", beat, target=coordinator.coordinator_id, fails=()).run()
+        self._hurries[coordinator_id] = hurry
+        try:
+            await Work("heartbeats", beat, target=coordinator_id, event=hurry, fails=()).run()
+        finally:
+            del self._hurries[coordinator_id]
 
-    def _pause_s(self) -> float:
-        return HEARTBEAT_S if self._current is not None else HEARTBEAT_S / 5
+    def _doubt(self) -> None:
+        """Ask all for proof at once, until the leader gives it."""
+        self._doubted_at = time.monotonic()
+        for hurry in self._hurries.values():
+            hurry.set()
 
-    async def _beat(self, coordinator_id: str, started_at: float) -> None:
-        reply = await self._metadata.heartbeat(coordinator_id, replace(self._numbers(), at_ms=now_ms()))
+    def _proof(self, coordinator_id: str) -> int:
+        """What to ask this coordinator for."""
+        if self._leader_confirmed_at <= max(self._doubted_at, time.monotonic() - PROOF_AGE_S_MAX):
+            return PROOF_NOW
+        return PROOF_SOON if coordinator_id == self._leader else PROOF_NONE
+
+    async def _beat(self, coordinator_id: str, started_at: float) -> bool:
+        """Whether it was answered."""
+        call = replace(self._numbers(), at_ms=now_ms(), proof=self._proof(coordinator_id))
+        reply = await self._metadata.heartbeat(coordinator_id, call)
         if (refusal := self._metadata.refusal) != self._refusal:
             self._refusal = refusal
             _log.warning("heartbeats are %s", f"refused: {refusal}" if refusal else "taken again")
         if reply is None:
-            return
+            if call.proof == PROOF_SOON:  # the leader, as far as is known: the others know who leads now
+                self._doubt()
+            return False
+        if call.proof == PROOF_NONE:
+            return True
+        self._leader = reply.leader
         if reply.leader == coordinator_id:
             self._clock_offset_s = (now_ms() - reply.at_ms) / 1000
             self._leader_answer = (reply, time.monotonic())
@@ -221,11 +256,12 @@ class View:
                     await self._follow_coordinators()
                 except FilestoreError as error:
                     _log.info("cannot read the view of the cluster: %s", error.details)
-                    return
+                    return False
         self._confirmed_at = max(self._confirmed_at, started_at)
         if reply.leader == coordinator_id:
             self._leader_confirmed_at = max(self._leader_confirmed_at, started_at)
         self._changed.set()
+        return True
 
     def _adopt(self, view: ClusterView) -> None:
         self._current = view

@@ -24,7 +24,7 @@ GOODBYE_S = 0.25  # one round trip, on a busy machine
 DIAL_TIMEOUT_S = 2.0
 REDIAL_S_MIN = 0.05
 REDIAL_S_MAX = 1.0
-PING_S = 5.0  # WebSocket pings, so that a silent peer is noticed within twice this
+PING_S = 5.5  # WebSocket pings; a silent peer is noticed within twice this. Over 5 s all share one timer
 
 _BROKEN = (aiohttp.ClientError, FilestoreError, OSError, TimeoutError)  # what a lost peer looks like
 _Held = tuple[Coroutine[Any, Any, None], object]  # a sending, and what it waits for

@@ -3,9 +3,10 @@
 `run` follows the leader: it keeps one call under way, whose answer says what must be dropped and for how long
 the rest may be used (node/base/record_store.py says the rules, coordinator/member/record_leases.py why
 they are enough). Without an answer for a lease every read asks the coordinators, as if nothing were kept
-here.
+here. Where nobody has read anything for UNUSED_S nothing is kept and nobody asked, until the next read.
 """
 
+import asyncio
 import contextlib
 import logging
 import secrets
@@ -25,6 +26,7 @@ FOLLOW_TIMEOUT_S = (
 )
 LEAVE_TIMEOUT_S = 0.5  # a write waits for a lease then, as for a process that died
 FOLLOW_AGAIN_S = 0.1  # after no answer
+UNUSED_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class RecordCache:
         self._records = CachedRecords()
         self._subscriber = secrets.token_hex(16)
         self._has_left = False
+        self._read_at_s = boot_time_s()
+        self._is_read = asyncio.Event()  # after a while in which nobody did
         self._hits = metrics.record_reads.labels("kept")
         self._misses = metrics.record_reads.labels("asked")
         metrics.records_kept.set_function(lambda: len(self._records))
@@ -55,7 +59,11 @@ class RecordCache:
 
         It is as linearizable as asking. The caller's token was verified just now. No I/O.
         """
-        record = self._records.get(caller, file_uuid, now_s=boot_time_s())
+        now_s = boot_time_s()
+        if now_s - self._read_at_s > UNUSED_S:
+            self._is_read.set()
+        self._read_at_s = now_s
+        record = self._records.get(caller, file_uuid, now_s=now_s)
         if record is not None:
             self._hits.inc()
         return record
@@ -83,6 +91,9 @@ class RecordCache:
     async def leave(self) -> None:
         """Keep nothing from now on, and tell the leader, so that no write waits for a process that ends."""
         self._has_left = True
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         self._records.forget_all()
         call = FollowCall(self._subscriber, self._records.term, self._records.version, is_leaving=True)
         with contextlib.suppress(FilestoreError):
@@ -94,6 +105,7 @@ class RecordCache:
             "record cache",
             self._follow,
             every_s=0.0,
+            event=self._is_read,
             retry_s=FOLLOW_AGAIN_S,
             level=logging.DEBUG,
             trouble="the leader's invalidations cannot be received now",
@@ -102,6 +114,10 @@ class RecordCache:
     async def _follow(self) -> Pause | None:
         if self._has_left:
             return DONE
+        if boot_time_s() - self._read_at_s > UNUSED_S:
+            await self._let_go()
+            self._subscriber = secrets.token_hex(16)  # who has left does not come back
+            return Pause(None)
         call = FollowCall(self._subscriber, self._records.term, self._records.version)
         sent_at_s = boot_time_s()
         reply = await self._metadata.follow(call, timeout_s=FOLLOW_TIMEOUT_S)

@@ -16,7 +16,7 @@ from node.custody.context import Pass, Stopped, Superseded
 from node.custody.orders import Order, Orders
 from runtime.background import Pause, Step, Work
 
-LOOK_S: Final = 1.0
+LOOK_S: Final = 2.0
 TROUBLE_S: Final = 5.0  # before it goes on when the log or the disk refuses
 
 _log = logging.getLogger(__name__)

@@ -53,7 +53,7 @@ class Announcement:
         known = self._view.node(self._config.id)
         if known is not None and self._tells_place(known) and self._tells_speaker(known):
             self._done.set()
-            return None
+            return Pause(SHOWN_S)
         await self._metadata.propose(self._command(known), NodeRecord)
         self._done.set()
         return Pause(SHOWN_S)

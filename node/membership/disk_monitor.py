@@ -23,7 +23,7 @@ from runtime.logs import LastingTroubles
 from runtime.version import VERSION
 from runtime.wording import reason_of
 
-LOOK_S = 1.0
+LOOK_S = 2.0  # as often as it is told
 PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it
 POISON_SHOWN = 8  # in a heartbeat
 STALE_S = 30.0  # a disk that took no bytes for so long is told to take none

@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
+_TICKS = "tests/unit/coordinator/raft/test_ticks.py::test_"
+
 _HEAD_WITH_TERM = """\
         if hard_state is not None:
             head += form.encode_hard_state(hard_state)
@@ -156,6 +158,34 @@ REPLICATION = (
         "coordinator/raft/progress",
         "            self.probe_due = True\n            self.match_at_tick = -1",
         "            self.match_at_tick = -1",
+    ),
+    Mutant.of(
+        "what is committed waits for a quiet heartbeat",
+        "coordinator/raft/progress",
+        "is_behind = self.match < last_index or self.commit_sent < commit",
+        "is_behind = self.match < last_index",
+        f"{_TICKS}what_is_committed_is_told_with_the_next_tick",
+    ),
+    Mutant.of(
+        "lost append waits for a quiet heartbeat",
+        "coordinator/raft/progress",
+        "is_behind = self.match < last_index or self.commit_sent < commit",
+        "is_behind = self.commit_sent < commit",
+        f"{_TICKS}lost_append_is_asked_after_with_the_next_tick",
+    ),
+    Mutant.of(
+        "who slept stands before it has listened",
+        "coordinator/raft/core",
+        "return max(1, state.config.quiet_ticks + QUIET_GRACE_TICKS - state.election_elapsed)",
+        "return max(1, state.election_timeout - state.election_elapsed)",
+        f"{_TICKS}follower_sleeps_past_a_heartbeat_and_counts_the_rest_one_by_one",
+    ),
+    Mutant.of(
+        "several ticks count as one",
+        "coordinator/raft/election",
+        "state.election_elapsed += ticks",
+        "state.election_elapsed += 1",
+        f"{_TICKS}ticks_at_once_are_the_same_as_one_after_the_other",
     ),
 )
 

@@ -125,9 +125,24 @@ CONNECTIONS = (
     Mutant.of(
         "heartbeat answered to who was removed meanwhile",
         "coordinator/service",
-        "        await self._driver.read_barrier()\n        self._check_again(peer, known)\n",
-        "        await self._driver.read_barrier()\n",
+        "        self._check_again(peer, known)\n        clocks, rules",
+        "        clocks, rules",
         f"{_CONNECTIONS}read_that_was_asked_before_its_node_was_removed_is_refused[HeartbeatCall]",
+    ),
+    Mutant.of(
+        "heartbeat whose answer is not proved confirms the view",
+        "metadata/rpc/view",
+        "        if call.proof == PROOF_NONE:\n            return True\n",
+        "",
+        "tests/unit/metadata/rpc/test_view.py::test_what_is_not_proved_confirms_nothing",
+    ),
+    Mutant.of(
+        "followers are not asked for proof while the leader is silent",
+        "metadata/rpc/view",
+        "                self._doubt()\n            return False",
+        "                pass\n            return False",
+        "tests/unit/metadata/rpc/test_view.py"
+        "::test_followers_prove_their_answers_only_while_the_leader_is_silent",
     ),
     Mutant.of(
         "subscription answered to who was removed meanwhile",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metadata.model.placement import Candidate, choose, holder_first
 from metadata.model.records import NodeRecord
 from metadata.protocol.calls import HeartbeatCall
-from metadata.rpc.node_health import NodeHealth
+from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
 from tests.unit.node_records import node_record
 
 GIB = 1 << 30
@@ -76,8 +76,8 @@ def test_node_is_placeable_only_while_it_is_heard_and_reachable() -> None:
     health.receive("n1", beat, at_s=100.0)
     health.receive("n2", beat, at_s=100.0)
     nodes = [node("n1"), node("n2", peer_port=0), node("n3")]
-    assert [c.node_id for c in health.candidates(nodes, at_s=102.9)] == ["n1"]
-    assert health.candidates(nodes, at_s=103.0) == []
+    assert [c.node_id for c in health.candidates(nodes, at_s=99.9 + PLACEABLE_S)] == ["n1"]
+    assert health.candidates(nodes, at_s=100.0 + PLACEABLE_S) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_node_that_most_others_cannot_reach_gets_nothing(reports: list[bool], is
         health.receive(f"n{number}", beat, at_s=0.0)
     assert bool(health.candidates([node("n1")], at_s=1.0)) is not is_cut_off
     assert health.shown_state(node("n1"), at_s=1.0) == ("unreachable" if is_cut_off else "healthy")
-    assert not health.is_cut_off("n1", at_s=3.0)  # what silent nodes said last counts no more
+    assert not health.is_cut_off("n1", at_s=PLACEABLE_S)  # what silent nodes said last counts no more
 
 
 def test_silence_makes_a_node_suspect_and_then_down() -> None:

@@ -52,6 +52,18 @@ async def test_overdue_is_told_once_and_in_time_though_a_later_one_was_set_first
     assert told.keys == ["late", "later"]
 
 
+async def test_last_one_of_few_takes_the_timer_along(deadlines: Deadlines[str]) -> None:
+    deadlines.set("rare", 0.05)
+    deadlines.clear("rare")
+    rare = deadlines._timer
+    deadlines.set("one", 0.05)  # and soon after it another
+    deadlines.set("of many", 0.05)
+    deadlines.clear("one")
+    deadlines.clear("of many")
+    assert rare is None
+    assert deadlines._timer is not None
+
+
 async def test_cleared_is_not_told_and_one_set_anew_has_its_new_time(
     deadlines: Deadlines[str], told: Told
 ) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,14 @@ from ca.certificates import Authority
 from ca.errors import Unauthorized, Unavailable
 from ca.tls import Peer
 from ca.usertoken import mint, new_signing_key, public_jwk
-from metadata.protocol.calls import AnyCall, HeartbeatCall, HeartbeatReply
+from metadata.protocol.calls import (
+    PROOF_NONE,
+    PROOF_NOW,
+    PROOF_SOON,
+    AnyCall,
+    HeartbeatCall,
+    HeartbeatReply,
+)
 from metadata.rpc import view as view_module
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.view import View
@@ -34,9 +41,11 @@ class Answering:
     is_silent: bool = False
     ahead_ms: int = 0
     kept_ms: int = 0
+    proofs: list[int] = field(default_factory=list)  # what heartbeats asked for
 
     async def __call__(self, peer: Peer, call: AnyCall) -> bytes:
         if isinstance(call, HeartbeatCall):
+            self.proofs.append(call.proof)
             if self.is_silent:
                 await asyncio.Event().wait()
             at_ms = now_ms() + self.ahead_ms
@@ -103,6 +112,56 @@ async def test_member_that_only_followers_answer_knows_that_changes_fail(
         await asyncio.wait_for(view.wait_until_fresh(), DEADLINE_S)
         with pytest.raises(Unavailable, match="leading coordinator does not answer"):
             view.require_leader()
+
+
+async def until_asked(coordinator: Answering, proof: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        coordinator.proofs.clear()
+        while proof not in coordinator.proofs:
+            await asyncio.sleep(0.01)
+
+
+async def test_followers_prove_their_answers_only_while_the_leader_is_silent(
+    client: MetadataClient, coordinators: dict[str, Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(view_module, "PROOF_AGE_S_MAX", 1000 * DEADLINE_S)
+    view = View(client, lambda: HeartbeatCall(0, 0, 0))
+    async with running(view):
+        await until_asked(coordinators["c1"], PROOF_SOON)
+        await until_asked(coordinators["c2"], PROOF_NONE)
+        coordinators["c1"].is_silent = True
+        await until_asked(coordinators["c2"], PROOF_NOW)
+        await asyncio.wait_for(view.wait_until_fresh(), DEADLINE_S)
+        coordinators["c1"].is_silent = False
+        await until_asked(coordinators["c2"], PROOF_NONE)
+
+
+async def test_what_is_not_proved_confirms_nothing(
+    client: MetadataClient, coordinators: dict[str, Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(view_module, "PROOF_AGE_S_MAX", DEADLINE_S)
+    view = View(client, lambda: HeartbeatCall(0, 0, 0))
+    async with running(view):
+        await until_leader_is(view, heard=True)
+        await until_asked(coordinators["c2"], PROOF_NONE)
+        coordinators["c1"].is_silent = True
+        await until_asked(coordinators["c2"], PROOF_NONE)
+        age_s = view.age_s()
+        await until_asked(coordinators["c2"], PROOF_NONE)
+        assert view.age_s() > age_s
+
+
+async def test_view_that_is_asked_for_is_confirmed_without_waiting_for_the_next_heartbeat(
+    client: MetadataClient, coordinators: dict[str, Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "HEARTBEAT_S", 1000 * DEADLINE_S)
+    view = View(client, lambda: HeartbeatCall(0, 0, 0))
+    async with running(view):
+        await until_leader_is(view, heard=True)
+        await asyncio.wait_for(view.renewed(), DEADLINE_S)
+        assert coordinators["c1"].proofs[-1] == PROOF_NOW
 
 
 def token_of(at_ms: int) -> str:
