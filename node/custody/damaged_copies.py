@@ -5,6 +5,7 @@ quarantine and files still need is reported here, at once with what is known of 
 to its end. So nothing has to be remembered over a crash: what lies in quarantine is looked at again.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +20,7 @@ from node.storage.quarantine import AREA, QuarantinedBlob
 from runtime.bounds import SPANS_MAX
 
 REPORT_AGAIN_S: Final = 600.0  # what the log should know is looked at again so often
-NEW_S: Final = 60.0  # so soon after its move the log may not know yet that a replica is lost
+NEW_S: Final = 60.0  # so soon after it was first seen here the log may not know yet that a replica is lost
 
 _Entry = tuple[str, int]  # name, and the time of its move to quarantine in ms
 _log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class DamagedCopies:
         self._reporter = reporter
         self._spans: dict[str, list[Span]] = {}  # of copies that were read to their end
         self._reported: dict[_Entry, list[Span] | None] = {}  # the report of each; None: none is needed
+        self._first_seen_s: dict[_Entry, float] = {}  # steady: file times are of a clock that may have jumped
         self._report_again_at_s = 0.0
         self._seen: object = None  # by which it shows that nothing has changed since all was reported
 
@@ -67,9 +69,11 @@ class DamagedCopies:
             await self._take_back(names)
         present = set(entries)
         self._reported = {entry: reported for entry, reported in self._reported.items() if entry in present}
+        steady_s = asyncio.get_running_loop().time()
+        self._first_seen_s = {entry: self._first_seen_s.get(entry, steady_s) for entry in entries}
         new = [entry for entry in entries if entry not in self._reported or self._has_more(entry)]
         for first in range(0, len(new), PAGE_BLOBS):
-            await self._report_new(new[first : first + PAGE_BLOBS], now_s)
+            await self._report_new(new[first : first + PAGE_BLOBS], steady_s)
         self._seen = seen if all(entry in self._reported for entry in new) else None
 
     async def _take_back(self, names: set[str]) -> None:
@@ -92,11 +96,11 @@ class DamagedCopies:
         reported = self._reported[entry]
         return reported is not None and self._spans.get(entry[0], reported) != reported
 
-    async def _report_new(self, entries: Sequence[_Entry], now_s: float) -> None:
+    async def _report_new(self, entries: Sequence[_Entry], steady_s: float) -> None:
         known = await self._context.known_replicas([sha256 for sha256, _ in entries])
         for entry in entries:
             replica = known.get(entry[0])
-            is_new = abs(now_s - entry[1] / 1000) < NEW_S
+            is_new = steady_s - self._first_seen_s[entry] < NEW_S
             if is_new and replica is not None and replica.state in ("held", "doomed"):
                 continue  # its loss has yet to be reported, or a whole one has come: asked again
             if replica is not None and replica.state == "wanted":

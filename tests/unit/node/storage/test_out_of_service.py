@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata.protocol.queries import ListDamagedCopies
+from metadata.protocol.commands import ReportDamaged, ReportLost
+from metadata.protocol.queries import ListDamagedBlobs, ListDamagedCopies
 from node.custody.damaged_copies import REPORT_AGAIN_S
 from node.peer.salvage import local_segment, local_sums
 from node.storage.damage import remove_from_service, retry_quarantine, verify_blob
@@ -211,6 +212,25 @@ async def test_damaged_copy_stays_a_source_while_the_disk_shows_no_quarantine(
         keeper.later_s += 2 * REPORT_AGAIN_S
         await keeper.custody._copies.look()
         assert keeper.state.ask(query) == [name]
+
+
+@pytest.mark.parametrize("jump_s", [0, 86_400, -86_400])
+async def test_what_is_gone_is_reported_right_after_the_loss_though_the_clock_jumps(
+    keeper: Keeper, jump_s: int
+) -> None:
+    """At the first look the log counts the replica as held; then its loss is reported."""
+    name = keeper.store(os.urandom(SEGMENT_BYTES + 100))
+    for node_id in ("n2", "n3"):
+        keeper.state.done(ReportLost(node_id=node_id, sha256s=[name], reason="damaged"))
+        keeper.state.done(ReportDamaged(node_id=node_id, sha256=name, spans=[(0, 2)]))
+    keeper.rot(name)
+    await found_damaged(keeper, name)
+    keeper.later_s += jump_s
+    await keeper.custody._copies.look()
+    await keeper.custody.settle_losses()
+    await keeper.custody._copies.look()
+    [gone] = keeper.state.ask(ListDamagedBlobs(gone=True))["blobs"]
+    assert (gone["sha256"], gone["gone"]) == (name, [[0, 2]])
 
 
 async def test_copy_that_could_not_be_read_for_a_moment_is_served_again(
