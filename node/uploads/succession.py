@@ -1,20 +1,21 @@
-"""How an upload changes hands: another node of its placement becomes the holder, by `TakeOverUpload`.
+"""Upload succession: another node of the placement becomes the holder, by `TakeOverUpload`.
 
-That is a compare and set in the log: of two that try at once one succeeds, and the other finds what it did.
-From then on the log refuses the old holder, and members refuse its links. The new holder has what is
-acknowledged, by its sha256, and cuts its file to the log's offset when it opens it: what it has beyond was
-acknowledged to nobody (`node/uploads/holder.py`). Three have a reason:
+`TakeOverUpload` is a compare and set in the log. If two nodes try at once, one succeeds and the other
+finds what the first one did. From then on the log refuses the old holder, and members refuse its links.
+The new holder has the acknowledged bytes, compared by their sha256. It cuts its file to the log's offset
+when it opens it (`node/uploads/holder.py`): bytes beyond that were acknowledged to no client. There are
+three reasons:
 
-- Any node that a client asks takes over from a holder that does not answer. The leader refuses that while it
-  hears the old holder, which may only be out of the reach of the node that asks. A holder that has lost the
-  leader is lost too, whoever reaches it: it can tell the log of nothing.
-- A holder that has lost acknowledged bytes gives up, if a member has them.
-- A holder whose disk takes no more hands over: to a member that has room, else to a node outside the
-  placement, which is sent what is acknowledged and then placed. Where nothing is acknowledged yet all of the
-  upload is placed anew. What lies at the old holder stays a copy until the upload ends.
+- The holder does not answer. Any node that a client asks takes over. The leader refuses that while it
+  receives heartbeats of the old holder, which may only be unreachable for the node that asks. A holder
+  that has lost the leader is lost too, even if nodes reach it: it cannot report anything to the log.
+- The holder has lost acknowledged bytes. It gives up, if a member has them.
+- The holder's disk accepts no more bytes. It hands over to a member that has room, else to a node outside
+  the placement, which is sent the acknowledged bytes and then placed. If nothing is acknowledged yet, the
+  whole upload is placed again. The old holder's file stays a copy until the upload ends.
 
-Where nobody has these bytes, since the holder has left the cluster and the others have left it too or say so,
-there is nothing to go on with: the upload begins anew (`RestartUpload`).
+If the holder has left the cluster, and every other node of the placement has left it too or says that it
+lacks the bytes, the upload begins again from offset 0 (`RestartUpload`).
 """
 
 import asyncio
@@ -48,9 +49,9 @@ _log = logging.getLogger(__name__)
 
 
 async def take_over(services: NodeServices, caller: Caller, record: UploadRecord) -> UploadRecord:
-    """The upload with a holder that lives: a new one, or the old one after all.
+    """Return the upload with a holder that lives: a new one, or the old one if it answers again.
 
-    It is begun anew if its bytes are gone.
+    The upload begins again if its bytes are gone.
 
     Raises Unavailable when no node that can be reached has the acknowledged bytes, and another may have them.
     """
@@ -84,9 +85,9 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
 async def begin_anew_if_lost(
     services: NodeServices, caller: Caller, record: UploadRecord
 ) -> UploadRecord | None:
-    """The upload as it begins anew; None where somebody has, or may have, what is acknowledged of it.
+    """Return the upload as it begins again; None if a node has, or may have, its acknowledged bytes.
 
-    Asks nobody while the holder is a member. Raises what the log refuses.
+    Asks no node while the holder is a member of the cluster. Raises what the log refuses.
     """
     holder, *others = record.placement
     if await _is_member(services, holder):
@@ -136,7 +137,7 @@ async def hand_over(
     *,
     expected_bytes: int = 0,
 ) -> str:
-    """The node that holds the upload from now on; "" when none has room for the rest.
+    """Return the node that holds the upload from now on; "" if none has room for the rest.
 
     `expected_bytes`: the size of the content if it is known and not declared yet. `send_to` gives a node
     what is acknowledged, and tells whether that is durable there. Raises what the log refuses, Conflict when
@@ -165,7 +166,7 @@ async def hand_over(
 
 
 def known_nodes(services: NodeServices, node_ids: Sequence[str]) -> list[str]:
-    """Those of these nodes that were not removed, as far as this node knows, in their order."""
+    """Return those of these nodes that were not removed, as far as this node knows, in their order."""
     return [node_id for node_id in node_ids if services.api.view.node(node_id) is not None]
 
 
@@ -288,7 +289,7 @@ async def own_prefix(services: NodeServices, file_uuid: str, stop: int) -> str:
 
 
 async def _is_member(services: NodeServices, node_id: str) -> bool:
-    """Whether it has joined, as far as can be told now: our view may be of before that."""
+    """Whether the node is a member of the cluster; a view of before its join is renewed first."""
     if services.api.view.node(node_id) is not None:
         return True
     with suppress(TimeoutError):
@@ -299,7 +300,7 @@ async def _is_member(services: NodeServices, node_id: str) -> bool:
 
 
 async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: int) -> list[str]:
-    """Those of the first ASKED_MAX of these nodes that have room for so many bytes, most room first.
+    """Return those of the first ASKED_MAX nodes that have room for `size_bytes`, most room first.
 
     The nodes are asked when it is needed, so that each answers with what its disk takes in this moment;
     heartbeats are a second old and tell the coordinators only.
