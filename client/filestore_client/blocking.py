@@ -29,7 +29,8 @@ from filestore_client.base.records import Backup, FileRecord, Kind, Project, Use
 from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token
 from filestore_client.client import AsyncClient, connection_from_environment
-from filestore_client.files import Files, Images, KindFiles
+from filestore_client.files import Files
+from filestore_client.kind_files import Images, KindFiles
 from filestore_client.loop_thread import LoopThread, never_collect
 from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.writing import AsyncWriter
@@ -265,6 +266,8 @@ class BlockingFiles(Blocking[Files]):
     read = listing(Files.read)
     list = listing(Files.list)
     in_bucket = listing(Files.in_bucket)
+    named = listing(Files.named)
+    find = blocking(Files.find)
     get = blocking(Files.get)
     update = blocking(Files.update)
     delete = blocking(Files.delete)

@@ -22,7 +22,8 @@ from filestore_client.base.records import User
 from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token, token_of
 from filestore_client.base.transport import Transport
-from filestore_client.files import Files, Images, KindFiles
+from filestore_client.files import Files
+from filestore_client.kind_files import Images, KindFiles
 from filestore_client.kinds import BACKUP, PROJECT
 
 T = TypeVar("T")

@@ -14,6 +14,7 @@ from deploy.base.addresses import API_PORT, PEER_PORT, plain_address
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import warn_of_argument
+from deploy.base.own_files import UserPath
 from deploy.commands.node import API_PORT as NODE_API_PORT
 from deploy.commands.node import PEER_PORT as NODE_PEER_PORT
 
@@ -38,7 +39,7 @@ _PORT = click.IntRange(1, 65535)
 )
 @click.option(
     "--join-file",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     help="A file with that text.",
 )
 @click.option(
@@ -66,7 +67,7 @@ _PORT = click.IntRange(1, 65535)
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     default=Path("/var/lib/filestore"),
     show_default=True,
     help="Where the directories `coordinator` and `node` are, or are made.",
@@ -215,7 +216,7 @@ def _tell(done: "SetupResult") -> None:
 @click.command()
 @click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=UserPath(file_okay=False, path_type=Path),
     default=Path(".filestore"),
     show_default=True,
     help="The directory of the cluster's data; the next start uses it again.",

@@ -11,6 +11,7 @@ from deploy.base.addresses import METAVAR, member_of, record_at
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option, new_data_option, web_options
+from deploy.base.own_files import UserPath
 from deploy.commands.coordinator_data import (
     bundle,
     rebuild,
@@ -61,7 +62,7 @@ def coordinator() -> None:
 @click.option(
     "--bundle",
     "bundle_path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
     help="Another coordinator of an existing cluster: cluster.bundle of the first, or a later bundle.",
 )
 @names_options

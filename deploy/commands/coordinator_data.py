@@ -13,6 +13,7 @@ from deploy.base.addresses import METAVAR, record_at
 from deploy.base.connection import Connection, connection_options
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, new_data_option
+from deploy.base.own_files import UserPath
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
 from filestore_client import AsyncClient
 
@@ -20,13 +21,13 @@ _data = data_option("The directory of a coordinator.")
 _output = click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     required=True,
     help="The file to write; only you can read it. It must not exist.",
 )
 _root_key = click.option(
     "--root-key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
     required=True,
     help="The root key that `init` made, from where you keep it.",
 )
@@ -104,14 +105,14 @@ def snapshot(data: Path, output: Path) -> None:
 @click.option(
     "--snapshot",
     "snapshot_path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
     required=True,
     help="What `filestore coordinator snapshot` wrote.",
 )
 @click.option(
     "--bundle",
     "bundle_path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
     required=True,
     help="A bundle of the same cluster.",
 )

@@ -11,13 +11,14 @@ from deploy.base.addresses import plain_address
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option
+from deploy.base.own_files import UserPath
 from deploy.base.ownership import handed_over
 from filestore_client import AsyncClient
 
 _to = click.option(
     "--to",
     "target",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     required=True,
     callback=handed_over,
     help="Its new directory.",
@@ -76,7 +77,7 @@ def set_address(connection: Connection, data: Path, address: str) -> None:
     "--address", required=True, metavar="ADDRESS", help="Where clients and other nodes reach it now."
 )
 @click.option("--coordinator", "coordinator_url", required=True, metavar="URL", help="Any coordinator.")
-@click.option("--token-file", type=click.Path(path_type=Path), required=True, help="A join token.")
+@click.option("--token-file", type=UserPath(path_type=Path), required=True, help="A join token.")
 @names_options
 def rejoin(
     data: Path, target: Path, node_id: str, address: str, coordinator_url: str, token_file: Path
