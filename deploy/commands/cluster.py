@@ -116,6 +116,11 @@ def setup(
         raise click.UsageError("--node-only: a node joins a cluster, by the text of --join.")
     if token is None and is_new and _may_ask() and cluster_is_default():
         cluster = click.prompt("The name of the cluster", cluster)
+    if name and found.name not in ("", name):
+        raise Conflict(
+            f"--name: the members of this machine are named {found.name}, which is for good. Leave --name out"
+            " to go on."
+        )
     name = name or found.name or own_name()
     if not name:
         raise click.UsageError("--name: this machine's own name cannot be one; give it one.")
@@ -200,6 +205,8 @@ def _tell(done: "SetupResult") -> None:
         click.echo(f"Its fingerprint:      {root_digest(files.root.read_text('ascii'))}")
         if files.root_key.exists():
             click.echo(f"Root key:             {files.root_key} (move it to a safe place off this machine)")
+    click.echo(f"Console:              {done.plan.node_url}/console/ (sign in with a token)")
+    click.echo(f"Sign in elsewhere:    filestore login {done.plan.node_url}")
     if done.commands:
         click.echo("What ran for the setup has ended. Run, under whatever keeps processes running here:")
         for command in done.commands:

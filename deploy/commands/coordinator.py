@@ -84,13 +84,14 @@ def init(
     add` lets it in.
     """
     from coordinator.admin import setup
+    from deploy.setup.running import how_to_run
 
     if bundle_path is not None:
         if given := _given("members", "cluster", "replicas", "write_quorum", "development"):
             raise click.UsageError(f"--bundle says that already: {', '.join(given)}.")
         own = None if address is None else record_at(coordinator_id, address)
         setup.init_from_bundle(data, bundle_path, coordinator_id, own)
-        click.echo(f"Ready to run: filestore coordinator run --data {data}")
+        click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
         return
     if bool(members) == bool(address):
         raise click.UsageError("Give --member once for each coordinator, or --address for a single one.")
@@ -114,7 +115,7 @@ def init(
         click.echo(
             f"Other coordinators:   init --bundle with a copy of {data / 'cluster.bundle'} (it is secret)"
         )
-    click.echo(f"Ready to run:         filestore coordinator run --data {data}")
+    click.echo(f"Ready to run:         {how_to_run('coordinator', data)}")
 
 
 def _given(*names: str) -> list[str]:

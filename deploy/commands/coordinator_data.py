@@ -82,9 +82,10 @@ def renew_certificate(data: Path, root_key: Path) -> None:
     runs again, `renew-intermediate` does the rest.
     """
     from coordinator.admin import setup
+    from deploy.setup.running import how_to_run
 
     setup.renew_certificate(data, root_key)
-    click.echo(f"Ready to run: filestore coordinator run --data {data}")
+    click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
 
 
 @click.command()
@@ -128,6 +129,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     """
     from coordinator.admin import restore
     from coordinator.storage.config import CoordinatorFiles
+    from deploy.setup.running import how_to_run
     from runtime.file_digests import digest_beside
 
     if not (digest := digest_beside(snapshot_path)).exists():
@@ -143,7 +145,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
         click.echo("The intermediate certificate has ended. Sign a certificate for this coordinator first:")
         click.echo(f"    filestore coordinator renew-certificate --data {data} --root-key FILE")
         click.echo("When it runs, `filestore coordinator renew-intermediate` does the rest.")
-    click.echo(f"Ready to run: filestore coordinator run --data {data}")
+    click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
 
 
 @click.command()
@@ -162,6 +164,7 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
 
     from coordinator.admin import restore
     from coordinator.storage.config import CoordinatorFiles
+    from deploy.setup.running import how_to_run
 
     files = CoordinatorFiles(data)
     earlier = files.read_config()
@@ -177,4 +180,4 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
     elif not restore.has_begun_again(data):
         raise InvalidRequest(f"--id: this coordinator is {coordinator_id} already; it needs a new name.")
     connection.run(lambda client: add_coordinator(client, own))
-    click.echo(f"Ready to run: filestore coordinator run --data {data}")
+    click.echo(f"Ready to run: {how_to_run('coordinator', data)}")

@@ -1,5 +1,6 @@
 """What people type by habit: durations, `~`, words of other programs, Tab, names from a Mac."""
 
+import re
 import subprocess
 import unicodedata
 from pathlib import Path
@@ -111,3 +112,15 @@ def test_name_is_one_name_in_both_forms_of_its_accents(cluster: Cluster, tmp_pat
     assert output(cluster, "bucket", "show", decomposed)
     output(cluster, "put", "-", "--filename", composed, stdin=b"y")
     assert refusal(cluster, "show", composed)[0] == 5
+
+
+def test_drain_says_what_goes_and_how_to_see_it(cluster: Cluster) -> None:
+    cluster.store_everywhere(b"on every node")
+    node = cluster.nodes[0].id
+    try:
+        told = output(cluster, "node", "drain", node)
+    finally:
+        output(cluster, "node", "undrain", node)
+    assert re.search(rf"^{node} is draining: [1-9][0-9]* replicas? to go\. .*ten minutes", told)
+    assert "`filestore status`" in told
+    assert "replicas" in output(cluster, "status")
