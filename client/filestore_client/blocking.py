@@ -415,7 +415,7 @@ class Client:
 
     @classmethod
     def from_environment(cls, *, deadline_s: float = DEADLINE_S) -> Self:
-        """As FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE say; see AsyncClient."""
+        """The cluster that the `filestore` command would use here; see AsyncClient."""
         return cls(**connection_from_environment(), deadline_s=deadline_s)
 
     def __enter__(self) -> Self:

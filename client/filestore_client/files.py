@@ -376,7 +376,7 @@ class Files:
 
     async def _list(self, kinds: Sequence[Kind], filters: Mapping[str, str]) -> AsyncIterator[FileRecord]:
         for kind in kinds:
-            async for record in self._kinds[kind].list(**filters):
+            async for record in self._kinds[KINDS[kind].name].list(**filters):
                 yield record
 
 

@@ -22,16 +22,7 @@ from runtime.wording import counted, duration
 
 _COORDINATOR_COLUMNS: Final = ("coordinator", "role", "term", "commit", "applied", "lag", "clock")
 _NODE_COLUMNS: Final = (
-    "node",
-    "url",
-    "state",
-    "heard",
-    "disk",
-    "free",
-    "total",
-    "replicas",
-    "uploads",
-    "clock",
+    *("node", "url", "state", "heard", "disk", "free", "total", "replicas", "uploads", "clock"),
 )
 CLOCK_SHOWN_MS_MIN: Final = 1000
 DAMAGED: Final = "/api/v1/cluster/damaged"

@@ -184,6 +184,9 @@ class Share(Struct, frozen=True, kw_only=True):
     bucket_uuid: str
     expires_at: str
 
+    def __repr__(self) -> str:
+        return f"Share(file_uuid={self.file_uuid!r}, expires_at={self.expires_at!r})"
+
 
 class ListedShare(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A public link as it is listed: its secret is not known any more.
