@@ -65,6 +65,7 @@ install: $(RUNTIME)
 # Versions and hashes come from these files alone; the product itself is installed without looking further.
 $(RUNTIME): constraints-runtime.txt pyproject.toml client/pyproject.toml
 	@set -eu; \
+	echo "Installing what Filestore needs into $(VENV): a minute or two, only after a change of it."; \
 	if ! $(BIN)/python -c '' 2>/dev/null; then $(FIND_PYTHON); "$$found" -m venv --clear $(VENV); fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints-runtime.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e client -e .

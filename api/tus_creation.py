@@ -54,8 +54,8 @@ HEADERS: Final = (
         "Upload-Metadata",
         (
             "For tus: the fields of the body, as `name BASE64` pairs separated by commas. "
-            "`filetype` stands for `content_type`. For a partial upload only `bucket_id` "
-            "counts."
+            "`filetype` stands for `content_type`; other names have no effect. For a partial upload only "
+            "`bucket_id` counts."
         ),
     ),
     Parameter(
@@ -82,7 +82,6 @@ HEADERS: Final = (
     Parameter("Repr-Digest", "For tus: `sha-256=:BASE64:` of the whole content."),
 )
 _ALIASES: Final = {"filetype": "content_type", "name": "filename", "type": "content_type"}
-_PASSED_OVER: Final = "relativePath"  # of where a browser has the file
 _ALLOW: Final = "GET, HEAD, OPTIONS, POST"
 _DIGITS_MAX: Final = 16
 _KEY: Final = re.compile(r'"?([!#-~]{1,128})"?')
@@ -184,12 +183,12 @@ def body_of(request: web.Request, body_type: type[_Body], *, is_final: bool = Fa
     fields = parse_metadata(headers)
     if "size_bytes" in fields:
         raise InvalidRequest("Upload-Metadata: size_bytes must be equal to Upload-Length")
-    fields.pop(_PASSED_OVER, None)
     for alias, name in _ALIASES.items():
         if alias in fields:
             fields.setdefault(name, fields.pop(alias))
-    kinds = _kinds(body_type)
-    values = {name: _value(text, kinds.get(name, str)) for name, text in fields.items()}
+    known, kinds = set(body_type.__struct_fields__), _kinds(body_type)
+    # Browsers' libraries send every field that they have of a file, such as `relativePath`.
+    values = {name: _value(text, kinds.get(name, str)) for name, text in fields.items() if name in known}
     return convert_fields(values | {"size_bytes": size_bytes}, body_type)
 
 

@@ -6,7 +6,9 @@ those of `deploy/base/failures.py`.
 
 import importlib
 import os
+import re
 import sys
+from difflib import get_close_matches
 from typing import Final, NamedTuple, NoReturn
 
 import click
@@ -14,6 +16,17 @@ import click
 from deploy.base.printed import guard_streams
 
 STDERR_FILENO: Final = 2
+
+
+OTHER_WORDS: Final = {  # of other programs, for commands of ours
+    "list": "ls",
+    "remove": "rm",
+    "delete": "rm",
+    "rename": "mv",
+    "upload": "put",
+    "download": "get",
+    "info": "show",
+}
 
 
 class CliEntry(NamedTuple):
@@ -51,7 +64,7 @@ SECTIONS: Final = {  # what people look for
         "context": CliEntry("account", "The clusters that you are signed in to: ls, use."),
         "whoami": CliEntry("account", "Show who you are there, and when your token ends."),
         "grant": CliEntry("buckets", "Who may read or write a bucket or a file: add, ls, rm."),
-        "user": CliEntry("user", "Users: ls, show, set, disable, enable, revoke."),
+        "user": CliEntry("user", "Users: ls, show, set, disable, enable, revoke, rm."),
         "token": CliEntry("token", "Tokens of users, of nodes that join, and of the admin."),
         "audit": CliEntry("audit", "Show who did what, newest first."),
     },
@@ -120,7 +133,7 @@ def main() -> None:
     try:
         answer = cli.main(prog_name="filestore", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        suggested(error).show()
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain again when it flushes at exit.
@@ -138,6 +151,21 @@ def main() -> None:
             fail(f"{error.filename or 'system'}: {reason_of(error)}")
         raise
     sys.exit(answer if isinstance(answer, int) else 0)
+
+
+def suggested(error: click.ClickException) -> click.ClickException:
+    """Return the error; a "No such command" says which one may be meant."""
+    found = re.fullmatch(r"No such command '(.*)'\.", error.message, re.DOTALL)
+    if found is None or not isinstance(error, click.UsageError) or error.ctx is None:
+        return error
+    command = error.ctx.command
+    assert isinstance(command, click.Group)
+    known = command.list_commands(error.ctx)
+    close = [word for word in (OTHER_WORDS.get(found[1]),) if word in known]
+    close = close or get_close_matches(found[1], known, n=2)
+    if not close:
+        return error
+    return click.UsageError(f"{error.message} Did you mean {' or '.join(map(str, close))}?", error.ctx)
 
 
 def _open_standard_streams() -> None:

@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,7 +41,7 @@ from deploy.processes import (
     wait_until,
 )
 from filestore_client import AsyncClient
-from filestore_client.base.contexts import ClusterFile, ClusterMember
+from filestore_client.base.contexts import CLUSTER_FILE, ClusterFile, ClusterMember
 from metadata.model.records import CoordinatorRecord
 from node.membership.join import join
 from runtime.json_files import decode_foreign
@@ -77,6 +79,10 @@ class Layout(msgspec.Struct, frozen=True):
         return [member for member in self.members if member.role == role]
 
 
+def _silent(_line: str) -> None:
+    """Nobody waits for the start of a cluster in a test."""
+
+
 class DevelopmentCluster:
     """Three coordinators and some nodes in one directory. Not for several threads."""
 
@@ -91,9 +97,14 @@ class DevelopmentCluster:
         write_quorum: int = 2,
         node_options: Sequence[str] = (),
         coordinator_options: Sequence[str] = (),
+        tell: Callable[[str], None] = _silent,
     ) -> None:
-        """`node_options`: of `filestore node run`, beside `--data`; `coordinator_options`: of the other."""
+        """`node_options`: of `filestore node run`, beside `--data`; `coordinator_options`: of the other.
+
+        `tell` receives a line on each step of the start.
+        """
         self.directory = directory
+        self._tell = tell
         self._options = {"node": node_options, "coordinator": coordinator_options}
         self.children: dict[str, Child] = {}
         self.programs: dict[str, Sequence[str]] = {}  # of members that run another version, the command
@@ -132,16 +143,20 @@ class DevelopmentCluster:
         """Start everyone, wait until the cluster is healthy, write cluster.json. Raises FilestoreError."""
         first = not self.layout.complete
         if first:
+            self._tell("Making keys and certificates.")
             self._set_up_coordinators()
         early = self.layout.of_role("coordinator") if first else self.layout.members
+        self._tell(f"Starting {', '.join(member.id for member in early)}.")
         for member in early:
             self.start_member(member)
         self._wait_ready(self.layout.of_role("coordinator"))
         self.mint_admin_token()
         if first:
+            self._tell(f"Adding {', '.join(member.id for member in self.layout.of_role('node'))}.")
             asyncio.run(self._join_nodes())
             for member in self.layout.of_role("node"):
                 self.start_member(member)
+        self._tell("Waiting until all of them are healthy.")
         self.wait_healthy()
         if first:
             self.layout = msgspec.structs.replace(self.layout, complete=True)
@@ -330,7 +345,8 @@ def serve(directory: Path, *, base_port: int | None) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with only_one(directory):
-        cluster = DevelopmentCluster(directory, base_port=base_port)
+        click.echo(f"Starting a cluster of three coordinators and three nodes in {directory}.", err=True)
+        cluster = DevelopmentCluster(directory, base_port=base_port, tell=partial(click.echo, err=True))
 
         def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
             cluster.stopping.set()
@@ -371,10 +387,9 @@ def watch(cluster: DevelopmentCluster) -> None:
 
 
 def print_summary(cluster: DevelopmentCluster) -> None:
-    """Print where everything is, and three commands that work as they stand."""
+    """Print where everything is, and three commands that work as they stand in the present directory."""
     nodes = cluster.layout.of_role("node")
-    command = Path(sys.executable).with_name("filestore")
-    options = f"--url {nodes[0].url} --ca {cluster.ca} --token-file {cluster.token_file}"
+    command, given = _command(), _given(cluster)
     click.echo("Filestore is ready.")
     for member in nodes:
         click.echo(f"  {member.id:<12} {member.url}")
@@ -382,6 +397,27 @@ def print_summary(cluster: DevelopmentCluster) -> None:
     click.echo(f"  {'admin token':<12} {cluster.token_file}")
     click.echo(f"  {'console':<12} {nodes[0].url}/console/")
     click.echo("Try (Ctrl-C here stops the cluster):")
-    click.echo(f"  FILE_UUID=$({command} put {options} {cluster.ca})")
-    click.echo(f"  curl -K {cluster.curl_file} -r 0-99 {nodes[1 % len(nodes)].url}/api/v1/files/$FILE_UUID")
-    click.echo(f"  {command} status {options}")
+    click.echo(f"  {command} put{given} {_short(cluster.ca)}")
+    click.echo(f"  {command} ls{given}")
+    click.echo(f"  {command} status{given}")
+    click.echo(f"  curl -K {_short(cluster.curl_file)} {nodes[1 % len(nodes)].url}/api/v1/backups")
+
+
+def _command() -> str:
+    """Return what starts this command in the present directory: its name, if a shell finds that."""
+    program = Path(sys.executable).with_name("filestore")
+    found = shutil.which("filestore")
+    return "filestore" if found and Path(found).resolve() == program.resolve() else _short(program)
+
+
+def _given(cluster: DevelopmentCluster) -> str:
+    """Return the options of a command; none if it finds the cluster by itself, in the present directory."""
+    if cluster.cluster_file == CLUSTER_FILE.absolute():
+        return ""
+    url = cluster.layout.of_role("node")[0].url
+    return f" --url {url} --ca {_short(cluster.ca)} --token-file {_short(cluster.token_file)}"
+
+
+def _short(path: Path) -> str:
+    """Return a path as it is written in the present directory."""
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -88,7 +88,8 @@ RECORDS: Final = (
 )
 _NAMES: Final = {record.body: record.name for record in RECORDS}
 PARTS: Final = {  # modules with operations, and their classes; what stands in brackets is what it is of
-    "files": ("KindFiles[Project]", "Images", "KindFiles[Backup]", "Files"),
+    "kind_files": ("KindFiles[Project]", "Images", "KindFiles[Backup]"),
+    "files": ("Files",),
     "administration": (
         "Buckets",
         "Grants",

@@ -48,17 +48,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         root = Path(place, "root")
         lay_out(root, Path(place, "wheels"), target)
+        _tell("pack it")
         made = pack(root, target)
     print(f"{made}  {made.stat().st_size / 1e6:.1f} MB")
 
 
 def lay_out(root: Path, wheels: Path, target: Target) -> None:
     """Every file of the package, below `root`."""
+    _tell("make and fetch the wheels")
     gather(wheels, PYTHON, target.pip_options)
+    _tell("install them and compile the environment")
     make_environment(root, wheels, target)
+    _tell("write manual pages, documents and settings")
     make_documents(root, Path(sys.executable) if target.is_other else root / HOME / "bin/python3")
     copy_settings(root)
     write_control(root, target)
+
+
+def _tell(step: str) -> None:
+    print(f"make deb: {step}", flush=True)
 
 
 def make_environment(root: Path, wheels: Path, target: Target) -> None:

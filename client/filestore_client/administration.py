@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from unicodedata import normalize
 
 import msgspec
 
@@ -60,8 +61,9 @@ class Buckets(Resource):
 
     async def find(self, name: str) -> Bucket | None:
         """The bucket of this name that the caller may see; None when there is none."""
+        wanted = normalize("NFC", name)  # macOS writes é as two letters, others as one
         async for bucket in self.list():
-            if bucket.name == name:
+            if normalize("NFC", bucket.name) == wanted:
                 return bucket
         return None
 

@@ -29,7 +29,8 @@ from filestore_client.base.records import Backup, FileRecord, Kind, Project, Use
 from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token
 from filestore_client.client import AsyncClient, connection_from_environment
-from filestore_client.files import Files, Images, KindFiles
+from filestore_client.files import Files
+from filestore_client.kind_files import Images, KindFiles
 from filestore_client.loop_thread import LoopThread, never_collect
 from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.writing import AsyncWriter
@@ -290,6 +291,8 @@ class BlockingFiles(OpeningFiles):
     download = blocking(Files.download)
     read = listing(Files.read)
     list = listing(Files.list)
+    named = blocking(Files.named)
+    find = blocking(Files.find)
     in_bucket = listing(Files.in_bucket)
     get = blocking(Files.get)
     update = blocking(Files.update)
@@ -420,7 +423,7 @@ class Client:
 
     @classmethod
     def from_environment(cls, *, deadline_s: float = DEADLINE_S) -> Self:
-        """As FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE say; see AsyncClient."""
+        """The cluster that the `filestore` command would use here; see AsyncClient."""
         return cls(**connection_from_environment(), deadline_s=deadline_s)
 
     def __enter__(self) -> Self:

@@ -17,12 +17,14 @@ from filestore_client.administration import (
     Shares,
     Users,
 )
+from filestore_client.base.contexts import known_here
 from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.records import User
 from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token, token_of
 from filestore_client.base.transport import Transport
-from filestore_client.files import Files, Images, KindFiles
+from filestore_client.files import Files
+from filestore_client.kind_files import Images, KindFiles
 from filestore_client.kinds import BACKUP, PROJECT
 
 T = TypeVar("T")
@@ -66,9 +68,9 @@ class AsyncClient:
 
     @classmethod
     def from_environment(cls, *, deadline_s: float = DEADLINE_S) -> Self:
-        """As FILESTORE_URL (several: with spaces between), FILESTORE_CA and FILESTORE_TOKEN_FILE say.
+        """The cluster that the `filestore` command would use here; see `connection_from_environment`.
 
-        Raises InvalidRequest when one is missing or cannot be read.
+        Raises InvalidRequest when it is not known or cannot be read, NotFound for an unknown context.
         """
         return cls(**connection_from_environment(), deadline_s=deadline_s)
 
@@ -99,17 +101,24 @@ class AsyncClient:
 
 
 def connection_from_environment() -> dict[str, Any]:
-    """`urls`, `root_pem` and `token` as the environment names them. Raises InvalidRequest."""
+    """`urls`, `root_pem` and `token` as the `filestore` command finds them. Raises InvalidRequest, NotFound.
+
+    FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE come first. What is missing is that of the context
+    FILESTORE_CONTEXT, of ./.filestore/cluster.json, or of the current context, in this order.
+    """
     names = ("FILESTORE_URL", "FILESTORE_CA", "FILESTORE_TOKEN_FILE")
-    variables = dict(os.environ)
-    if missing := [name for name in names if not variables.get(name)]:
-        raise InvalidRequest(f"{', '.join(missing)}: must be set.")
-    urls, ca, token_file = (variables[name] for name in names)
+    urls, ca, token_file = (os.environ.get(name, "") for name in names)
+    found = None if urls and ca and token_file else known_here(os.environ.get("FILESTORE_CONTEXT", ""))
+    if found is not None:
+        urls, ca, token_file = urls or " ".join(found.urls), ca or found.ca, token_file or found.token_file
+    missing = [name for name, value in zip(names, (urls, ca, token_file), strict=True) if not value]
+    if missing:
+        raise InvalidRequest(f"{', '.join(missing)}: must be set, or sign in with `filestore login URL`.")
     try:
         return {
             "urls": urls.split(),
-            "root_pem": Path(ca).read_text("ascii"),
-            "token": token_of(Path(token_file)),
+            "root_pem": Path(ca).expanduser().read_text("ascii"),
+            "token": token_of(Path(token_file).expanduser()),
         }
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
         raise InvalidRequest(f"The root certificate or the token cannot be read: {error}") from error

@@ -3,13 +3,12 @@
 import asyncio
 import os
 import stat
+import unicodedata
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Literal, TypeVar, overload
-
-import msgspec
+from typing import Any, BinaryIO, Literal, overload
 
 from filestore_client.base.errors import (
     ChecksumMismatch,
@@ -25,18 +24,16 @@ from filestore_client.base.records import (
     Content,
     FileRecord,
     FileSummary,
-    Image,
     Kind,
     Manifest,
     Ticket,
 )
 from filestore_client.base.transport import Transport
+from filestore_client.kind_files import KindFiles
 from filestore_client.kinds import (
     HEAD_BYTES,
-    IMAGE,
     KINDS,
     PROJECT,
-    FileKind,
     kind_of,
     new_record_fields,
 )
@@ -58,7 +55,6 @@ from filestore_client.transfer.writing import AsyncWriter
 
 Progress = Callable[[int, int | None], None]  # bytes so far, and in all once that is known
 KIND_NAMES: Sequence[Kind] = ("project", "image", "backup")
-R = TypeVar("R", bound=FileRecord)
 _NEW = UploadState(0, None)
 
 
@@ -68,59 +64,6 @@ def _silent(_done_bytes: int, _total_bytes: int | None) -> None:
 
 def _unnoted(_file_uuid: str) -> None:
     """Nobody keeps a note of it."""
-
-
-class KindFiles(Generic[R]):
-    """The records of one kind of file."""
-
-    def __init__(self, transport: Transport, kind: FileKind[R]) -> None:
-        self._transport, self._kind = transport, kind
-
-    def list(self, /, **filters: str) -> AsyncIterator[R]:
-        """Every file of this kind that the caller may see, oldest first.
-
-        `filters`: `status`, `filename` (how it begins), `project_id` of projects, `md5` of images.
-        """
-        kind = self._kind
-        return pages(self._transport, kind.path, kind.listed_as, kind.record, **filters)
-
-    async def get(self, file_uuid: str) -> R:
-        """One record. Raises NotFound for a file of another kind too."""
-        return await self._record("GET", file_uuid)
-
-    async def update(self, /, file_uuid: str, *, if_match: str = "", **fields: object) -> R:
-        """Change some fields; the record then. `if_match`: the `etag` that it must still have.
-
-        Raises PreconditionFailed, InvalidRequest.
-        """
-        return await self._record("PATCH", file_uuid, body=fields, if_match=if_match)
-
-    async def delete(self, file_uuid: str, *, if_match: str = "") -> None:
-        """Delete the file for good, or its upload."""
-        await self._transport.delete(self._path(file_uuid), headers=_if_match(if_match))
-
-    async def _record(
-        self, method: str, file_uuid: str, *, body: Mapping[str, object] | None = None, if_match: str = ""
-    ) -> R:
-        path = self._path(file_uuid)
-        answer, headers = await self._transport.answer(method, path, body=body, headers=_if_match(if_match))
-        record = self._transport.decode(answer, self._kind.record, path)
-        return msgspec.structs.replace(record, etag=headers.get("ETag", ""))
-
-    def _path(self, file_uuid: str) -> str:
-        return f"{self._kind.path}/{path_part(file_uuid)}"
-
-
-class Images(KindFiles[Image]):
-    """The VM images."""
-
-    def __init__(self, transport: Transport) -> None:
-        super().__init__(transport, IMAGE)
-
-    async def find(self, *, md5: str) -> Image | None:
-        """An available image whose content has this MD5, the newest of several; None when there is none."""
-        found = [image async for image in self.list(md5=md5.lower(), status="available")]
-        return found[-1] if found else None
 
 
 class Files:
@@ -243,11 +186,13 @@ class Files:
         target: str | os.PathLike[str] | BinaryIO | None = None,
         *,
         connections: int = CONNECTIONS,
+        replace: bool = True,
         progress: Progress = _silent,
     ) -> Path | None:
         """Download to a file, or to an open one in order; the path of the file. The checksum is compared.
 
-        `target`: a path; a directory, by default this one, for the file's own name. Several connections take
+        `target`: a path; a directory, by default this one, for the file's own name. A path that is there is
+        replaced, or with `replace=False` Conflict; in a directory nothing is. Several connections take
         ranges from all nodes of this client; what an earlier download left in TARGET.part is not asked again.
 
         Raises FilestoreError, OSError; ChecksumMismatch, and then nothing is left of it.
@@ -256,7 +201,13 @@ class Files:
         if target is None or isinstance(target, (str, os.PathLike)):
             path = Path(target) if target is not None else None
             return await download_to_file(
-                self._transport, file_uuid, content, path, connections=connections, progress=progress
+                self._transport,
+                file_uuid,
+                content,
+                path,
+                connections=connections,
+                replace=replace,
+                progress=progress,
             )
         await download_to_stream(self._transport, file_uuid, content, target, progress=progress)
         return None
@@ -291,6 +242,22 @@ class Files:
     def list(self, /, kind: Kind | None = None, **filters: str) -> AsyncIterator[FileRecord]:
         """Every file that the caller may see, of one kind or of all; see `KindFiles.list`."""
         return self._list([kind] if kind is not None else KIND_NAMES, filters)
+
+    async def named(self, filename: str) -> AsyncIterator[FileRecord]:
+        """Every available file of this name that the caller may see.
+
+        A name is the same in both forms of its accents: macOS writes é as two letters (NFD), others as one.
+        """
+        forms = {filename, unicodedata.normalize("NFC", filename), unicodedata.normalize("NFD", filename)}
+        for form in sorted(forms):
+            async for record in self.list(filename=form, status="available"):
+                if record.filename == form:
+                    yield record
+
+    async def find(self, filename: str) -> FileRecord | None:
+        """The newest available file of this name that the caller may see; None if there is none."""
+        found = [record async for record in self.named(filename)]
+        return max(found, key=lambda record: record.created_at, default=None)
 
     def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
         """Every file of a bucket, of all kinds. `filters`: `status`, `filename` (how it begins)."""
@@ -409,7 +376,7 @@ class Files:
 
     async def _list(self, kinds: Sequence[Kind], filters: Mapping[str, str]) -> AsyncIterator[FileRecord]:
         for kind in kinds:
-            async for record in self._kinds[kind].list(**filters):
+            async for record in self._kinds[KINDS[kind].name].list(**filters):
                 yield record
 
 
@@ -488,7 +455,3 @@ async def _abandon(transport: Transport, memory: Memory, unfinished: UnfinishedU
     if unfinished is not None:
         with suppress(FilestoreError):
             await give_up(transport, unfinished.file_uuid)
-
-
-def _if_match(etag: str) -> dict[str, str]:
-    return {"If-Match": etag} if etag else {}

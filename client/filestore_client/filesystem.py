@@ -32,8 +32,8 @@ _BY_ID = re.compile(r"([^/]+/.+)\?id=([0-9A-Fa-f-]{36})", re.DOTALL)  # a bucket
 class FilestoreFileSystem(AbstractFileSystem):
     """The files of a cluster, by bucket and name.
 
-    `urls`, `root_pem`, `token`: as of Client; left out, FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE
-    say. `kind`: of new files. `auto_mkdir`: whether writing makes buckets that are missing.
+    `urls`, `root_pem`, `token`: as of Client; left out, as `Client.from_environment` finds them.
+    `kind`: of new files. `auto_mkdir`: whether writing makes buckets that are missing.
 
     Raises what Client does, and FileNotFoundError.
     """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, BinaryIO, Final, Generic, TypeVar
 
+from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.records import Backup, FileRecord, Image, Kind, Project
 
 R = TypeVar("R", bound=FileRecord)
@@ -51,7 +52,15 @@ class FileKind(Generic[R]):
 PROJECT: Final = FileKind[Project]("project", "/api/v1/project-files", "project_files", Project)
 IMAGE: Final = FileKind[Image]("image", "/api/v1/vms", "vms", Image)
 BACKUP: Final = FileKind[Backup]("backup", "/api/v1/backups", "backups", Backup)
-KINDS: Final[Mapping[str, FileKind[Any]]] = {kind.name: kind for kind in (PROJECT, IMAGE, BACKUP)}
+
+
+class _Kinds(dict[str, FileKind[Any]]):
+    def __missing__(self, name: str) -> FileKind[Any]:
+        raise InvalidRequest(f"kind: {name!r} is none; {', '.join(self)} are.")
+
+
+# By their names. Raises InvalidRequest for a name of none.
+KINDS: Final[Mapping[str, FileKind[Any]]] = _Kinds({kind.name: kind for kind in (PROJECT, IMAGE, BACKUP)})
 
 
 def image_format(head: bytes, name: str = "") -> str:
@@ -92,8 +101,12 @@ def content_type_of(name: str) -> str:
 
 
 def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a new record: those given, and what the kind needs, out of name and content."""
+    """The fields of a new record: those given, and what the kind needs, out of name and content.
+
+    Raises InvalidRequest for a kind that there is not.
+    """
     fields: dict[str, Any] = {"filename": name, "content_type": content_type_of(name)}
+    kind = KINDS[kind].name
     if kind == "project":
         fields["project_id"] = PurePath(name).stem or name
     elif kind == "image":

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ca.errors import InvalidRequest
+from deploy.base.own_files import UserPath
 from runtime.logs import LEVELS, ReadLevel
 
 SIZE_BYTES_MAX: Final = 64 * 1024
@@ -29,7 +30,7 @@ def process_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     config = click.option(
         "--config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=UserPath(exists=True, dir_okay=False, path_type=Path),
         is_eager=True,
         expose_value=False,
         callback=_take,

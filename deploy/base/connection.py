@@ -21,6 +21,7 @@ from click.core import ParameterSource
 from ca.errors import InvalidRequest
 from deploy.base.failures import USAGE, explained, reason_of
 from deploy.base.option_names import naming, options_named
+from deploy.base.own_files import UserPath
 from filestore_client import AsyncClient
 from filestore_client.base.contexts import known_here
 from filestore_client.base.errors import InvalidRequest as UnusableFile
@@ -136,13 +137,13 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--ca",
-        type=click.Path(path_type=Path),
+        type=UserPath(path_type=Path),
         envvar="FILESTORE_CA",
         help="The root certificate of the cluster.  [FILESTORE_CA]",
     )
     @click.option(
         "--token-file",
-        type=click.Path(path_type=Path),
+        type=UserPath(path_type=Path),
         envvar="FILESTORE_TOKEN_FILE",
         help="A file that holds a user token.  [FILESTORE_TOKEN_FILE]",
     )

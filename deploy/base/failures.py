@@ -30,6 +30,7 @@ USAGE: Final = 2
 NEEDS_ATTENTION: Final = 10
 INTERRUPTED: Final = 130
 _BY_CODE: Final = {
+    "invalid_request": USAGE,
     "unauthorized": 3,
     "forbidden": 3,
     "not_found": 4,

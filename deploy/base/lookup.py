@@ -47,8 +47,7 @@ async def find_file(client: AsyncClient, named: str, *, is_changed: bool = False
     """
     if is_uuid(named):
         return await client.files.get(named)
-    listed = client.files.list(filename=named, status="available")
-    found = [file async for file in listed if file.filename == named]
+    found = [file async for file in client.files.named(named)]
     if not found:
         raise NotFound(f"There is no available file named {printable_name(named)!r} that you may see.")
     if len(found) > 1:

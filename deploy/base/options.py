@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from deploy.base.own_files import UserPath
 from deploy.base.ownership import handed_over
 from runtime.timestamps import rfc3339
 from web.web_options import WebOptions
@@ -37,6 +38,23 @@ class Duration(click.ParamType[int]):
         return seconds
 
 
+class Hours(click.ParamType[int]):
+    """Whole hours: a number, or a duration such as 7d; 1 to `most` of them."""
+
+    name = "hours"
+
+    def __init__(self, *, most: int) -> None:
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Hours; fails the command for anything else."""
+        text = str(value)
+        seconds = Duration().convert(f"{text}h" if text.isdecimal() else text, param, ctx)
+        if seconds % 3600 or not 1 <= seconds // 3600 <= self._most:
+            self.fail(f"{value!r} is not 1 to {self._most} whole hours, such as 12h or 7d.", param, ctx)
+        return seconds // 3600
+
+
 class Digest(click.ParamType[str]):
     """A checksum of `digits` hexadecimal digits; in small letters then."""
 
@@ -58,13 +76,13 @@ def data_option(whose: str) -> Callable[[Any], Any]:
 
     What root makes there belongs to the owner of the directory when the command has ended.
     """
-    existing = click.Path(exists=True, file_okay=False, path_type=Path)
+    existing = UserPath(exists=True, file_okay=False, path_type=Path)
     return click.option("--data", type=existing, required=True, callback=handed_over, help=whose)
 
 
 def new_data_option(whose: str) -> Callable[[Any], Any]:
     """`--data`: a directory that becomes a member's, and is made where it is missing."""
-    place = click.Path(path_type=Path)
+    place = UserPath(path_type=Path)
     return click.option("--data", type=place, required=True, callback=handed_over, help=whose)
 
 
@@ -89,7 +107,7 @@ def absolute(_context: click.Context, _parameter: click.Parameter, path: str) ->
 _WEB: Final = (
     click.option(
         "--web-certificate",
-        type=click.Path(dir_okay=False),
+        type=UserPath(dir_okay=False),
         default="",
         callback=absolute,
         metavar="FILE",
@@ -98,7 +116,7 @@ _WEB: Final = (
     ),
     click.option(
         "--web-key",
-        type=click.Path(dir_okay=False),
+        type=UserPath(dir_okay=False),
         default="",
         callback=absolute,
         metavar="FILE",

@@ -12,6 +12,23 @@ from ca.secretfiles import write_durable
 _SECRET_MODE: Final = 0o600
 
 
+class UserPath(click.Path):
+    """A path on the command line, in a variable or in a file.
+
+    `~` is a home directory: no shell has expanded it in `--ca=~/ca.pem` or in a unit of systemd.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; fail the command for one that is not what is wanted."""
+        return super().convert(own_path(value), param, ctx)
+
+
+def own_path(value: str | os.PathLike[str]) -> str:
+    """Return a path with `~` expanded; a file that really has such a name is meant itself."""
+    text = os.fspath(value)
+    return text if os.path.lexists(text) else os.path.expanduser(text)  # noqa: PTH111  # that of Path raises
+
+
 def write_own(path: Path, data: bytes, *, mode: int = _SECRET_MODE) -> None:
     """Replace a file of this user in one rename. Raises OSError.
 
@@ -38,7 +55,7 @@ def require_writable(path: Path) -> Path:
 
 def secret_output_option(text: str) -> Callable[[Any], Any]:
     """`--output FILE` of a command that makes a secret; `text` is its help."""
-    return click.option("--output", "-o", type=click.Path(path_type=Path), callback=_checked, help=text)
+    return click.option("--output", "-o", type=UserPath(path_type=Path), callback=_checked, help=text)
 
 
 def _checked(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:

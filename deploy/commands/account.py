@@ -20,6 +20,7 @@ from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.failures import claims_of, explained
 from deploy.base.option_names import names_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
+from deploy.base.own_files import UserPath
 from filestore_client import AsyncClient
 from filestore_client.base.contexts import Context, read_contexts
 from filestore_client.base.errors import Unauthorized, Unavailable, UntrustedServer
@@ -36,14 +37,14 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @click.option("--name", help="What the cluster is called here.  [default: the host of URL]")
 @click.option(
-    "--ca", type=click.Path(path_type=Path), help="The root certificate of the cluster, if you have it."
+    "--ca", type=UserPath(path_type=Path), help="The root certificate of the cluster, if you have it."
 )
 @click.option(
     "--fingerprint", metavar="SHA256", help="SHA-256 of the root certificate, as the operator gave it to you."
 )
 @click.option(
     "--join-token-file",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     help="A file that holds a join token, which names the fingerprint.",
 )
 @click.option(

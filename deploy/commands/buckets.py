@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 
+from deploy.base.completion import complete_names
 from deploy.base.connection import Connection, connection_options
 from deploy.base.lookup import find_bucket, find_file_uuid
 from deploy.base.options import Expiry, Size
@@ -73,7 +75,7 @@ _quota = click.option(
 )
 _bucket = click.argument("named", metavar="NAME|BUCKET_ID")
 _on_bucket = click.option("--bucket", help="The name or the id of a bucket.")
-_on_file = click.option("--file", help="The name or the file_uuid of a file.")
+_on_file = click.option("--file", shell_complete=complete_names, help="The name or the file_uuid of a file.")
 
 
 @click.group()
@@ -280,7 +282,7 @@ def share() -> None:
 
 
 @share.command("create")
-@click.argument("named", metavar="NAME|FILE_UUID")
+@click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
 @click.option(
     "--expires",
     "expires",
@@ -305,10 +307,17 @@ def create_share(connection: Connection, named: str, expires: dict[str, Any] | N
         return
     click.echo(made.url)
     click.echo(f"Anyone with the link can read the file until {moment(made.expires_at)}.", err=True)
+    click.echo(f"For people, in a browser: {_page_of(made)}", err=True)
+
+
+def _page_of(share: Share) -> str:
+    """Return the address of the console's page of a link, which shows what the file is before it is read."""
+    parts = urlsplit(share.url)
+    return f"{parts.scheme}://{parts.netloc}/console/#/link/{share.bucket_uuid}/{share.token}"
 
 
 @share.command("ls")
-@click.argument("named", metavar="[NAME|FILE_UUID]", required=False)
+@click.argument("named", metavar="[NAME|FILE_UUID]", required=False, shell_complete=complete_names)
 @json_option
 @connection_options
 def list_shares(connection: Connection, named: str | None, as_json: bool) -> None:
@@ -334,7 +343,7 @@ async def _own_shares(client: AsyncClient) -> list[ListedShare]:
 
 
 @share.command("rm")
-@click.argument("named", metavar="NAME|FILE_UUID")
+@click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
 @click.argument("share_id")
 @connection_options
 def remove_share(connection: Connection, named: str, share_id: str) -> None:

@@ -14,6 +14,7 @@ from deploy.base.addresses import API_PORT, PEER_PORT, plain_address
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import warn_of_argument
+from deploy.base.own_files import UserPath
 from deploy.commands.node import API_PORT as NODE_API_PORT
 from deploy.commands.node import PEER_PORT as NODE_PEER_PORT
 
@@ -38,7 +39,7 @@ _PORT = click.IntRange(1, 65535)
 )
 @click.option(
     "--join-file",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     help="A file with that text.",
 )
 @click.option(
@@ -66,7 +67,7 @@ _PORT = click.IntRange(1, 65535)
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     default=Path("/var/lib/filestore"),
     show_default=True,
     help="Where the directories `coordinator` and `node` are, or are made.",
@@ -115,6 +116,11 @@ def setup(
         raise click.UsageError("--node-only: a node joins a cluster, by the text of --join.")
     if token is None and is_new and _may_ask() and cluster_is_default():
         cluster = click.prompt("The name of the cluster", cluster)
+    if name and found.name not in ("", name):
+        raise Conflict(
+            f"--name: the members of this machine are named {found.name}, which is for good. Leave --name out"
+            " to go on."
+        )
     name = name or found.name or own_name()
     if not name:
         raise click.UsageError("--name: this machine's own name cannot be one; give it one.")
@@ -199,6 +205,8 @@ def _tell(done: "SetupResult") -> None:
         click.echo(f"Its fingerprint:      {root_digest(files.root.read_text('ascii'))}")
         if files.root_key.exists():
             click.echo(f"Root key:             {files.root_key} (move it to a safe place off this machine)")
+    click.echo(f"Console:              {done.plan.node_url}/console/ (sign in with a token)")
+    click.echo(f"Sign in elsewhere:    filestore login {done.plan.node_url}")
     if done.commands:
         click.echo("What ran for the setup has ended. Run, under whatever keeps processes running here:")
         for command in done.commands:
@@ -215,7 +223,7 @@ def _tell(done: "SetupResult") -> None:
 @click.command()
 @click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=UserPath(file_okay=False, path_type=Path),
     default=Path(".filestore"),
     show_default=True,
     help="The directory of the cluster's data; the next start uses it again.",

@@ -11,6 +11,7 @@ from deploy.base.addresses import METAVAR, member_of, record_at
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, http_option, new_data_option, web_options
+from deploy.base.own_files import UserPath
 from deploy.commands.coordinator_data import (
     bundle,
     rebuild,
@@ -61,7 +62,7 @@ def coordinator() -> None:
 @click.option(
     "--bundle",
     "bundle_path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
     help="Another coordinator of an existing cluster: cluster.bundle of the first, or a later bundle.",
 )
 @names_options
@@ -83,13 +84,14 @@ def init(
     add` lets it in.
     """
     from coordinator.admin import setup
+    from deploy.setup.running import how_to_run
 
     if bundle_path is not None:
         if given := _given("members", "cluster", "replicas", "write_quorum", "development"):
             raise click.UsageError(f"--bundle says that already: {', '.join(given)}.")
         own = None if address is None else record_at(coordinator_id, address)
         setup.init_from_bundle(data, bundle_path, coordinator_id, own)
-        click.echo(f"Ready to run: filestore coordinator run --data {data}")
+        click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
         return
     if bool(members) == bool(address):
         raise click.UsageError("Give --member once for each coordinator, or --address for a single one.")
@@ -113,7 +115,7 @@ def init(
         click.echo(
             f"Other coordinators:   init --bundle with a copy of {data / 'cluster.bundle'} (it is secret)"
         )
-    click.echo(f"Ready to run:         filestore coordinator run --data {data}")
+    click.echo(f"Ready to run:         {how_to_run('coordinator', data)}")
 
 
 def _given(*names: str) -> list[str]:

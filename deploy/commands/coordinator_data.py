@@ -13,6 +13,7 @@ from deploy.base.addresses import METAVAR, record_at
 from deploy.base.connection import Connection, connection_options
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, new_data_option
+from deploy.base.own_files import UserPath
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
 from filestore_client import AsyncClient
 
@@ -20,13 +21,13 @@ _data = data_option("The directory of a coordinator.")
 _output = click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     required=True,
     help="The file to write; only you can read it. It must not exist.",
 )
 _root_key = click.option(
     "--root-key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
     required=True,
     help="The root key that `init` made, from where you keep it.",
 )
@@ -81,9 +82,10 @@ def renew_certificate(data: Path, root_key: Path) -> None:
     runs again, `renew-intermediate` does the rest.
     """
     from coordinator.admin import setup
+    from deploy.setup.running import how_to_run
 
     setup.renew_certificate(data, root_key)
-    click.echo(f"Ready to run: filestore coordinator run --data {data}")
+    click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
 
 
 @click.command()
@@ -104,14 +106,14 @@ def snapshot(data: Path, output: Path) -> None:
 @click.option(
     "--snapshot",
     "snapshot_path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
     required=True,
     help="What `filestore coordinator snapshot` wrote.",
 )
 @click.option(
     "--bundle",
     "bundle_path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
     required=True,
     help="A bundle of the same cluster.",
 )
@@ -127,6 +129,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     """
     from coordinator.admin import restore
     from coordinator.storage.config import CoordinatorFiles
+    from deploy.setup.running import how_to_run
     from runtime.file_digests import digest_beside
 
     if not (digest := digest_beside(snapshot_path)).exists():
@@ -142,7 +145,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
         click.echo("The intermediate certificate has ended. Sign a certificate for this coordinator first:")
         click.echo(f"    filestore coordinator renew-certificate --data {data} --root-key FILE")
         click.echo("When it runs, `filestore coordinator renew-intermediate` does the rest.")
-    click.echo(f"Ready to run: filestore coordinator run --data {data}")
+    click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
 
 
 @click.command()
@@ -161,6 +164,7 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
 
     from coordinator.admin import restore
     from coordinator.storage.config import CoordinatorFiles
+    from deploy.setup.running import how_to_run
 
     files = CoordinatorFiles(data)
     earlier = files.read_config()
@@ -176,4 +180,4 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
     elif not restore.has_begun_again(data):
         raise InvalidRequest(f"--id: this coordinator is {coordinator_id} already; it needs a new name.")
     connection.run(lambda client: add_coordinator(client, own))
-    click.echo(f"Ready to run: filestore coordinator run --data {data}")
+    click.echo(f"Ready to run: {how_to_run('coordinator', data)}")

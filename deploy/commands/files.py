@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import click
 
+from deploy.base.completion import complete_names
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, exit_code_of, line_of
 from deploy.base.lookup import bucket_names, find_bucket, find_file, find_file_uuid, is_uuid
 from deploy.base.options import Digest
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
+from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.restic.repository import PREFIX
@@ -43,8 +45,13 @@ kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files 
 
 
 @click.command()
-@click.argument("named", metavar="NAME|FILE_UUID")
-@click.option("--output", "-o", help="Where to write; - is standard output.  [default: the file's own name]")
+@click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
+@click.option(
+    "--output",
+    "-o",
+    type=UserPath(allow_dash=True),
+    help="Where to write; - is standard output.  [default: the file's own name]",
+)
 @click.option(
     "--connections",
     type=click.IntRange(1, CONNECTIONS_MAX),
@@ -52,14 +59,19 @@ kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files 
     show_default=True,
     help="How many connections bring parts of the file, from all nodes given; standard output takes one.",
 )
+@click.option("--force", "-f", is_flag=True, help="Replace OUTPUT if it is there.")
 @click.option("--verify", is_flag=True, help="Print the checksum that was compared, on standard error.")
 @connection_options
-def get(connection: Connection, named: str, output: str | None, connections: int, verify: bool) -> None:
+def get(
+    connection: Connection, named: str, output: str | None, connections: int, *, force: bool, verify: bool
+) -> None:
     """Download a file by its name or its file_uuid.
 
     Where several files have the name, they are listed, and nothing is downloaded. The same command after an
     interruption goes on where it ended: what has come is in OUTPUT.part. The checksum is always compared.
+    A file that is there is replaced with --force only; a directory gets the file under its own name.
     """
+    is_directory = output is None or Path(output).is_dir()
 
     async def work(client: AsyncClient) -> tuple[Path | None, FileRecord | None]:
         # A file_uuid is enough for the content: who may read it need not see its record.
@@ -70,18 +82,20 @@ def get(connection: Connection, named: str, output: str | None, connections: int
                 end_at_once_when_interrupted()
                 await client.files.download(file_uuid, sys.stdout.buffer, progress=progress)
                 return None, file
-            path = await client.files.download(file_uuid, output, connections=connections, progress=progress)
+            path = await client.files.download(
+                file_uuid, output, connections=connections, replace=force, progress=progress
+            )
             return path, file
 
     path, file = connection.run(work)
-    if path is not None and output is None:
+    if path is not None and is_directory:
         click.echo(path)
     if verify and file is not None:
         click.echo(f"sha256 {file.blob_sha256}: the content is what was stored.", err=True)
 
 
 @click.command()
-@click.argument("named", metavar="NAME|FILE_UUID")
+@click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
 @connection_options
 def cat(connection: Connection, named: str) -> None:
     """Write the content of a file to standard output."""
@@ -158,7 +172,7 @@ def ls(
 
 
 @click.command()
-@click.argument("named", metavar="NAME|FILE_UUID")
+@click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
 @json_option
 @connection_options
 def show(connection: Connection, named: str, as_json: bool) -> None:
@@ -192,7 +206,7 @@ def find(connection: Connection, md5: str | None, sha256: str | None, as_json: b
 
 
 @click.command()
-@click.argument("named", metavar="NAME|FILE_UUID")
+@click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
 @click.argument("filename", metavar="NEW_NAME")
 @json_option
 @connection_options
@@ -245,11 +259,15 @@ def du(connection: Connection, as_json: bool) -> None:
         "files": lambda row: row["files"],
         "size": lambda row: size(row["size_bytes"]),
     }
-    print_records(connection.run(work), columns, as_json=as_json, empty=NOTHING)
+    rows = connection.run(work)
+    if len(rows) > 1 and not as_json:
+        total = {name: sum(row[name] for row in rows) for name in ("files", "size_bytes")}
+        rows.append({"bucket": "total", "kind": "", **total})
+    print_records(rows, columns, as_json=as_json, empty=NOTHING)
 
 
 @click.command()
-@click.argument("files", metavar="NAME|FILE_UUID...", nargs=-1, required=True)
+@click.argument("files", metavar="NAME|FILE_UUID...", nargs=-1, required=True, shell_complete=complete_names)
 @connection_options
 def rm(connection: Connection, files: tuple[str, ...]) -> int:
     """Delete files for good, and unfinished uploads.

@@ -94,6 +94,7 @@ def join(
 
     `filestore token join` prints the token that it takes.
     """
+    from deploy.setup.running import how_to_run
     from node.membership.join import join as join_cluster
 
     if (token is None) == (token_file is None):
@@ -118,7 +119,7 @@ def join(
             weight=weight,
         )
     )
-    click.echo(f"Ready to run: filestore node run --data {data}")
+    click.echo(f"Ready to run: {how_to_run('node', data)}")
 
 
 @node.command()

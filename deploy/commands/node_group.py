@@ -61,9 +61,15 @@ def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     also which unfinished uploads could not be moved so far, and why.
     """
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
-    click.echo(f"{node_id} is draining.")
-    _show_unmoved(connection)
     answer = connection.run(lambda client: client.cluster.status())
+    held = next((node.get("replicas") or 0 for node in answer["nodes"] if node["id"] == node_id), 0)
+    many = counted(held, "replica", "replicas")
+    click.echo(
+        f"{node_id} is draining: {many} to go. One stays until other nodes have the content, and for ten"
+        " minutes after it was written."
+    )
+    click.echo(f"`filestore status` shows how it goes; then `filestore node remove {node_id}`.")
+    _show_unmoved(connection)
     if answer.get("health") == "unavailable":
         for problem in answer["problems"]:
             click.echo(f"! {problem}", err=True)

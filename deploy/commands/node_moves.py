@@ -11,13 +11,14 @@ from deploy.base.addresses import plain_address
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option
+from deploy.base.own_files import UserPath
 from deploy.base.ownership import handed_over
 from filestore_client import AsyncClient
 
 _to = click.option(
     "--to",
     "target",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     required=True,
     callback=handed_over,
     help="Its new directory.",
@@ -33,10 +34,11 @@ def move(data: Path, target: Path) -> None:
     It keeps its name and address. What lies in the old directory is copied and stays there; no node starts
     from it any more. Run it again to resume after an interruption.
     """
+    from deploy.setup.running import how_to_run
     from node.membership.move import move as move_node
 
     config = move_node(data, target)
-    click.echo(f"{config.id} is at {target}: filestore node run --data {target}")
+    click.echo(f"{config.id} is at {target}: {how_to_run('node', target)}")
     click.echo(f"Delete {data} when it runs and `filestore status` calls it healthy.")
 
 
@@ -53,6 +55,7 @@ def set_address(connection: Connection, data: Path, address: str) -> None:
     again after an interruption, it goes on. One that is known by a DNS name needs none of this.
     """
     from ca.identity import check_address
+    from deploy.setup.running import how_to_run
     from node.base.config import NodeFiles
     from node.membership.move import stopped, take_address
 
@@ -65,7 +68,7 @@ def set_address(connection: Connection, data: Path, address: str) -> None:
 
         connection.run(work)
         asyncio.run(take_address(NodeFiles(data), config, address))
-    click.echo(f"{config.id} is at {address}: filestore node run --data {data}")
+    click.echo(f"{config.id} is at {address}: {how_to_run('node', data)}")
 
 
 @click.command()
@@ -76,7 +79,7 @@ def set_address(connection: Connection, data: Path, address: str) -> None:
     "--address", required=True, metavar="ADDRESS", help="Where clients and other nodes reach it now."
 )
 @click.option("--coordinator", "coordinator_url", required=True, metavar="URL", help="Any coordinator.")
-@click.option("--token-file", type=click.Path(path_type=Path), required=True, help="A join token.")
+@click.option("--token-file", type=UserPath(path_type=Path), required=True, help="A join token.")
 @names_options
 def rejoin(
     data: Path, target: Path, node_id: str, address: str, coordinator_url: str, token_file: Path
@@ -87,6 +90,7 @@ def rejoin(
     nothing is copied. Run it again to resume after an interruption.
     """
     from ca.errors import Conflict
+    from deploy.setup.running import how_to_run
     from node.base.config import NodeFiles
     from node.membership.join import join
     from node.membership.move import stopped, take_blobs
@@ -111,5 +115,5 @@ def rejoin(
     elif joined.read_config().id != node_id:
         raise Conflict(f"{target} holds another node already.")
     take_blobs(data, target)
-    click.echo(f"{node_id} is at {target}: filestore node run --data {target}")
+    click.echo(f"{node_id} is at {target}: {how_to_run('node', target)}")
     click.echo(f"When it is healthy and {old.id} is down: filestore node remove {old.id} --force")

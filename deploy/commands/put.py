@@ -1,6 +1,8 @@
 """`filestore put`: files, whole directories, or standard input."""
 
 import asyncio
+import os
+import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +17,9 @@ from ca.errors import InvalidRequest
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILED, FAILURES, exit_code_of, line_of, reason_of
 from deploy.base.lookup import find_bucket, is_uuid
+from deploy.base.options import Hours
 from deploy.base.output import json_option, print_json, size
+from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.commands.files import KINDS
@@ -27,6 +31,8 @@ from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 from filestore_client.transfer.upload_memory import Memory
 from metadata.model.later_fields import LATER
 
+LEFT_OUT_SHOWN_MAX = 20
+RETENTION_HOURS_MAX = 876000
 COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 VIRT_TYPES = ("docker", "dynamips", "iou", "qemu", "virtualbox", "vmware", "vpcs")
 _OPTIONS_OF_A_KIND: Mapping[Kind, Sequence[str]] = {
@@ -71,18 +77,23 @@ def later_options(command: Command) -> Command:
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=UserPath(allow_dash=True))
 @click.option("--kind", type=click.Choice(KINDS), help="Store it as this.  [default: by the content]")
-@click.option("--recursive", "-r", is_flag=True, help="FILE may be a directory: upload all files below it.")
+@click.option(
+    "--recursive",
+    "-r",
+    is_flag=True,
+    help="FILE may be a directory: upload all files below it, but no links.",
+)
 @click.option("--bucket", default="", help="The name or the id of a bucket.  [default: the default bucket]")
 @click.option("--filename", help="The name that downloads get.  [default: the name of the file]")
 @click.option("--content-type", help="The media type that downloads get.  [default: by the name]")
 @click.option(
     "--retention",
     "retention_period",
-    type=click.IntRange(1, 876000),
+    type=Hours(most=RETENTION_HOURS_MAX),
     metavar="HOURS",
-    help="Delete the file after this number of hours, at most 876000.  [default: never]",
+    help="Delete the file after this time: 7d, 12h, or a number of hours, at most 876000.  [default: never]",
 )
 @click.option("--project-id", help="Project: its id.  [default: the name of the file without its ending]")
 @click.option("--project-name", help="Project: its name.")
@@ -141,7 +152,7 @@ def put(
 
     The same command after an interruption goes on where it ended. The checksum is compared at the end.
     """
-    wanted = _wanted(files, filename, recursive=recursive)
+    wanted, is_unread = _wanted(files, filename, recursive=recursive)
     said = {name: value for name, value in options.items() if value is not None and value is not False}
     fields = {name: value for name, value in said.items() if value != ""}
     chosen = _chosen_kind(kind, fields)
@@ -178,7 +189,8 @@ def put(
     if len(outcomes) == 1 and not isinstance(outcomes[0], FileRecord):
         raise outcomes[0]
     named = [file.path for file in wanted] or [Path("-")]
-    return _print_outcomes(named, outcomes, is_guessed=chosen is None, as_json=as_json)
+    code = _print_outcomes(named, outcomes, is_guessed=chosen is None, as_json=as_json)
+    return code or (FAILED if is_unread else 0)
 
 
 async def put_files(
@@ -228,16 +240,20 @@ async def put_files(
     return outcomes
 
 
-def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) -> list[Wanted]:
-    """The files to upload; none for standard input. Raises click.UsageError, InvalidRequest."""
+def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) -> tuple[list[Wanted], bool]:
+    """The files to upload, none for standard input; and whether there is something that cannot be read.
+
+    Raises click.UsageError, InvalidRequest.
+    """
     if files == ("-",):
-        return []
+        return [], False
     if "-" in files:
         raise click.UsageError("- is given alone.")
     paths: list[Path] = []
+    is_unread = False
     for file in map(Path, files):
         if recursive and file.is_dir():
-            paths += sorted(path for path in file.rglob("*") if path.is_file() and not path.is_symlink())
+            is_unread |= _find_below(file, paths)
         else:
             paths.append(file)
     if recursive and not paths:
@@ -249,7 +265,38 @@ def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) ->
         if (place := path.resolve()) in given:
             raise click.UsageError(f"{given[place]} and {path} are one FILE.")
         given[place] = path
-    return [Wanted(path, filename or "") for path in paths]
+    return [Wanted(path, filename or "") for path in paths], is_unread
+
+
+def _find_below(directory: Path, paths: list[Path]) -> bool:
+    """Add the files below a directory, and say what is left out. Whether a directory could not be read."""
+    unread: dict[str, OSError] = {}
+    found: list[Path] = []
+    left_out: list[tuple[Path, str]] = []
+
+    def note(error: OSError) -> None:
+        unread[str(error.filename)] = error
+
+    for above, directories, names in os.walk(directory, onerror=note):
+        for path in (Path(above, name) for name in (*directories, *names)):
+            try:
+                mode = path.lstat().st_mode
+            except OSError as error:
+                note(error)
+                continue
+            if stat.S_ISREG(mode):
+                found.append(path)
+            elif not stat.S_ISDIR(mode):
+                left_out.append((path, "a link" if stat.S_ISLNK(mode) else "no regular file"))
+    paths += sorted(found)
+    for path, what in sorted(left_out)[:LEFT_OUT_SHOWN_MAX]:
+        click.echo(f"filestore: {path}: left out: {what}", err=True)
+    if len(left_out) > LEFT_OUT_SHOWN_MAX:
+        more = len(left_out) - LEFT_OUT_SHOWN_MAX
+        click.echo(f"filestore: {directory}: left out: {more} more links and special files", err=True)
+    for unreadable in unread.values():
+        click.echo(f"filestore: {unreadable.filename}: left out: {reason_of(unreadable)}", err=True)
+    return bool(unread)
 
 
 def _chosen_kind(given: Kind | None, fields: Mapping[str, Any]) -> Kind | None:

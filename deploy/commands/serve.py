@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from deploy.base.connection import Connection, connection_options
+from deploy.base.own_files import UserPath
 
 RESTIC_ADDRESS = "127.0.0.1:8000"
 
@@ -25,7 +26,7 @@ def serve() -> None:
 )
 @click.option(
     "--password-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=UserPath(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Lines USER:PASSWORD. A missing file is made, with a random password."
     "  [default: restic.password beside config.toml; none for a socket]",

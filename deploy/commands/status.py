@@ -21,7 +21,9 @@ from runtime.timestamps import rfc3339
 from runtime.wording import counted, duration
 
 _COORDINATOR_COLUMNS: Final = ("coordinator", "role", "term", "commit", "applied", "lag", "clock")
-_NODE_COLUMNS: Final = ("node", "url", "state", "heard", "disk", "free", "total", "uploads", "clock")
+_NODE_COLUMNS: Final = (
+    *("node", "url", "state", "heard", "disk", "free", "total", "replicas", "uploads", "clock"),
+)
 CLOCK_SHOWN_MS_MIN: Final = 1000
 DAMAGED: Final = "/api/v1/cluster/damaged"
 RANGES_SHOWN_MAX: Final = 5
@@ -155,6 +157,7 @@ def _nodes(answer: dict[str, Any]) -> list[Sequence[str]]:
                 str(node.get("disk", "")) if has_reported else "",  # what nobody has told is left open
                 size(node.get("free_bytes", 0)) if has_reported else "",
                 size(node["total_bytes"]) if has_reported else "",
+                str(node.get("replicas", "")),
                 str(node.get("uploads", "")) if has_reported else "",
                 _clock(node),
             )

@@ -23,7 +23,7 @@ _COLUMNS: Final[Mapping[str, Callable[[User], object]]] = {
 
 @click.group()
 def user() -> None:
-    """Users: ls, show, set, disable, enable, revoke.
+    """Users: ls, show, set, disable, enable, revoke, rm.
 
     `filestore token user` mints their tokens.
     """
@@ -119,6 +119,15 @@ def revoke(connection: Connection, user_id: str) -> None:
     click.echo(f"Every token of {user_id} is dead, and its permissions and public links have ended.")
     if user_id == ADMIN:
         click.echo("On a coordinator, `filestore token admin --data DIR` mints another for the admin.")
+
+
+@user.command("rm")
+@click.argument("user_id")
+@connection_options
+def remove(connection: Connection, user_id: str) -> None:
+    """Delete a user, which must own nothing. Admins only."""
+    connection.run(lambda client: client.users.delete(user_id))
+    click.echo(f"{user_id} is deleted.")
 
 
 def _given(names: tuple[str, ...]) -> list[str] | None:

@@ -57,6 +57,13 @@ def has_systemd_units() -> bool:
     return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
+def how_to_run(role: str, data: Path) -> str:
+    """Return the command that runs a member: that of its unit, if systemd has one for this directory."""
+    if data.absolute() == DATA / role and has_systemd_units():
+        return f"systemctl enable --now {unit_of(role).removesuffix('.service')}"
+    return f"filestore {role} run --data {data}"
+
+
 def unit_of(role: str) -> str:
     """The unit of one of ROLES."""
     return f"filestore-{role}.service"

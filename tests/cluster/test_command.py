@@ -98,7 +98,7 @@ def test_empty_token_file_is_told_as_such(cluster: Cluster, tmp_path: Path) -> N
 @pytest.mark.parametrize("option", ["--ca", "--token-file"])
 def test_file_that_cannot_be_read_is_told_with_its_option(cluster: Cluster, option: str) -> None:
     done = cluster.filestore("ls", option, "/nowhere")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.fullmatch(
         rf"filestore: invalid_request: {option}: Cannot read the [A-Za-z ]+ from /nowhere: No such file.*\n",
         done.stderr.decode(),
@@ -238,8 +238,8 @@ def test_admin_token_is_minted_offline(cluster: Cluster, tmp_path: Path) -> None
     [
         (("get", "0192f0c1-2345-7abc-8def-0123456789ab", "-o", "-"), 4, b"not_found"),
         (("get", "no-id", "-o", "-"), 4, b"not_found"),
-        (("put", "/dev/null"), 1, b"invalid_request"),
-        (("put", "-", "--filename", "a/b"), 1, b"invalid_request"),
+        (("put", "/dev/null"), 2, b"invalid_request"),
+        (("put", "-", "--filename", "a/b"), 2, b"invalid_request"),
     ],
 )
 def test_refusal_is_one_line_with_its_code(
@@ -269,7 +269,7 @@ def test_server_of_another_cluster_is_not_trusted(cluster: Cluster, tmp_path: Pa
 
 def test_device_is_no_certificate(cluster: Cluster) -> None:
     done = cluster.filestore("status", FILESTORE_CA="/dev/zero")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == (
         b"filestore: invalid_request: FILESTORE_CA: Cannot read the CA certificate from /dev/zero:"
         b" it is longer than 1048576 characters\n"

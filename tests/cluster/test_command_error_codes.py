@@ -25,7 +25,7 @@ from tests.cluster.throttle import ThrottlingProxy
 
 Refusal = tuple[int, str]
 EXIT_CODES: Final = {
-    "invalid_request": 1,
+    "invalid_request": 2,
     "unauthorized": 3,
     "forbidden": 3,
     "not_found": 4,

@@ -126,14 +126,22 @@ def test_put_of_a_directory_stores_every_file_below_it(cluster: Cluster, tmp_pat
     for number, path in enumerate(paths):
         path.write_bytes(b"%d" % number)
     (tmp_path / "tree" / "link").symlink_to(paths[0])
-    lines = output(cluster, "put", "-r", str(tmp_path / "tree")).splitlines()
+    (tmp_path / "tree" / "deep" / "up").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "tree" / "pipe")
+    done = cluster.filestore("put", "-r", str(tmp_path / "tree"))
+    assert done.returncode == 0
+    assert done.stderr.decode().splitlines() == [
+        f"filestore: {tmp_path}/tree/{name}: left out: {what}"
+        for name, what in (("deep/up", "a link"), ("link", "a link"), ("pipe", "no regular file"))
+    ]
+    lines = done.stdout.decode().splitlines()
     stored = {path: uuid for uuid, path in (line.split("  ", 1) for line in lines)}
     assert list(stored) == [str(path) for path in paths]
     for number, uuid in enumerate(stored.values()):
         assert cluster.get(f"/files/{uuid}").body == b"%d" % number
     (tmp_path / "empty").mkdir()
     code, line = refusal(cluster, "put", "-r", str(tmp_path / "empty"))
-    assert (code, line[:45]) == (1, "invalid_request: There is no file below /tmp/"[:45])
+    assert (code, line[:45]) == (2, "invalid_request: There is no file below /tmp/"[:45])
 
 
 def test_name_that_one_file_has_is_enough_everywhere(cluster: Cluster, tmp_path: Path, name: str) -> None:

@@ -31,7 +31,7 @@ def test_name_that_cannot_be_one_is_refused(cluster: Cluster, tmp_path: Path) ->
     name = f"lab-{tmp_path.name}"
     cluster.store(b"content", name)
     code, line = refusal(cluster, "mv", name, "a/b")
-    assert code == 1
+    assert code == 2
     assert line.startswith("invalid_request: NEW_NAME: ")
 
 

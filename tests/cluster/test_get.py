@@ -270,7 +270,11 @@ def test_file_that_is_replaced_keeps_its_permissions(
     target = tmp_path / "x"
     target.touch(mode=0o640)
     target.chmod(0o640)
-    assert cluster.filestore("get", file_uuid, "-o", str(target)).returncode == 0
+    refused = cluster.filestore("get", file_uuid, "-o", str(target))
+    assert refused.returncode == 5
+    assert b"--force" in refused.stderr
+    assert target.read_bytes() == b""
+    assert cluster.filestore("get", file_uuid, "-o", str(target), "--force").returncode == 0
     assert target.stat().st_mode & 0o777 == 0o640
     assert target.read_bytes() == CONTENT
 
@@ -324,7 +328,7 @@ def test_partial_file_that_another_takes_the_place_of_is_not_taken_for_the_conte
         wait_until(lambda: durable_bytes(target) > 0, what="something durable", timeout_s=30)
         for way in ways:
             way.bytes_per_s = 8 << 10  # until the other one is there
-        assert cluster.filestore("get", other, "-o", str(tmp_path / "x.part")).returncode == 0
+        assert cluster.filestore("get", other, "--force", "-o", str(tmp_path / "x.part")).returncode == 0
         for way in ways:
             way.bytes_per_s = FAST_BYTES_PER_S
         _, told = process.communicate(timeout=60)
@@ -335,7 +339,7 @@ def test_partial_file_that_another_takes_the_place_of_is_not_taken_for_the_conte
 def test_output_that_is_no_file_is_not_replaced(cluster: Cluster, tmp_path: Path, file_uuid: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "pipe"))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(b"filestore: invalid_request: ")
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
@@ -401,7 +405,7 @@ def test_memory_is_bounded(cluster: Cluster, tmp_path: Path, file_uuid: str) -> 
     peaks = []
     for content in (CONTENT[: 1 << 20], CONTENT * 4):
         uuid = cluster.store(content)
-        arguments = [FILESTORE, "get", uuid, "-o", str(tmp_path / "x")]
+        arguments = [FILESTORE, "get", uuid, "--force", "-o", str(tmp_path / "x")]
         process = subprocess.Popen(arguments, env=cluster.command_environment())
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

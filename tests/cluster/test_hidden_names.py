@@ -31,7 +31,7 @@ def test_command_writes_a_hidden_file_only_where_it_is_told(
         home = cluster.command_environment(HOME=str(tmp_path))
         arguments = ("-c", 'cd "$HOME" && exec "$0" get "$@"', FILESTORE, file_uuid, *output)
         done = subprocess.run(["sh", *arguments], env=home, capture_output=True, timeout=60, check=False)
-        assert (done.returncode, done.stdout) == (1, b"")
+        assert (done.returncode, done.stdout) == (2, b"")
         assert b"hidden" in done.stderr
         assert names_in(tmp_path) == []
     target = tmp_path / ".bash_profile"

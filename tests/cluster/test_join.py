@@ -131,7 +131,7 @@ def test_directory_or_ports_that_cannot_be_used_cost_no_token(
     url = f"https://127.0.0.1:{cluster.coordinators[0].api_port}"
     where = ("--id", NEWCOMER, "--data", str(data), "--coordinator", url, "--address", "127.0.0.1", *options)
     done = cluster.filestore("node", "join", "--token-file", str(token_file), *where)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert words in done.stderr.decode()
     assert list(data.iterdir()) == []
 
@@ -193,6 +193,6 @@ def test_bad_field_is_named(cluster: Cluster, field: str, value: object) -> None
 def test_what_is_no_url_of_a_coordinator_is_told_as_such(cluster: Cluster, url: str) -> None:
     data = str(cluster.data(cluster.nodes[0]))
     done = cluster.filestore("node", "reconnect", "--data", data, "--coordinator", url)
-    assert done.returncode == 1
+    assert done.returncode == 2
     for words in ("invalid_request", url, "https://HOST:PORT is wanted"):
         assert words in done.stderr.decode()

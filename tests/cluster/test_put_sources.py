@@ -1,6 +1,7 @@
 """`filestore put` of what changes, blocks, or has no proper name, and what an interruption leaves of it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def test_run_with_a_wrong_token_forgets_no_unfinished_upload(cluster: Cluster, t
 def test_pipe_by_name_is_refused_at_once(cluster: Cluster, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     done = cluster.filestore("put", str(tmp_path / "pipe"))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(b"filestore: invalid_request: ")
 
 
@@ -129,7 +130,7 @@ def test_name_that_is_no_text_fails_alone_and_goes_with_another(cluster: Cluster
     odd.write_bytes(b"odd")
     plain.write_bytes(b"plain")
     done = cluster.filestore("put", str(odd), str(plain))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert b"invalid_request" in done.stderr
     assert b"Traceback" not in done.stderr
     assert len(done.stdout.splitlines()) == 1
@@ -140,7 +141,7 @@ def test_name_that_is_no_text_fails_alone_and_goes_with_another(cluster: Cluster
 def test_name_that_is_none_is_refused_in_one_line(cluster: Cluster, name: str) -> None:
     for arguments in ((name,), (name, "--filename", "x")):
         done = cluster.filestore("put", *arguments)
-        assert (done.returncode, done.stdout) == (1, b"")
+        assert (done.returncode, done.stdout) == (2, b"")
         assert done.stderr.startswith(b"filestore: invalid_request: ")
         assert len(done.stderr.splitlines()) == 1
 
@@ -264,7 +265,7 @@ def test_command_without_a_standard_stream_does_its_work(
 )
 def test_url_that_cannot_be_one_is_refused_before_anything_is_sent(cluster: Cluster, url: str) -> None:
     done = run_filestore(["ls"], cluster.command_environment(FILESTORE_URL=url))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"filestore: invalid_request: '{url}' ".encode())
 
 
@@ -273,6 +274,42 @@ def test_file_that_holds_no_such_thing_is_named(cluster: Cluster, tmp_path: Path
     path = tmp_path / "given"
     path.write_text("neither one\nnor the other")
     done = run_filestore(["ls"], cluster.command_environment(**{variable: str(path)}))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"filestore: invalid_request: {variable}: {path}: ".encode())
     assert b"nor the other" not in done.stderr
+
+
+def test_directory_that_cannot_be_read_is_told_and_fails_the_command(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Root reads every directory; what is too deep for a path is read by nobody."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "lab.cfg").write_bytes(b"x")
+    here = os.open(tree, os.O_RDONLY)
+    for _ in range(40):
+        os.mkdir("d" * 120, dir_fd=here)
+        below = os.open("d" * 120, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    done = cluster.filestore("put", "-r", str(tree))
+    assert done.returncode == 1
+    assert b": left out: File name too long\n" in done.stderr
+    assert cluster.get(f"/files/{done.stdout.decode().split()[0]}").body == b"x"
+    shutil.rmtree(tree)
+
+
+def test_sparse_file_comes_back_sparse(cluster: Cluster, tmp_path: Path) -> None:
+    size_bytes, content = 40 << 20, b"not empty"
+    with (tmp_path / "sparse").open("wb") as file:
+        for at in (0, 100_001, 20 << 20, size_bytes - len(content)):
+            file.seek(at)
+            file.write(content)
+    if (tmp_path / "sparse").stat().st_blocks * 512 > 4 << 20:
+        pytest.skip("this file system has no holes")
+    stored = cluster.filestore("put", str(tmp_path / "sparse")).stdout.decode().strip()
+    done = cluster.filestore("get", stored, "-o", str(tmp_path / "back"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "sparse").read_bytes()
+    assert (tmp_path / "back").stat().st_blocks * 512 < 4 << 20

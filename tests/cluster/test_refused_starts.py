@@ -28,7 +28,8 @@ def copied(cluster: Cluster, member: Member, directory: Path) -> Path:
 def refusal(cluster: Cluster, role: str, data: Path, *options: str) -> str:
     """What the command says about a directory on which it must not run, beside its log."""
     done = cluster.filestore(role, "run", "--data", str(data), *options)
-    assert done.returncode == (5 if b"\nfilestore: conflict: " in b"\n" + done.stderr else 1)
+    codes = {b"\nfilestore: conflict: ": 5, b"\nfilestore: invalid_request: ": 2}
+    assert done.returncode == next((code for line, code in codes.items() if line in b"\n" + done.stderr), 1)
     said = [line for line in done.stderr.decode().splitlines() if not line.startswith("{")]
     assert len(said) == 1, said
     return said[0]

@@ -66,6 +66,17 @@ def test_machine_that_is_set_up_is_taken_to_no_other_address_by_a_setup(machines
     assert "known at 127.0.0.1" in refused.stderr.decode()
 
 
+def test_machine_that_is_set_up_gets_no_other_name_by_a_setup(machines: list[Machine]) -> None:
+    first = machines[0]
+    first.first("--machines", "1")
+    told = first.set_up("--no-start")
+    assert "/console/ (sign in with a token)" in told
+    assert "filestore login https://127.0.0.1:" in told
+    refused = first.setup("--name", "other")
+    assert refused.returncode == 5
+    assert "named m1" in refused.stderr.decode()
+
+
 def test_text_of_another_cluster_is_refused_where_there_is_one(machines: list[Machine]) -> None:
     first, second, _ = machines
     first.first("--machines", "1")

@@ -74,7 +74,7 @@ def test_name_that_can_be_none_is_asked_again_by_nobody_and_makes_nothing(machin
         terminal.type("No Name")
         terminal.until(ADDRESS)
         terminal.type("127.0.0.1")
-        assert terminal.end() == 1
+        assert terminal.end() == 2
     assert "cluster" in terminal.shown.splitlines()[-1]
     assert not (machines[0].data / "coordinator" / "coordinator.json").exists()
 
@@ -93,7 +93,7 @@ def test_text_that_is_none_makes_nothing(machines: list[Machine], answer: str) -
     with asked(machines[0]) as terminal:
         terminal.until(TEXT)
         terminal.type(answer)
-        assert terminal.end() == 1
+        assert terminal.end() == 2
     assert "invalid_request: join: " in terminal.shown
     assert nothing_was_made(machines[0])
 

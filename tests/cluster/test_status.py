@@ -101,7 +101,7 @@ def test_status_that_could_not_be_asked_has_a_code_of_its_own(
     done = cluster.filestore(*command, FILESTORE_TOKEN_FILE=str(token))
     assert (done.returncode, done.stdout) == (3, b"")
     assert done.stderr.startswith(b"filestore: forbidden: ")
-    assert cluster.filestore(*command, FILESTORE_TOKEN_FILE=str(tmp_path / "none")).returncode == 1
+    assert cluster.filestore(*command, FILESTORE_TOKEN_FILE=str(tmp_path / "none")).returncode == 2
 
 
 def test_revoked_user_has_no_token_any_more_until_another_is_minted(cluster: Cluster) -> None:

@@ -90,7 +90,7 @@ def test_push_without_the_credentials_of_the_compute_says_what_to_do(
     operator.do("login", old.url, "--name", "bare", "--user", user, "--password-file", str(password_file))
     code, _, err = operator.run("images", "push", name, "--server", "bare")
     operator.do("logout", "bare")
-    assert code == 1
+    assert code == 2
     assert "--compute-user" in err
 
 

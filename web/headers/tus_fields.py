@@ -144,7 +144,9 @@ def _upload_at(address: str) -> str:
 
 def _text(key: str, encoded: str) -> str:
     try:
-        return base64.b64decode(encoded.encode("ascii"), validate=True).decode("utf-8")
+        # Some clients leave the padding out.
+        padded = encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4)
+        return base64.b64decode(padded.encode("ascii"), validate=True).decode("utf-8")
     except (binascii.Error, UnicodeError):
         raise InvalidRequest(f"Upload-Metadata: {key[:64]}: expected text in UTF-8, in base64.") from None
 

@@ -158,6 +158,7 @@ async def download_to_file(
     target: Path | None,
     *,
     connections: int = CONNECTIONS,
+    replace: bool = True,
     progress: Progress,
 ) -> Path:
     """Write the content to `target`; in a directory, by default this one, to a new file of its own name.
@@ -167,10 +168,13 @@ async def download_to_file(
     path = target or Path()
     is_named = not path.is_dir()
     if not is_named:
-        path = _new_path(path, content.filename)
+        path = path / _plain_name(content.filename)
+    replace = replace and is_named
+    if path.exists() and not replace and (path.is_file() or not is_named):
+        raise Conflict(f"{path} exists; give it another name here, or replace it (--force).")
     if path.exists() and not path.is_file():
         raise InvalidRequest(f"{path} is not a regular file; write to an open one instead.")
-    writing = PartialFile(path, content, progress, threads=connections, replaces=is_named)
+    writing = PartialFile(path, content, progress, threads=connections, replaces=replace)
     async with writing as partial:
         hashing = asyncio.create_task(partial.sha256())
         try:
@@ -193,10 +197,3 @@ def _plain_name(filename: str) -> str:
     if filename.startswith("."):  # a shell, or another program, would read it
         raise InvalidRequest(f"The file is named {filename!r}, a hidden file; give it a name here.")
     return filename
-
-
-def _new_path(directory: Path, filename: str) -> Path:
-    path = directory / _plain_name(filename)
-    if path.exists():
-        raise Conflict(f"{path} exists; give it another name here.")
-    return path

@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from filestore_client.base.durable import sync_directory, write_all, write_durable
+from filestore_client.base.durable import sync_directory, write_durable, write_sparse
 from filestore_client.base.errors import ChecksumMismatch, Conflict
 from filestore_client.base.records import Content
 from filestore_client.base.spans import Coverage
@@ -93,7 +93,7 @@ class PartialFile:
 
     async def write_at(self, offset: int, part: bytes) -> None:
         """Keep these bytes; they count as there when this returns, and are durable soon after."""
-        await self._run(write_all, self._descriptor, part, offset)
+        await self._run(write_sparse, self._descriptor, part, offset)
         self.coverage.add(offset, offset + len(part))
         self._grown.set()
         self._progress(self.coverage.size_bytes, self._content.size_bytes)

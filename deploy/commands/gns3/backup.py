@@ -16,6 +16,7 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
 from deploy.base.options import Duration
 from deploy.base.output import json_option, moment, print_json, size
+from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
 from deploy.commands.gns3.connecting import (
@@ -41,7 +42,7 @@ Runs = Callable[[Choose], Awaitable[list[BackupResult]]]
 
 metrics_option = click.option(
     "--metrics",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=UserPath(exists=True, file_okay=False, path_type=Path),
     metavar="DIRECTORY",
     help="Write metrics to this directory, for the text file collector of node_exporter.",
 )

@@ -11,6 +11,7 @@ from ca.errors import InvalidRequest
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
 from deploy.base.output import json_option, print_records
+from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.commands.gns3.backup import backup, watch
 from deploy.commands.gns3.forget import forget
@@ -49,7 +50,7 @@ def gns3() -> None:
 @click.option("--compute-password-file", help="A file that holds its compute_password.  [default: asked for]")
 @click.option(
     "--ca",
-    type=click.Path(path_type=Path),
+    type=UserPath(path_type=Path),
     help="Whom to trust for https.  [default: the system's authorities]",
 )
 @click.option(

@@ -29,6 +29,7 @@ def metadata(field: str) -> dict[str, str]:
 def test_metadata_are_texts_by_their_keys() -> None:
     assert parse_metadata({}) == metadata("") == metadata("  ") == {}
     pairs = f"filename {encoded('ü.zip')},empty,also , is_x {encoded('true')}"
+    assert metadata(pairs.replace("=", "")) == metadata(pairs)
     assert metadata(pairs) == {"filename": "ü.zip", "empty": "", "also": "", "is_x": "true"}
     lines = CIMultiDict([("Upload-Metadata", f"a {encoded('1')}"), ("upload-metadata", f"b {encoded('2')}")])
     assert parse_metadata(lines) == {"a": "1", "b": "2"}
@@ -44,7 +45,6 @@ def test_metadata_are_texts_by_their_keys() -> None:
         "a YQ==,a YQ==",
         "a YQ== YQ==",
         "a  YQ==",
-        "a YQ",
         "a Y-_=",
         "a \u00fc",
         "a /w==",
