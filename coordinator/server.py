@@ -236,7 +236,9 @@ def _contexts_of(files: CoordinatorFiles, config: CoordinatorConfig, access: Web
     try:
         contexts.credential.require_address(config.own.address)
     except UnusableCredential as error:
-        why = f"coordinator.json: address: {error.details}. `coordinator rebuild --address` moves it."
+        why = (
+            f"coordinator.json: address: {error.details}. To change it, use `coordinator rebuild --address`."
+        )
         raise InvalidRequest(why) from error
     return contexts
 
@@ -459,7 +461,9 @@ async def _serve(
                 _log.info(told, own.coordinator_id, own.address, own.api_port, own.peer_port)
             await wait_for_first(stop.wait(), member.removed.wait())
         if member.removed.is_set():
-            _log.warning("this coordinator was removed from the cluster: it ends, and its data can go")
+            _log.warning(
+                "this coordinator was removed from the cluster: it stops, and its data can be deleted"
+            )
         member.manager.stopping()
         _log.info("stopping")
         await member.operations.hand_over()

@@ -354,7 +354,7 @@ def only_one(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Conflict(f"Another `filestore dev` runs on {directory}.") from error
+            raise Conflict(f"Another `filestore dev` is using {directory}.") from error
         yield
     finally:
         os.close(descriptor)

@@ -390,8 +390,9 @@ class Files:
         try:
             if not await is_begun_with(source, state):  # nor can a stream be sent from its beginning now
                 raise ChecksumMismatch(
-                    f"The cluster has {state.offset} bytes of an earlier upload, {begun.file_uuid}, and this"
-                    " content begins otherwise. That upload is given up: upload the content again."
+                    f"The cluster has {state.offset} bytes of an earlier upload, {begun.file_uuid}, "
+                    "and this content begins differently. The earlier upload was discarded. Upload the "
+                    "content again."
                 )
             await _send(transport, begun, source, state, only_url=only_url, progress=progress)
             record = await _compared(transport, kind, begun, source)
@@ -448,8 +449,8 @@ async def _compared(
     sent = await source.sha256()
     if record.blob_sha256 != sent:
         raise ChecksumMismatch(
-            f"The cluster stored {record.blob_sha256} as {unfinished.file_uuid}, but {sent} was read here:"
-            " did the file change during the upload?"
+            f"The cluster stored {record.blob_sha256} as {unfinished.file_uuid}, but {sent} was read "
+            "here. Did the file change during the upload?"
         )
     return record
 

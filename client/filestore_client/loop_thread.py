@@ -65,7 +65,7 @@ class LoopThread:
             while found := worker.run(following()):
                 yield found[0]
                 if self._worker is not worker:
-                    raise RuntimeError("this was begun before the process was forked: begin it again")
+                    raise RuntimeError("this was started before the process was forked: start it again")
         finally:  # of a generator that is collected, in any thread: this must not wait
             if self._worker is worker:
                 worker.end(items)
@@ -141,7 +141,7 @@ class _Worker:
             running = self.begin(work)
             return _wait_for(running)
         except concurrent.futures.CancelledError:
-            raise RuntimeError("the client was closed meanwhile") from None
+            raise RuntimeError("the client was closed in the meantime") from None
         except BaseException:
             if running is None:  # interrupted before it began, or so soon that nobody knows
                 with suppress(RuntimeError, ValueError):

@@ -133,7 +133,7 @@ def bundle_in(data: bytes, source: str) -> Bundle:
         bundle = msgspec.msgpack.decode(data, type=Bundle)
         bootstrap_of(bundle.genesis)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise InvalidRequest(f"bundle: {source} is no bundle of `filestore coordinator`") from error
+        raise InvalidRequest(f"bundle: {source} is not a bundle of `filestore coordinator`") from error
     return bundle
 
 
@@ -149,10 +149,12 @@ def read_genesis(files: CoordinatorFiles) -> bytes:
     except (msgspec.MsgspecError, UnicodeError, InvalidRequest) as error:
         raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}") from error
     if files.root.exists() and files.root.read_bytes().split() != root.split():
-        raise InvalidRequest(f"{files.genesis} is not of the cluster of {files.root}: {COPY_GENESIS}")
+        raise InvalidRequest(
+            f"{files.genesis} does not belong to the cluster of {files.root}: {COPY_GENESIS}"
+        )
     if not matches_digest(files.genesis):
         noted = digest_beside(files.genesis)
-        raise InvalidRequest(f"{files.genesis} is not what {noted} says: {COPY_GENESIS}, without the latter")
+        raise InvalidRequest(f"{files.genesis} does not match {noted}: {COPY_GENESIS}, without the latter")
     return genesis
 
 
@@ -160,7 +162,7 @@ def bootstrap_of(genesis: bytes) -> Bootstrap:
     """The command that began the cluster. Raises InvalidRequest, msgspec.MsgspecError."""
     command = decode_envelope(genesis).command
     if not isinstance(command, Bootstrap):
-        raise InvalidRequest("bundle: its first entry begins no cluster")
+        raise InvalidRequest("bundle: its first entry does not create a cluster")
     return command
 
 
@@ -170,9 +172,9 @@ def config_of(bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None
     known = {member.coordinator_id for member in (*command.members, *(bundle.members or []))}
     if own is None:
         if bundle.members is not None:
-            raise InvalidRequest("address: a coordinator that comes later needs one")
+            raise InvalidRequest("address: is required for an additional coordinator")
         if coordinator_id not in known:
-            raise InvalidRequest(f"id: {coordinator_id} is no member of the cluster {command.cluster}")
+            raise InvalidRequest(f"id: {coordinator_id} is not a member of the cluster {command.cluster}")
     else:
         if coordinator_id in known:
             raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
@@ -316,21 +318,21 @@ def _check_arguments(
         raise InvalidRequest(f"member: 1 to {COORDINATORS_MAX} different ids are needed")
     places = [(m.address, port) for m in members for port in (m.peer_port, m.api_port)]
     if len(set(places)) != len(places):
-        raise InvalidRequest("member: two of them would listen at one address and port")
+        raise InvalidRequest("member: two of them have the same address and port")
     for member in members:
         check_address(member.address, development=development, field="member")
     if not 1 <= write_quorum <= replicas <= REPLICAS_MAX:
         raise InvalidRequest(f"write_quorum: 1 <= write quorum <= replicas <= {REPLICAS_MAX} must hold")
     if 2 * write_quorum <= replicas:
-        raise InvalidRequest("write_quorum: it must be a majority of the replicas")
+        raise InvalidRequest("write_quorum: must be a majority of the replicas")
 
 
 def check_empty(files: CoordinatorFiles) -> None:
     """Raises Conflict if a coordinator is there, or anything else: the directory becomes its own."""
     if files.config.exists() or files.log.exists():
-        raise Conflict(f"{files.data} holds a coordinator already, or what an `init` that failed has left")
+        raise Conflict(f"{files.data} already contains a coordinator, or the remains of a failed `init`")
     if files.data.is_dir() and set(os.listdir(files.data)) - _EMPTY:
-        raise Conflict(f"{files.data} is not empty: a coordinator has a directory of its own")
+        raise Conflict(f"{files.data} is not empty: a coordinator needs its own directory")
 
 
 def prepare(files: CoordinatorFiles) -> None:

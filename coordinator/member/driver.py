@@ -217,7 +217,7 @@ class Driver:
         self._check_leads()
         check_known(command, self._store.rules())
         if not self.has_room and not frees(command):
-            raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")
+            raise InsufficientStorage(f"The disk of the leading coordinator {self.id} is full.")
         numbers = session, sequence, acknowledged_below
         if not (keys := invalidated(command)):
             return await self._handed_in(command, numbers)
@@ -247,7 +247,7 @@ class Driver:
         """
         self._check_leads()
         if self._member.members != before:
-            raise Conflict("The membership has just been changed by another.")
+            raise Conflict("The membership has just been changed by another request.")
         # What the log says and what the state records is one thing: a contradiction would stop every member.
         members = members_of(command.coordinators)
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

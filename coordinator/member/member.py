@@ -198,19 +198,19 @@ class RaftMember:
         known of it. Raises Unavailable when too many wait.
         """
         if len(self._proposals) >= PROPOSALS_WAITING_MAX:
-            raise Unavailable("Too many changes wait on this coordinator.")
+            raise Unavailable("Too many changes are waiting on this coordinator.")
         self._proposals.append(_Proposal(data, waiter))
 
     def propose_membership(self, members: Members, payload: bytes, waiter: Waiter) -> None:
         """The same for a change of membership; it fails with Conflict if it can not be made now."""
         if len(self._membership_proposals) >= PROPOSED_AT_ONCE_MAX:
-            raise Unavailable("Too many changes wait on this coordinator.")
+            raise Unavailable("Too many changes are waiting on this coordinator.")
         self._membership_proposals.append(_MembershipProposal(members, payload, waiter))
 
     def read(self, waiter: Waiter) -> None:
         """`waiter` is done when a query sees everything that was acknowledged before now (ReadIndex)."""
         if len(self._readers) >= READS_WAITING_MAX:
-            raise Unavailable("Too many reads wait on this coordinator.")
+            raise Unavailable("Too many reads are waiting on this coordinator.")
         self._readers.append(waiter)
 
     def transfer_leader(self, target: str = "") -> None:
@@ -227,7 +227,7 @@ class RaftMember:
             try:
                 self._raft.transfer_leader(target)
             except ProposalRefused as refused:
-                raise Conflict(f"The lead can not be handed over: {refused}.") from refused
+                raise Conflict(f"The lead cannot be transferred: {refused}.") from refused
 
     @property
     def reluctance(self) -> Reluctance:
@@ -293,7 +293,9 @@ class RaftMember:
         except NotLeader as refusal:
             _fail([proposal.waiter for proposal in proposals], refusal)
         except ProposalRefused:
-            full = Unavailable("Too many changes wait for a quorum, or the lead is handed over.")
+            full = Unavailable(
+                "Too many changes are waiting for a majority, or the lead is being transferred."
+            )
             _fail([proposal.waiter for proposal in proposals], full)
         else:
             for index, proposal in enumerate(proposals, first_index):
@@ -309,7 +311,7 @@ class RaftMember:
         except NotLeader as refusal:
             _fail([proposal.waiter], refusal)
         except ProposalRefused as refusal:
-            _fail([proposal.waiter], Conflict(f"The membership can not change now: {refusal}."))
+            _fail([proposal.waiter], Conflict(f"The membership cannot change now: {refusal}."))
         else:
             self._await_reply(index, term, proposal.waiter)
 
@@ -478,7 +480,7 @@ class RaftMember:
 
 
 def _unknown() -> Unavailable:
-    return Unavailable("Whether the change was made is not known; the same again will tell.")
+    return Unavailable("It is not known whether the change was made. Repeat the request to find out.")
 
 
 def _is_fetching(progress: MemberProgress) -> bool:

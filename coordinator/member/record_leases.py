@@ -94,7 +94,7 @@ class CacheLeases:
     def block(self, keys: Keys, *, at_s: float) -> Block:
         """Nobody may keep these from now on. Raises Unavailable when too many commands wait."""
         if len(self._blocks) >= BLOCKS_MAX:
-            raise Unavailable("Too many changes wait on this coordinator.")
+            raise Unavailable("Too many changes are waiting on this coordinator.")
         self.version += 1
         self._blocked_version = self.version
         waits_for = {

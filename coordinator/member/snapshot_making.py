@@ -196,7 +196,7 @@ class Making:
                 await self._discard()  # the snapshot before is too old, and its room is for the next attempt
             return
         spent_s = time.monotonic() - started_at
-        vouched = "a majority vouches for it" if is_vouched else "nobody else vouches for it"
+        vouched = "a majority confirms it" if is_vouched else "no other member confirms it"
         _log.info("made a snapshot at index %d in %.1f s: %s", meta.index, spent_s, vouched)
         self._taken_at_s = time.monotonic()
         self._hooks.taken(meta)

@@ -140,13 +140,13 @@ class Digests:
     def forbids(self) -> str:
         """Why no state may be handed out or copied now, "" if it may."""
         if self.is_odd:
-            return f"the state of {self._own_id} is wrong: set that coordinator up again"
+            return f"the state of {self._own_id} is wrong: create that coordinator again"
         if places := self.differ_at:
             said = ", ".join(sorted(self._watch.digests_at(places[0])))
             return (
-                f"the states of {said} differ at index {places[0]}, and nothing shows yet whose is wrong."
-                " Start every coordinator that is down: the word of one that has its own state decides it."
-                " See FilestoreCoordinatorsDiffer in the runbook"
+                f"the states of {said} differ at index {places[0]}, and it is not known yet which one "
+                "is wrong. Start every coordinator that is down, as its state decides. See "
+                "FilestoreCoordinatorsDiffer in the runbook"
             )
         return ""
 
@@ -467,9 +467,9 @@ def pause_after(rows: int, rows_max: int, *, interval_s: float) -> float:
 def mark_diverged(marker: Path, own_id: str) -> StateDiverged:
     """Leave the marker that keeps this member from starting again; the error to end with. Blocks."""
     text = (
-        f"The state of the coordinator {own_id} differs from that of the majority, by damage or by a fault of"
-        " the software. It must not run any more. Set it up again under a new id with"
-        " `filestore coordinator rebuild`; its present state is kept beside for examination."
+        f"The state of the coordinator {own_id} differs from that of the majority, because of damage "
+        "or a software fault. It must not run any more. Create it again under a new id with `filestore "
+        "coordinator rebuild`, which keeps the present state for examination."
     )
     _log.critical(text)
     write_durable(marker, text.encode() + b"\n")
@@ -484,6 +484,4 @@ def check_not_diverged(marker: Path) -> None:
         return
     except OSError as error:
         said = f"{marker}, which says that the state is wrong, cannot be read: {error.strerror}."
-    raise StateDiverged(
-        said or f"{marker} is there, and says nothing: the state of this coordinator is wrong."
-    )
+    raise StateDiverged(said or f"{marker} exists but is empty: the state of this coordinator is wrong.")

@@ -6,9 +6,9 @@ from coordinator.raft.progress import ProgressState
 
 WHY_NOT = {  # one that is asked by name
     Reluctance.CLOCK_WRONG: "The clock of {} is wrong.",
-    Reluctance.NO_ROOM: "The disk of {} is full: it would take no changes.",
+    Reluctance.NO_ROOM: "The disk of {} is full: it would accept no changes.",
     Reluctance.STATE_WRONG: "The state of {} is wrong.",
-    Reluctance.RECOVERING: "{} has lost the end of its log, and is not up to date again.",
+    Reluctance.RECOVERING: "{} has lost the end of its log, and has not caught up yet.",
 }
 
 

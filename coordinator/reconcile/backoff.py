@@ -115,11 +115,11 @@ class CopyFailures:
     def sentences(self) -> dict[str, str]:
         """What an operator is told of nodes that fail, by node."""
         found = {
-            node_id: f"does not give others the replicas that it holds ({count} failures in a row: {reason})"
+            node_id: f"failed {count} times in a row to send its replicas to others ({reason})"
             for node_id, (count, reason) in self._sources.failing().items()
         }
         for node_id, (count, reason) in self._targets.failing().items():
-            found[node_id] = f"does not make the replicas that it shall ({count} failures in a row: {reason})"
+            found[node_id] = f"failed {count} times in a row to create its assigned replicas ({reason})"
         return found
 
     def _takes(self, node_id: str, sha256: str) -> bool:

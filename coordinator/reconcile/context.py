@@ -57,7 +57,7 @@ class ReconcileContext:
     def clock_doubt(self) -> str:
         """Why nothing may end now because its time is over; "" for no reason."""
         if self.view().nodes and self.health.is_silent():
-            return "No node has told this coordinator its time yet."
+            return "No node has reported its time to this coordinator yet."
         return clock_doubt(self.clocks.offsets_ms())
 
     def node(self, node_id: str) -> NodeRecord:
@@ -65,7 +65,7 @@ class ReconcileContext:
         for node in self.view().nodes:
             if node.node_id == node_id:
                 return node
-        raise NotFound(f"There is no node {node_id}.")
+        raise NotFound(f"No such node: {node_id}.")
 
     def blob(self, sha256: str) -> BlobRecord | None:
         """A blob that files refer to, as this coordinator has applied it."""
@@ -77,7 +77,7 @@ class ReconcileContext:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self.driver.read_barrier()
         except (Unavailable, TimeoutError) as error:
-            raise Interrupted("no quorum answers") from error
+            raise Interrupted("no majority answers") from error
         return self.look(query, answer_type)
 
     def look(self, query: AnyQuery, answer_type: type[_T]) -> _T:

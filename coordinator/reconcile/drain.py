@@ -64,7 +64,11 @@ async def drain(context: ReconcileContext, progress: StepProgress) -> None:
     """
     named = progress.parameters.node_id
     if named and named not in draining(context.facts()):
-        why = "is not draining" if context.node(named).state != DOWN else "is down: repair makes its replicas"
+        why = (
+            "is not draining"
+            if context.node(named).state != DOWN
+            else ("is down: repair creates its replicas on other nodes")
+        )
         raise Conflict(f"The node {named} {why}.")
     await recount(context.driver)
     progress.count_left = lambda: sum(_held(context, node_id) for node_id in draining(context.facts()))

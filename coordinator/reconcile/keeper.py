@@ -53,7 +53,7 @@ class NodeKeeper:
                 first_s=LOOK_S,
                 fails=(Interrupted, Refused, FilestoreError),
                 level=logging.INFO,
-                trouble="the states of nodes are not recorded now",
+                trouble="cannot record the states of nodes now",
             ).run()
 
     async def _look(self, group: asyncio.TaskGroup) -> None:

@@ -79,7 +79,7 @@ def obstacle(upload: PlacedUpload, facts: Facts) -> str:
     """Why nobody need be asked, as what they would read is not worth it; "" for no reason."""
     able = {*facts.good(upload.placement), *targets(upload, [], facts)}
     if upload.offset_bytes and len(able) < facts.write_quorum:
-        return f"it can be on {len(able)} of the nodes that stay, {facts.write_quorum} must have it"
+        return f"only {len(able)} of the remaining nodes can hold it, {facts.write_quorum} are required"
     return ""
 
 
@@ -166,7 +166,10 @@ class _Move:
             self._progress.add(uploads_busy=1)
             return ""
         if not self._has_holder_said(survey):
-            return f"node {self._upload.placement[0]}, which holds it, does not say whether it is written"
+            return (
+                f"node {self._upload.placement[0]}, which holds it, does not report whether it is "
+                "being written"
+            )
         facts = self._context.facts()
         if survey.is_lost(facts):
             return await self._place(new_placement(self._upload, [], facts), survey, is_lost=True)
@@ -176,7 +179,10 @@ class _Move:
             facts = self._context.facts()
             having = facts.good(having)
             if len(having) < facts.write_quorum:
-                return f"of the nodes that stay {len(having)} have its bytes, {facts.write_quorum} must"
+                return (
+                    f"only {len(having)} of the remaining nodes have its bytes, "
+                    f"{facts.write_quorum} are required"
+                )
         return await self._place(new_placement(self._upload, having, facts), survey)
 
     async def _survey(self) -> Survey:
@@ -207,7 +213,7 @@ class _Move:
     async def _place(self, placement: list[str], survey: Survey, *, is_lost: bool = False) -> str:
         """Why not, if not; what has changed meanwhile is for the next pass. Raises Interrupted."""
         if not placement:
-            return "no other node takes bytes"
+            return "no other node accepts the bytes"
         holder = self._upload.placement[0]
         look = replace(self._upload, offset_bytes=0)
         if holder in survey.said and await self._standing(holder, look) == "busy":  # since it was asked

@@ -114,16 +114,16 @@ class CoordinatorFiles:
             return decode_foreign(self.config.read_bytes(), CoordinatorConfig)
         except FileNotFoundError:
             raise NotInitialised(
-                f"{self.data} holds no coordinator: run `filestore coordinator init`"
+                f"{self.data} contains no coordinator. Run `filestore coordinator init`"
             ) from None
         except OSError as error:
             raise NotInitialised(
-                f"{self.config} cannot be read: {error.strerror}. Look at the disk."
+                f"{self.config} cannot be read: {error.strerror}. Check the disk."
             ) from error
         except msgspec.MsgspecError as error:
             raise NotInitialised(
-                f"{self.config} cannot be read: {error}. Put it back from a backup, or write it anew after"
-                " the example of another coordinator."
+                f"{self.config} cannot be read: {error}. Restore it from a backup, or write it again, "
+                "following the example of another coordinator."
             ) from error
 
     def write_config(self, config: CoordinatorConfig) -> None:

@@ -176,7 +176,7 @@ class OsDirectory:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise LogInUse(
-                f"A coordinator runs in this directory already: another process has {self._path} open."
+                f"A coordinator already runs in this directory: another process has {self._path} open."
             ) from error
 
     def free_bytes(self) -> int:

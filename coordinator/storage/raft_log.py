@@ -85,7 +85,7 @@ class SegmentLog:
         try:
             found = OsDirectory(directory, sync=sync)
         except OSError as error:
-            raise LogFailed(f"The log directory {directory} can not be opened: {error}") from error
+            raise LogFailed(f"The log directory {directory} cannot be opened: {error}") from error
         return cls.open_in(found, segment_bytes=segment_bytes, cache_bytes_max=cache_bytes_max)
 
     @classmethod

@@ -119,9 +119,9 @@ def decode_header(data: bytes, path: Path) -> SegmentHeader:
         raise LogDamaged(path, 0, "the file is shorter than a header")
     magic, version, flags, sequence, first_index, previous_term, marker, crc = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise LogDamaged(path, 0, "this is no log segment")
+        raise LogDamaged(path, 0, "this is not a log segment")
     if crc != zlib.crc32(data[: HEADER_BYTES - _CRC.size]):
-        raise LogDamaged(path, 0, "the header's checksum is wrong")
+        raise LogDamaged(path, 0, "the header's checksum does not match")
     if version != VERSION:
         raise LogDamaged(path, 0, f"format version {version} is not known to this release")
     if flags not in (HeaderFlag.NONE, HeaderFlag.BASE):

@@ -57,8 +57,8 @@ def unreadable_in(error: BaseException) -> StateUnreadable | None:
     if getattr(error, "sqlite_errorcode", 0) & _PRIMARY not in _REFUSED:
         return None
     return StateUnreadable(
-        f"state.sqlite cannot be used: {error}. Look at the disk, and at who owns the files; if they are"
-        " lost, set this member up again with `filestore coordinator rebuild`."
+        f"state.sqlite cannot be used: {error}. Check the disk, and who owns the files. If they are "
+        "lost, create this member again with `filestore coordinator rebuild`."
     )
 
 

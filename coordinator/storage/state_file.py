@@ -43,15 +43,17 @@ class StateFile:
         # Who gives a new mark notes nothing of it; an older release leaves the note that the file has.
         is_other = found > 0 and noted not in (0, self._note_at_rest) and mark != self._mark_at_rest
         if is_other or sums.mark not in (0, mark):
-            raise StateDamaged("state.sqlite is damaged: another file lies in its place, or nothing")
+            raise StateDamaged("state.sqlite is damaged: it was replaced by another file, or is missing")
         if sums.denies_wal:
-            raise StateDamaged("state.sqlite is damaged: its WAL is that of another database")
+            raise StateDamaged("state.sqlite is damaged: its WAL belongs to another database")
         if 0 < found < noted:
-            raise StateDamaged(f"state.sqlite is damaged: it goes up to entry {found}, its WAL needs {noted}")
+            raise StateDamaged(
+                f"state.sqlite is damaged: it ends at entry {found}, but its WAL needs {noted}"
+            )
         row = writer.execute("SELECT log_index FROM applied").fetchone()
         if row is not None and self._index_at_rest > row[0]:
             raise StateDamaged(
-                f"state.sqlite is damaged: it goes up to entry {self._index_at_rest}, and its WAL to {row[0]}"
+                f"state.sqlite is damaged: it ends at entry {self._index_at_rest}, and its WAL at {row[0]}"
             )
 
     def begin_anew(self) -> None:
@@ -70,7 +72,7 @@ class StateFile:
         except OSError as error:
             return f"it cannot be read ({error.strerror})"
         if odd:
-            return f"page {odd[0]} changed while nothing ran"
+            return f"page {odd[0]} changed while no process ran"
         if all_known:
             return ""
         (found,) = reader.execute("PRAGMA quick_check(1)").fetchone()
@@ -83,7 +85,7 @@ class StateFile:
             odd, is_round = self._sums.compare_slice()
         except OSError as error:
             return f"it cannot be read ({error.strerror})", False
-        return f"page {odd[0]} has changed by itself" if odd else "", is_round
+        return f"page {odd[0]} has changed without a write" if odd else "", is_round
 
     def adopt(self, writer: sqlite3.Connection) -> None:
         """Keep sums for the next process, if that is not done already. Raises OSError, sqlite3.Error."""

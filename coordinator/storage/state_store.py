@@ -482,8 +482,8 @@ def _known_rules(db: sqlite3.Connection) -> int:
     """The rules in force. Raises TooOld for newer ones than this program knows."""
     if (found := rules_in_force(db)) > RULES:
         raise TooOld(
-            f"The cluster has gone on to rules {found}, this program knows those up to {RULES}:"
-            " run a newer version of Filestore here."
+            f"The cluster uses the rules {found}, but this program supports only those up to {RULES}. "
+            "Run a newer version of Filestore here."
         )
     return found
 

@@ -63,14 +63,16 @@ def options_in(path: Path, command: click.Command) -> Mapping[str, Any]:
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:  # of TOML, and of UTF-8
-        raise InvalidRequest(f"{path} is no TOML: {error}.") from error
+        raise InvalidRequest(f"{path} is not valid TOML: {error}.") from error
     known = {
         option.opts[0].removeprefix("--"): option.name
         for option in command.params
         if isinstance(option, click.Option) and option.opts[0] != "--config"
     }
     if unknown := sorted(set(found) - set(known)):
-        raise InvalidRequest(f"{path}: {unknown[0]!r} is not among {', '.join(sorted(known))}.")
+        raise InvalidRequest(
+            f"{path}: unknown option {unknown[0]!r}; the options are {', '.join(sorted(known))}."
+        )
     if wrong := [key for key, value in found.items() if not isinstance(value, str | int | float)]:
         raise InvalidRequest(f"{path}: {wrong[0]}: must be a text or a number.")
     return {str(known[key]): value for key, value in found.items()}

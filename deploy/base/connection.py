@@ -84,14 +84,14 @@ class Connection:
 def _read_token(path: Path) -> str:
     """Raises InvalidRequest naming the file. Of one that everybody may read the user is told."""
     if not (token := read_text(path, "the token")):
-        raise InvalidRequest(f"{naming(path)}{path} is empty, a token is wanted.")
+        raise InvalidRequest(f"{naming(path)}{path} is empty, but must contain a token.")
     try:
         require_token(token)
     except UnusableFile as error:
         raise InvalidRequest(f"{naming(path)}{path}: {error.details}") from error
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
-        click.echo(f"filestore: warning: everybody on this machine may read the token in {path}", err=True)
+        click.echo(f"filestore: warning: all users of this machine can read the token in {path}", err=True)
     return token
 
 
@@ -204,9 +204,9 @@ def find_connection(
             name for name, value in (("--url", urls), ("--ca", ca), ("--token-file", token_file)) if not value
         ]
         raise click.UsageError(
-            f"{', '.join(missing)} missing: sign in with `filestore login URL`, give options, set"
-            f" FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE, or work where {CLUSTER_FILE} is, which"
-            " `filestore dev` (`make run`) makes, and removes when it stops."
+            f"{', '.join(missing)} missing. Sign in with `filestore login URL`; or give options; or "
+            "set FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE; or work in the directory of "
+            f"{CLUSTER_FILE}, which `filestore dev` (`make run`) creates and removes when it stops."
         )
     return Connection(urls=urls, ca=ca, token_file=token_file, deadline_s=deadline_s)
 

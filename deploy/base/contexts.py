@@ -42,7 +42,7 @@ class Contexts(msgspec.Struct, frozen=True):
         """Raises NotFound when there is none of this name."""
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
-            raise NotFound(f"You are not signed in to {name!r}; the clusters known here: {known}.")
+            raise NotFound(f"You are not signed in to {name!r}. The known clusters are: {known}.")
         return self.contexts[name]
 
 
@@ -83,7 +83,9 @@ def save_context(name: str, urls: list[str], *, root_pem: str, token: str) -> Co
     Raises InvalidRequest for a name that cannot be one, OSError.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidRequest(f"{name!r} is no name of a context: letters, digits, '.', '_' and '-' are.")
+        raise InvalidRequest(
+            f"{name!r} is not a valid name of a context. Use letters, digits, '.', '_' and '-'."
+        )
     make_directory(directory())
     ca, token_file = directory() / f"{name}.ca.pem", directory() / f"{name}.token"
     write_durable(ca, root_pem.encode("ascii"))

@@ -89,12 +89,12 @@ def explained(token: str, named: str, *, at_s: float) -> Unauthorized:
     if ends_at_s and ended_s > 0:
         who = f" of {user}" if user else ""
         return Unauthorized(
-            f"The token{who} {named} ended at {rfc3339(int(ends_at_s * 1000))}, {duration(ended_s)} ago."
-            f" An admin mints another: filestore token user {user or 'NAME'}"
+            f"The token{who} {named} expired at {rfc3339(int(ends_at_s * 1000))}, {duration(ended_s)} "
+            f"ago. An admin can create a new one: filestore token user {user or 'NAME'}"
         )
     return Unauthorized(
-        f"The token {named} is not taken: it was revoked, or is of another cluster. An admin mints"
-        f" another: filestore token user {user or 'NAME'}"
+        f"The token {named} was rejected: it was revoked, or is for another cluster. An admin can "
+        f"create a new one: filestore token user {user or 'NAME'}"
     )
 
 

@@ -50,10 +50,10 @@ async def find_file(client: AsyncClient, named: str, *, is_changed: bool = False
     listed = client.files.list(filename=named, status="available")
     found = [file async for file in listed if file.filename == named]
     if not found:
-        raise NotFound(f"There is no available file named {printable_name(named)!r} that you may see.")
+        raise NotFound(f"There is no available file named {printable_name(named)!r} that you can access.")
     if len(found) > 1:
         newest = sorted(found, key=lambda file: file.created_at, reverse=True)[:CANDIDATES_SHOWN_MAX]
-        many = f"{len(found)} files have this name, the newest first; give the file_uuid of one: "
+        many = f"{len(found)} files have this name, newest first. Give the file_uuid of one: "
         raise Conflict(many + "; ".join(map(_candidate, newest)))
     if found[0].owner_id != (await client.whoami()).user_id:
         _tell_owner(found[0], is_changed=is_changed)
@@ -71,9 +71,9 @@ def _tell_owner(file: FileRecord, *, is_changed: bool) -> None:
     if not is_changed:
         click.echo(told, err=True)
     elif not sys.stdin.isatty():
-        raise Conflict(f"{told} Give the file_uuid if this file is meant.")
-    elif not click.confirm(f"{told} Is this file meant?", err=True):
-        raise Conflict(f"{told} It stays as it is.")
+        raise Conflict(f"{told} To use this file, give its file_uuid.")
+    elif not click.confirm(f"{told} Use this file?", err=True):
+        raise Conflict(f"{told} Nothing was changed.")
 
 
 async def find_bucket(client: AsyncClient, named: str) -> Bucket:
@@ -86,7 +86,7 @@ async def find_bucket(client: AsyncClient, named: str) -> Bucket:
         return await client.buckets.get(named)
     found = await client.buckets.find(named)
     if found is None:
-        raise NotFound(f"There is no bucket named {printable_name(named)!r} that you may see.")
+        raise NotFound(f"There is no bucket named {printable_name(named)!r} that you can access.")
     if found.owner_id != (await client.whoami()).user_id and found.bucket_id != DEFAULT_BUCKET_ID:
         click.echo(f"Bucket {printable_name(found.name)} belongs to {found.owner_id}.", err=True)
     return await client.buckets.get(found.bucket_id)

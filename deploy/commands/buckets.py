@@ -249,7 +249,9 @@ def list_grants(connection: Connection, bucket: str | None, file: str | None, as
     async def work(client: AsyncClient) -> list[Grant]:
         return [each async for each in client.grants.list(**await _target(client, bucket, file))]
 
-    print_records(connection.run(work), _GRANTS, as_json=as_json, empty="Nobody but the owner and admins.")
+    print_records(
+        connection.run(work), _GRANTS, as_json=as_json, empty=("Only the owner and admins have access.")
+    )
 
 
 async def _own_grants(client: AsyncClient) -> list[Grant]:
@@ -271,7 +273,7 @@ def remove_grant(connection: Connection, grant_id: str, bucket: str | None, file
         await client.grants.withdraw(grant_id, **await _target(client, bucket, file))
 
     connection.run(work)
-    click.echo(f"{grant_id} is withdrawn.")
+    click.echo(f"{grant_id} is revoked.")
 
 
 @click.group()
@@ -344,7 +346,7 @@ def remove_share(connection: Connection, named: str, share_id: str) -> None:
         await client.shares.revoke(await find_file_uuid(client, named), share_id)
 
     connection.run(work)
-    click.echo(f"{share_id} leads nowhere any more.")
+    click.echo(f"{share_id} is revoked.")
 
 
 async def _target(

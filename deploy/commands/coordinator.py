@@ -86,7 +86,7 @@ def init(
 
     if bundle_path is not None:
         if given := _given("members", "cluster", "replicas", "write_quorum", "development"):
-            raise click.UsageError(f"--bundle says that already: {', '.join(given)}.")
+            raise click.UsageError(f"--bundle already contains these settings: {', '.join(given)}.")
         own = None if address is None else record_at(coordinator_id, address)
         setup.init_from_bundle(data, bundle_path, coordinator_id, own)
         click.echo(f"Ready to run: filestore coordinator run --data {data}")

@@ -68,7 +68,7 @@ def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> No
         answer = await client.call("POST", path, dict[str, str], body=body, repeats=True)
         return answer["expires_at"]
 
-    click.echo(f"It signs until {connection.run(work)}. Take the root key away again.")
+    click.echo(f"It signs until {connection.run(work)}. Now remove the root key from this machine again.")
 
 
 @click.command("renew-certificate")
@@ -130,18 +130,16 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     from runtime.file_digests import digest_beside
 
     if not (digest := digest_beside(snapshot_path)).exists():
-        click.echo(
-            f"{digest} is missing: damage that leaves the snapshot's form intact is not seen.", err=True
-        )
+        click.echo(f"{digest} is missing, so some damage to the snapshot cannot be detected.", err=True)
     own = record_at(coordinator_id, address)
     token_file = restore.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
-    click.echo("What was changed after the snapshot is lost; who was revoked since has to be revoked again.")
-    none = "none: the user admin is disabled, another admin's is good"
+    click.echo("Changes after the snapshot are lost. Revoke again everyone who was revoked after it.")
+    none = "none: the user admin is disabled, use the token of another admin"
     click.echo(f"Admin token:  {token_file or none}")
     if not CoordinatorFiles(data).credential_path.exists():
-        click.echo("The intermediate certificate has ended. Sign a certificate for this coordinator first:")
+        click.echo("The intermediate certificate has expired. First sign a certificate for this coordinator:")
         click.echo(f"    filestore coordinator renew-certificate --data {data} --root-key FILE")
-        click.echo("When it runs, `filestore coordinator renew-intermediate` does the rest.")
+        click.echo("When it runs, use `filestore coordinator renew-intermediate`.")
     click.echo(f"Ready to run: filestore coordinator run --data {data}")
 
 
@@ -174,6 +172,8 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
         aside = restore.begin_again(data, own)
         click.echo(f"Set aside:    {aside}")
     elif not restore.has_begun_again(data):
-        raise InvalidRequest(f"--id: this coordinator is {coordinator_id} already; it needs a new name.")
+        raise InvalidRequest(
+            f"--id: this coordinator is already named {coordinator_id}. It needs a new name."
+        )
     connection.run(lambda client: add_coordinator(client, own))
     click.echo(f"Ready to run: filestore coordinator run --data {data}")

@@ -36,8 +36,8 @@ def move(data: Path, target: Path) -> None:
     from node.membership.move import move as move_node
 
     config = move_node(data, target)
-    click.echo(f"{config.id} is at {target}: filestore node run --data {target}")
-    click.echo(f"Delete {data} when it runs and `filestore status` calls it healthy.")
+    click.echo(f"{config.id} is now in {target}: filestore node run --data {target}")
+    click.echo(f"Delete {data} when the node runs and `filestore status` shows it as healthy.")
 
 
 @click.command("set-address")
@@ -65,7 +65,7 @@ def set_address(connection: Connection, data: Path, address: str) -> None:
 
         connection.run(work)
         asyncio.run(take_address(NodeFiles(data), config, address))
-    click.echo(f"{config.id} is at {address}: filestore node run --data {data}")
+    click.echo(f"{config.id} now has the address {address}: filestore node run --data {data}")
 
 
 @click.command()
@@ -109,7 +109,7 @@ def rejoin(
             )
         )
     elif joined.read_config().id != node_id:
-        raise Conflict(f"{target} holds another node already.")
+        raise Conflict(f"{target} already contains another node.")
     take_blobs(data, target)
-    click.echo(f"{node_id} is at {target}: filestore node run --data {target}")
+    click.echo(f"{node_id} is in {target}: filestore node run --data {target}")
     click.echo(f"When it is healthy and {old.id} is down: filestore node remove {old.id} --force")

@@ -216,7 +216,7 @@ def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) ->
     if files == ("-",):
         return []
     if "-" in files:
-        raise click.UsageError("- is given alone.")
+        raise click.UsageError("- cannot be combined with other files.")
     paths: list[Path] = []
     for file in map(Path, files):
         if recursive and file.is_dir():
@@ -226,11 +226,11 @@ def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) ->
     if recursive and not paths:
         raise InvalidRequest(f"There is no file below {', '.join(files)}.")
     if filename is not None and len(paths) > 1:
-        raise click.UsageError("--filename names one FILE, and several are given.")
+        raise click.UsageError("--filename is for one FILE, but several are given.")
     given: dict[Path, Path] = {}
     for path in paths:
         if (place := path.resolve()) in given:
-            raise click.UsageError(f"{given[place]} and {path} are one FILE.")
+            raise click.UsageError(f"{given[place]} and {path} are the same FILE.")
         given[place] = path
     return [Wanted(path, filename or "") for path in paths]
 
@@ -246,7 +246,7 @@ def _chosen_kind(given: Kind | None, fields: Mapping[str, Any]) -> Kind | None:
             if name not in fields:
                 continue
             if chosen not in (None, kind):
-                raise click.UsageError(f"{_option(name)} is of {kind}s, and goes not with {why}.")
+                raise click.UsageError(f"{_option(name)} is for {kind}s, and cannot be combined with {why}.")
             chosen, why = kind, _option(name)
     return chosen
 

@@ -72,7 +72,7 @@ def _show(answer: dict[str, Any], now_s: float, connection: Connection, *, as_js
     print_status(answer, at_s=now_s)
     ends_at_s = claims_of(read_text(connection.token_file, "the token"))[1]
     if ends_at_s > now_s:
-        click.echo(f"Your token ends {moment(rfc3339(int(ends_at_s * 1000)))}.")
+        click.echo(f"Your token expires {moment(rfc3339(int(ends_at_s * 1000)))}.")
 
 
 @click.command()
@@ -94,7 +94,7 @@ def damaged(connection: Connection, as_json: bool) -> int:
     if as_json:
         print_json(answer)
     elif not contents:
-        click.echo("Every content is whole on a node.")
+        click.echo("All content is complete on some node.")
     else:
         table_console().print(_contents(contents))
     return NEEDS_ATTENTION if any(content["lost_bytes"] for content in contents) else 0

@@ -86,8 +86,8 @@ def _revoke_admin(data: Path) -> None:
     while setup.admin_generation(data) == before:
         if time.monotonic() > give_up_at:
             raise Unavailable(
-                "The old tokens are revoked, and this coordinator does not know it yet: mint another one"
-                " without --revoke-old when it has caught up."
+                "The old tokens are revoked, but this coordinator has not received that change yet. "
+                "When it has caught up, create another token without --revoke-old."
             )
         time.sleep(0.1)
 
@@ -221,7 +221,7 @@ def rotate_key(connection: Connection, grace: int, as_json: bool) -> None:
     if as_json:
         print_json(rotated)
     else:
-        click.echo(f"{rotated.kid} signs from now on. Older tokens end at {rotated.others_end_at}.")
+        click.echo(f"{rotated.kid} signs from now on. Older tokens expire at {rotated.others_end_at}.")
 
 
 @token.command()
@@ -253,7 +253,7 @@ def renew(connection: Connection, ttl: int | None, output: Path | None, as_json:
         show(minted, path, as_json=True)
     else:
         write_secret(path, minted.token.encode() + b"\n")
-        click.echo(f"The token in {path} lives until {moment(minted.expires_at)}.")
+        click.echo(f"The token in {path} is valid until {moment(minted.expires_at)}.")
 
 
 @token.command("ls")
@@ -268,7 +268,7 @@ def list_join_tokens(connection: Connection, as_json: bool) -> None:
     async def work(client: AsyncClient) -> list[JoinToken]:
         return [each async for each in client.join_tokens.list()]
 
-    empty = "No join tokens. `filestore token join` mints one."
+    empty = "No join tokens. `filestore token join` creates one."
     print_records(connection.run(work), _COLUMNS, as_json=as_json, empty=empty)
 
 
@@ -281,7 +281,7 @@ def remove_join_token(connection: Connection, token_id: str) -> None:
     TOKEN_ID is what `filestore token ls` shows in the first column.
     """
     connection.run(lambda client: client.join_tokens.delete(token_id))
-    click.echo(f"{token_id} is dead.")
+    click.echo(f"{token_id} is revoked.")
 
 
 def show(minted: MintedJoinToken | MintedToken, output: Path | None, *, as_json: bool) -> None:

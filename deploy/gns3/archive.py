@@ -115,7 +115,7 @@ def read_archive(tail: bytes, size_bytes: int) -> Archive:
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise ExportDamaged(f"it has no directory at its end: {error}") from error
     if not entries or min(entry.header_offset for entry in entries) != 0:
-        raise ExportDamaged("bytes are missing within it")
+        raise ExportDamaged("bytes are missing in it")
     found = Archive(entries, start, _missing_in(comment))
     if not found.topologies:
         raise ExportDamaged(f"it has no {TOPOLOGY}")
@@ -125,19 +125,19 @@ def read_archive(tail: bytes, size_bytes: int) -> Archive:
 def topology_of(content: bytes, entry: zipfile.ZipInfo) -> dict[str, Any]:
     """The topology, by bytes that begin where its entry does. Raises ExportDamaged."""
     if len(content) < _LOCAL.size or not content.startswith(_LOCAL_MAGIC):
-        raise ExportDamaged(f"{TOPOLOGY} is not where its directory says")
+        raise ExportDamaged(f"{TOPOLOGY} is not at the offset in its directory")
     *_, name_bytes, extra_bytes = _LOCAL.unpack_from(content)
     start = _LOCAL.size + name_bytes + extra_bytes
     packed = content[start : start + entry.compress_size]
     try:
         if len(packed) != entry.compress_size or entry.file_size > TOPOLOGY_BYTES_MAX:
-            raise ValueError("its length is not as its directory says")
+            raise ValueError("its length differs from its directory")
         unpacked = decode(entry.compress_type, io.BytesIO(packed), entry.file_size)
         if zlib.crc32(unpacked) != entry.CRC:
-            raise ValueError("its checksum is wrong")
+            raise ValueError("its checksum does not match")
         topology = json.loads(unpacked)  # as GNS3 reads it, with numbers of any size
         if not isinstance(topology, dict):
-            raise ValueError("it is no topology")
+            raise ValueError("it is not a topology")
     except (EntryDamaged, RecursionError, ValueError) as error:
         raise ExportDamaged(f"{TOPOLOGY} cannot be read: {error}") from error
     return topology
@@ -214,7 +214,7 @@ class _Tail(io.RawIOBase):
     def read(self, length: int = -1) -> bytes:
         at = self._at - (self._size_bytes - len(self._tail))
         if at < 0:
-            raise OSError("its directory is too large to be kept")
+            raise OSError("its directory is too large")
         part = self._tail[at:] if length < 0 else self._tail[at : at + length]
         self._at += len(part)
         return part

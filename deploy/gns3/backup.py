@@ -131,7 +131,7 @@ class BackupRun:
     async def _next(self, project: LabProject) -> BackupResult:
         """The result of a project, which is not tried if the failure of the one before is still there."""
         if (lasts := await self._lasting_failure()) is not None:
-            untried = type(lasts)(f"It was not tried. {lasts.details}")
+            untried = type(lasts)(f"It was skipped. {lasts.details}")
             return BackupResult(project, "failed", errors=(untried,))
         try:
             return await self._back_up(project)
@@ -227,8 +227,8 @@ class BackupRun:
                 await self._server.projects()
                 if attempt == ATTEMPTS_MAX:
                     raise ExportBroken(
-                        f"GNS3 server {self._server.name} broke the export off {attempt} times; its log says"
-                        f" why. {error.details}"
+                        f"GNS3 server {self._server.name} interrupted the export {attempt} times. Its "
+                        f"log says why. {error.details}"
                     ) from error
         raise AssertionError
 

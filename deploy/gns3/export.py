@@ -107,7 +107,7 @@ class Export:
         except ExportDamaged as error:
             told = await self._told()
             raise ExportBroken(
-                f"What GNS3 server {self._server.name} sent is no whole export: {error}.{told}"
+                f"GNS3 server {self._server.name} sent an incomplete export: {error}.{told}"
             ) from error
         await self._warnings.settle()
         missing = set(skipped_files(self._warnings.messages, self._project.path))
@@ -133,7 +133,7 @@ class Export:
         except Unavailable as error:
             told = ""
             if isinstance(error.__cause__, TimeoutError):
-                told = " It was silent for longer than --deadline allows."
+                told = " It sent nothing for longer than --deadline allows."
             if self.scan.size_bytes or isinstance(error.__cause__, aiohttp.ClientPayloadError):
                 told += await self._told()  # else the connection is at fault
             raise Unavailable(error.details + told) from error
@@ -143,9 +143,11 @@ class Export:
         await self._warnings.settle()
         told = ""
         if not self.scan.size_bytes:
-            told += " Nothing of it came: GNS3 cannot read a folder of it, or cannot write its topology."
+            told += (
+                " It sent no file at all. GNS3 cannot read one of its folders, or cannot write its topology."
+            )
         elif name := self.scan.last_name:
-            told += f" The last file that came was {printable_name(name)}."
+            told += f" The last file that arrived was {printable_name(name)}."
         if skipped := skipped_files(self._warnings.messages, self._project.path):
             told += f" It could not read {missing_of(skipped).told}."
         return told

@@ -68,7 +68,7 @@ def plan_pull(in_store: Iterable[Image], on_server: Sequence[ServerImage]) -> li
         if stored.md5 in contents:
             planned.append(PlannedImage(image, "there", stored.file_uuid))
         elif stored.filename in names:
-            why = f"there is another image of this name, with the MD5 {names[stored.filename]}"
+            why = f"there is another image with this name, with the MD5 {names[stored.filename]}"
             planned.append(PlannedImage(image, "conflict", stored.file_uuid, why))
         else:
             planned.append(PlannedImage(image, "copy", stored.file_uuid))
@@ -132,8 +132,8 @@ async def pull_image(
     named = next((each for each in present if each.filename == image.filename), None)
     if named is not None and named.checksum != image.checksum:
         raise Conflict(
-            f"GNS3 server {server.name} has another image named {printable_name(image.filename)}, with the"
-            f" MD5 {named.checksum} instead of {image.checksum}. It is left as it is."
+            f"GNS3 server {server.name} has another image named {printable_name(image.filename)}, with "
+            f"the MD5 {named.checksum} instead of {image.checksum}. It was not changed."
         )
     if named is not None:
         return
@@ -175,8 +175,9 @@ async def _compared(
         yield part
     if image.checksum and found.hexdigest() != image.checksum:
         raise ChecksumMismatch(
-            f"{printable_name(image.filename)} of GNS3 server {server} has the MD5 {found.hexdigest()}, and"
-            f" the server lists {image.checksum}: it was changed or is damaged. Nothing of it is stored."
+            f"{printable_name(image.filename)} of GNS3 server {server} has the MD5 "
+            f"{found.hexdigest()}, but the server lists {image.checksum}: it was changed or is "
+            "damaged. It was not stored."
         )
 
 

@@ -55,11 +55,13 @@ class ServerLogins(msgspec.Struct, frozen=True):
         """The server of this name; "" is the only one. Raises NotFound, InvalidRequest."""
         known = ", ".join(sorted(self.servers)) or "none"
         if not name and len(self.servers) > 1:
-            raise InvalidRequest(f"--server: several GNS3 servers are known, name one of them: {known}.")
+            raise InvalidRequest(f"--server: several GNS3 servers are known. Name one of them: {known}.")
         found = name or next(iter(self.servers), "")
         if found not in self.servers:
             told = f"named {found!r}" if found else "at all"
-            raise NotFound(f"No GNS3 server {told} is known here ({known}): `filestore gns3 login URL`.")
+            raise NotFound(
+                f"No GNS3 server {told} is known here ({known}). Sign in with `filestore gns3 login URL`."
+            )
         return found, self.servers[found]
 
 
@@ -83,7 +85,7 @@ def save_login(
     `server_id` it gets that of the server at the same URL that this machine knows, or a new one.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidRequest(f"--name: {name!r} is none: letters, digits, '.', '_' and '-' are.")
+        raise InvalidRequest(f"--name: {name!r} is not valid. Use letters, digits, '.', '_' and '-'.")
     make_directory(directory())
     kept: dict[str, str] = {}
     for field, ending, text in (

@@ -119,7 +119,7 @@ def plan_images(
         present = names.get(image.filename)
         if present is not None:
             if image.md5 and present != image.md5:
-                conflicts.append(f"{image.filename} has the MD5 {present} there, {image.md5} is needed")
+                conflicts.append(f"{image.filename} has the MD5 {present} there, but {image.md5} is needed")
             continue
         stored = in_store.visible.get(image.md5) if image.md5 else by_name.get(image.filename)
         if stored is not None:
@@ -147,15 +147,15 @@ async def plan_restore(
     if plan.conflicts:
         told = printable_name("; ".join(plan.conflicts))
         raise Conflict(
-            f"GNS3 server {server.name} has images of the same name with other content: {told}. They are"
-            " left as they are; rename them there, or restore to another server."
+            f"GNS3 server {server.name} has images with the same names but other content: {told}. They "
+            "were not changed. Rename them there, or restore to another server."
         )
     if plan.missing and not without_images:
         told = printable_name(", ".join(plan.missing))
         raise NotFound(
-            f"Images that the project needs are neither on GNS3 server {server.name} nor in the store:"
-            f" {told}. Push them from a server that has them: filestore gns3 images push; or restore the"
-            " project without them, which leaves it closed: --without-images"
+            f"Some images of the project are neither on GNS3 server {server.name} nor in the store: "
+            f"{told}. Push them from a server that has them (filestore gns3 images push), or restore "
+            "the project without them, which leaves it closed (--without-images)"
         )
     return export, plan
 
@@ -219,7 +219,7 @@ async def restore(
         try:
             await server.act(project_id, "nodes/start")
         except Conflict as error:
-            told = f"{printable_name(project.name)} ({project_id}) is restored, and does not start"
+            told = f"{printable_name(project.name)} ({project_id}) was restored, but does not start"
             raise Conflict(f"{told}: {error.details}") from error
     return RestoredProject(
         project, len(plan.needed), plan.unknown, nodes, missing, lost, export.archive.missing
@@ -239,9 +239,9 @@ async def check_archive(client: AsyncClient, backup: StoredBackup) -> StoredExpo
         head = b"".join([part async for part in client.files.read(backup.file.file_uuid, start, stop)])
         topology = await asyncio.to_thread(topology_of, head, entry)
     except ExportDamaged as error:
-        raise Conflict(f"{backup.file.file_uuid} is no whole export: {error}.") from error
+        raise Conflict(f"{backup.file.file_uuid} is not a complete export: {error}.") from error
     if backup.fingerprint.digest and fingerprint_of(archive) != backup.fingerprint:
-        raise Conflict(f"{backup.file.file_uuid} holds something else than its fingerprint says.")
+        raise Conflict(f"{backup.file.file_uuid} differs from its fingerprint.")
     return StoredExport(archive, topology)
 
 

@@ -262,8 +262,8 @@ class Gns3Server:
                 await response.read()
         except SignInRefused as error:
             raise SignInRefused(
-                f"The compute of GNS3 server {self.name} does not take this password of"
-                f" {self._address.compute_user!r}."
+                f"The compute of GNS3 server {self.name} rejects this password of "
+                f"{self._address.compute_user!r}."
             ) from error
 
     async def read_image(self, image: ServerImage, start: int = 0) -> AsyncGenerator[bytes, None]:
@@ -273,9 +273,9 @@ class Gns3Server:
         """
         if not self.has_compute_credentials:
             raise InvalidRequest(
-                f"GNS3 server {self.name}: its images are read with the credentials of its compute, which"
-                " are not known here: sign in again with --compute-user and --compute-password-file"
-                " (compute_username and compute_password in [Server] of its configuration)."
+                f"GNS3 server {self.name}: its images are read with the credentials of its compute, "
+                "which are unknown here. Sign in again with --compute-user and --compute-password-file "
+                "(compute_username and compute_password in [Server] of its configuration)."
             )
         path = f"/compute/{EMULATORS[image.image_type]}/images/{quote(image.filename)}"
         headers = {"Range": f"bytes={start}-"} if start else {}
@@ -329,7 +329,7 @@ class Gns3Server:
                 break
             return
         told = f"GNS3 {self.version} is too old" if self.version else f"no GNS3 server answers at {self.url}"
-        raise InvalidRequest(f"GNS3 server {self.name}: {told}; 2.2 and 3.0 are known.")
+        raise InvalidRequest(f"GNS3 server {self.name}: {told}. Supported are 2.2 and 3.0.")
 
     async def _renew(self, refused: str) -> None:
         """Another token in the place of the one that was refused, once for all that wait for it."""
@@ -342,7 +342,7 @@ class Gns3Server:
                 found = await self._call("POST", path, AccessToken, is_public=True, json=body)
             except SignInRefused as error:
                 raise SignInRefused(
-                    f"GNS3 server {self.name} does not take this password of {self._address.user!r}."
+                    f"GNS3 server {self.name} rejects this password of {self._address.user!r}."
                 ) from error
             self._token = found.access_token
 
@@ -429,7 +429,9 @@ class Gns3Server:
         try:
             return msgspec.json.decode(answer, type=reply_type)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Internal(f"GNS3 server {self.name}: {path} is not understood: {error}") from error
+            raise Internal(
+                f"GNS3 server {self.name}: the response to {path} is not understood: {error}"
+            ) from error
 
     @asynccontextmanager
     async def _exchange(

@@ -67,7 +67,7 @@ def end_of(date: str) -> datetime:
     try:
         found = datetime.fromisoformat(date)
     except ValueError as error:
-        raise InvalidRequest(f"{date!r} is no date: 2026-11-20 and 2026-11-20T18:00 are.") from error
+        raise InvalidRequest(f"{date!r} is not a date such as 2026-11-20 or 2026-11-20T18:00.") from error
     is_day = len(date) <= len("2026-11-20")
     return (found + timedelta(days=1) if is_day else found).astimezone(UTC)
 
@@ -95,8 +95,8 @@ async def manifest_of(client: AsyncClient, backup: StoredBackup) -> Manifest:
     manifest = await client.files.manifest(backup.file.file_uuid)
     if manifest.archive != "gns3":
         raise Conflict(
-            f"{backup.file.file_uuid} ({printable_name(backup.file.filename)}) is no export of a GNS3"
-            f" project: {manifest.archive}."
+            f"{backup.file.file_uuid} ({printable_name(backup.file.filename)}) is not an export of a "
+            f"GNS3 project: {manifest.archive}."
         )
     return manifest
 

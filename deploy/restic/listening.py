@@ -95,4 +95,4 @@ def _remove_dead(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise Conflict(f"Another server listens on {path}.")
+    raise Conflict(f"Another server is listening on {path}.")

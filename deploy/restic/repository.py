@@ -76,7 +76,7 @@ class Repositories:
                 return
             if kind == CONFIG:
                 raise Conflict("There is another configuration already.")
-            raise ChecksumMismatch(f"The content of {kind} {name} is not that of its name.")
+            raise ChecksumMismatch(f"The content of {kind} {name} does not match its name.")
         stored = await self._client.files.upload(
             content,
             kind="backup",

@@ -141,7 +141,9 @@ async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -
 def _introduce(place: ListenPlace, password_file: Path | None, bucket: str) -> None:
     """Say how restic finds the repositories. A password appears neither here nor among restic's arguments."""
     if place.path is None and not _is_loopback(place.host):
-        click.echo("filestore: warning: passwords and content cross the network in clear text", err=True)
+        click.echo(
+            "filestore: warning: passwords and content are sent over the network unencrypted", err=True
+        )
     if password_file is None:
         click.echo(f"Serving bucket {bucket}: restic -r {shlex.quote(f'rest:{place.url}NAME/')}", err=True)
         return
@@ -198,7 +200,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         if request.writer.output_size:  # another head would pass for content
             raise ClientGone("an answer cannot be taken back") from error
         # Whoever asked has gone, or says nothing any more: nobody reads this.
-        raise web.HTTPBadRequest(text="The body ended before its end.\n") from error
+        raise web.HTTPBadRequest(text="The body is incomplete.\n") from error
     state.went_well()
     return response
 
@@ -207,7 +209,7 @@ async def _create(request: web.Request) -> web.Response:
     """A repository is there as soon as it has a configuration."""
     _repository(request)
     if request.query.get("create") != "true":
-        raise web.HTTPBadRequest(text="?create=true is wanted.\n")
+        raise web.HTTPBadRequest(text="?create=true is required.\n")
     return web.Response()
 
 
@@ -266,7 +268,7 @@ async def _save(request: web.Request) -> web.Response:
 async def _delete(request: web.Request) -> web.Response:
     state, named = request.app[_STATE], _named(request)
     if state.is_append_only and named[1] != "locks":
-        raise web.HTTPForbidden(text="This server only appends.\n")
+        raise web.HTTPForbidden(text="This server is append-only.\n")
     await state.repositories.delete(*named)
     return web.Response()
 
@@ -295,7 +297,10 @@ def _repository(request: web.Request) -> str:
     is_ambiguous = len(parts) > 1 and not {*TYPES, CONFIG}.isdisjoint(parts)
     if is_ambiguous or len(repository) > REPOSITORY_CHARS_MAX or not _REPOSITORY.fullmatch(repository):
         raise web.HTTPNotFound(
-            text="A repository is named by letters, digits, '.', '_' and '-', with '/' between its parts.\n"
+            text=(
+                "The name of a repository consists of letters, digits, '.', '_' and '-', with '/' "
+                "between its parts.\n"
+            )
         )
     return repository
 

@@ -47,13 +47,13 @@ def read_begun(files: CoordinatorFiles) -> Begun | None:
     try:
         return msgspec.json.decode(read_secret(path), type=Begun)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Conflict(f"{path} cannot be read: remove {files.data} and begin again.") from error
+        raise Conflict(f"{path} cannot be read. Remove {files.data} and start again.") from error
 
 
 def begin(files: CoordinatorFiles, begun: Begun) -> None:
     """An empty directory with the mark; what an earlier setup left there is removed. Raises Conflict."""
     if files.config.exists():
-        raise Conflict(f"{files.data} holds a coordinator already.")
+        raise Conflict(f"{files.data} already contains a coordinator.")
     if read_begun(files) is not None:
         for path in files.data.iterdir():
             if path.name not in _KEPT:

@@ -84,7 +84,7 @@ def require_same_cluster(data: Path, token: SetupToken) -> None:
     """Raises Conflict for a token of another cluster than what is there."""
     for files in (CoordinatorFiles(data / "coordinator"), NodeFiles(data / "node")):
         if files.config.exists() and root_digest(read_roots(files.root)) != token.join.ca_digest:
-            raise Conflict(f"{files.data} is of another cluster than the text of --join.")
+            raise Conflict(f"{files.data} belongs to another cluster than the text of --join.")
 
 
 def set_up(

@@ -78,7 +78,7 @@ class Units:
     def wait_ready(self, role: str, context: ssl.SSLContext) -> None:
         """Until it serves. Raises Unavailable, also as soon as systemd has given it up."""
         unit, (host, port) = unit_of(role), _place(self._plan, role)
-        why = f"{unit} does not serve: `journalctl -u {unit}` says why."
+        why = f"{unit} does not serve. `journalctl -u {unit}` says why."
 
         def serves() -> bool:
             if is_ready(port, context, host=host):

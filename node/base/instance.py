@@ -61,7 +61,7 @@ def begin(path: Path, node_id: str, lock: int) -> Start:
         os.pwrite(lock, note, 0)
         os.ftruncate(lock, len(note))
     except OSError as error:
-        _log.warning("the next start cannot know that this one has ended", extra={"reason": error.strerror})
+        _log.warning("cannot record that this process has ended", extra={"reason": error.strerror})
     return Start(str(instance), tuple(ended))
 
 

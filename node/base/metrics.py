@@ -28,7 +28,7 @@ class CustodyStops:
         self._kinds: set[str] = set()
         self._broken_off = Gauge(
             "filestore_custody_broken_off",
-            "1 while the node cannot go on with custody (of losses), collect, compare, scrub or packs.",
+            "1 while the node cannot continue with custody (of losses), collect, compare, scrub or packs.",
             ["kind"],
             registry=registry,
         )
@@ -83,14 +83,14 @@ class NodeMetrics:
         self._add_custody(registry)
         self.record_reads = Counter(
             "filestore_record_reads",
-            "Records looked up for downloads: kept (in the cache) or asked (of a coordinator).",
+            "Records looked up for downloads: kept (in the cache) or asked (from a coordinator).",
             ["source"],
             registry=registry,
         )
         for source in ("kept", "asked"):
             self.record_reads.labels(source)
         self.uploads_in_progress = Gauge(
-            "filestore_uploads_in_progress", "Requests that write an upload now.", registry=registry
+            "filestore_uploads_in_progress", "Requests that are writing an upload.", registry=registry
         )
         # The gauges are read at every scrape: whoever makes this object sets their functions.
         self.records_kept = Gauge("filestore_records_kept", "File records in the cache.", registry=registry)
@@ -103,7 +103,10 @@ class NodeMetrics:
         self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
         self.disk_writable = Gauge(
             "filestore_disk_writable",
-            "1 if a write to the disk succeeded within the last half minute, and there is room for more.",
+            (
+                "1 if the last write to the disk was successful within half a minute, and there is room "
+                "for more."
+            ),
             registry=registry,
         )
 

@@ -96,7 +96,7 @@ class RecordCache:
             every_s=0.0,
             retry_s=FOLLOW_AGAIN_S,
             level=logging.DEBUG,
-            trouble="the leader's invalidations cannot be received now",
+            trouble="cannot receive the leader's invalidations now",
         ).run()
 
     async def _follow(self) -> Pause | None:

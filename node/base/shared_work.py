@@ -28,7 +28,7 @@ class StillRunning(Unavailable):
     """
 
     def __init__(self, moved: int) -> None:
-        super().__init__("This is still under way here: ask again.", retry_after_s=1)
+        super().__init__("This is still in progress here. Ask again.", retry_after_s=1)
         self.moved = moved
 
 
@@ -90,7 +90,7 @@ class SharedWork(Generic[_K, _T]):
             raise StillRunning(self.moved if found.moved is None else found.moved)
         self._forget(key, found)
         if found.task.cancelled():
-            raise Unavailable("This was broken off: ask again.", retry_after_s=1)
+            raise Unavailable("This was interrupted. Ask again.", retry_after_s=1)
         return found.task.result()
 
     def count(self, amount: int, key: _K | None = None) -> None:
@@ -116,7 +116,7 @@ class SharedWork(Generic[_K, _T]):
         if self._is_closed:
             raise Unavailable("This node is stopping.", retry_after_s=1)
         if key not in self._works and len(self._works) >= self._at_most:
-            raise Unavailable(f"Too many {self._what} are under way already.", retry_after_s=2)
+            raise Unavailable(f"Too many {self._what} are in progress.", retry_after_s=2)
         given_up = [task for task, earlier in self._tasks.items() if earlier == key]
 
         async def run() -> _T:

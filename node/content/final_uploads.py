@@ -36,7 +36,7 @@ async def tus_post(request: web.Request) -> web.StreamResponse:
     with versioned():  # a final upload, from the node that was asked to create it
         _, caller, record = await begin(request)
         if record.parts != parts:
-            raise Conflict("Upload-Concat: this upload is not put together from these.")
+            raise Conflict("Upload-Concat: this upload consists of other parts.")
         return await concatenate(request, caller, record)
 
 

@@ -214,7 +214,7 @@ async def hung(
         record = await take_over(services, caller, record)
         if holder := elsewhere(services, record):
             return await onward(request, holder)
-    raise Unavailable("The disk of the node that holds this upload hangs.", retry_after_s=2)
+    raise Unavailable("The disk of the node that holds this upload does not respond.", retry_after_s=2)
 
 
 def _require_tags(request: web.Request, record: UploadRecord) -> None:

@@ -24,7 +24,7 @@ from web.headers.conditions import http_date
 PUBLIC_POLICY: Final = {"Cache-Control": "private, no-store", "Referrer-Policy": "no-referrer"}
 Find = Callable[[web.Request, NodeServices], Awaitable[ContentRecord]]
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)  # 32 bytes in base64url
-_ENDED: Final = "This ticket has ended."
+_ENDED: Final = "This ticket has expired."
 
 
 async def serve_public(request: web.Request) -> web.StreamResponse:

@@ -62,7 +62,7 @@ def parse_put(headers: Mapping[str, str], length_bytes: int | None, record: Uplo
     piece = ContentRange(0, 0, int(nothing_of[1])) if nothing_of else parse_content_range(header)
     piece_bytes = piece.stop - piece.start
     if length_bytes != piece_bytes and (length_bytes is not None or nothing_of):
-        raise InvalidRequest(f"Content-Range: goes with a body of {piece_bytes} bytes.")
+        raise InvalidRequest(f"Content-Range: requires a body of {piece_bytes} bytes.")
     is_declared = record.size_bytes is not None and (record.placement or nothing_of)
     if is_declared and piece.total not in (None, record.size_bytes):
         raise InvalidRequest(f"Content-Range: the upload was declared with {record.size_bytes} bytes.")
@@ -84,15 +84,15 @@ def require_content(request: web.Request, record: UploadRecord) -> None:
     UnsupportedMediaType.
     """
     if record.kind == PARTIAL:
-        raise Conflict("A partial upload takes its bytes by PATCH (tus).")
+        raise Conflict("A partial upload accepts bytes only by PATCH (tus).")
     require_takes_bytes(request, record)
     content_type = (field_of(request.headers, "Content-Type") or "").split(";")[0].strip(" \t").lower()
     if content_type == _URLENCODED or content_type.startswith(_MULTIPART):
         raise UnsupportedMediaType(
-            f"Content-Type: {content_type} is a form around the file, which would be stored with it. Send the"
-            " file alone: curl -T FILE URL (not -F, nor -d)."
+            f"Content-Type: {content_type} is a form that contains the file, and would be stored with "
+            "it. Send only the file: curl -T FILE URL (not -F or -d)."
         )
     names = ("Content-Length", "Transfer-Encoding", "Content-Range")
     told = record.size_bytes is not None or any(name in request.headers for name in names)
     if record.placement and not told:
-        raise InvalidRequest("Content-Length: is required, or a chunked body.")
+        raise InvalidRequest("Content-Length: is required, unless the body is chunked.")

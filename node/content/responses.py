@@ -11,7 +11,7 @@ Offset = Annotated[
     Meta(
         ge=0,
         le=SIZE_BYTES_MAX,
-        description="Bytes of the upload that survive a crash; for an available file, its size.",
+        description="Bytes of the upload that are durable; for an available file, its size.",
         examples=[524288],
     ),
 ]

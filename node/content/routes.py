@@ -39,51 +39,56 @@ _VERSION: Final = {"Tus-Resumable": "The version of the protocol: 1.0.0."}
 _CACHED: Final = {
     "ETag": "The SHA-256 of the content, in quotes; strong.",
     "Last-Modified": "When its content became available.",
-    "Cache-Control": "`private, no-cache`; on public links and tickets `private, no-store`.",
+    "Cache-Control": "`private, no-cache`; for public links and tickets `private, no-store`.",
 }
 _OF_CONTENT: Final = _CACHED | {
     "Accept-Ranges": "`bytes`.",
-    "Content-Length": "Bytes in this answer.",
+    "Content-Length": "Number of bytes in this response.",
     "Repr-Digest": "The SHA-256 of the whole content (RFC 9530).",
     "Content-Disposition": "`attachment` with the filename (RFC 6266).",
-    "Sunset": "When its retention period ends, if it has one: it is gone then (RFC 8594).",
+    "Sunset": "When its retention period ends and it is gone, if it has one (RFC 8594).",
 }
 _WHOLE: Final = Answer(description="All of the content.", media_type=_ANY_TYPE, headers=_OF_CONTENT)
 _PART: Final = Answer(
-    description="The ranges that were asked for; several of them as multipart/byteranges.",
+    description="The requested ranges; several are sent as multipart/byteranges.",
     media_type=_ANY_TYPE,
-    headers=_OF_CONTENT | {"Content-Range": "Of a single range: which bytes these are."},
+    headers=_OF_CONTENT | {"Content-Range": "For a single range: the positions of the bytes."},
 )
 _UNCHANGED: Final = Answer(
-    description="The caller's copy is still good; its name and type may have changed.",
-    headers=_CACHED | {"Content-Disposition": "As of 200.", "Content-Type": "As of 200."},
+    description="The caller's copy is still current; its name and type may have changed.",
+    headers=_CACHED | {"Content-Disposition": "As for 200.", "Content-Type": "As for 200."},
 )
 _OF_LINK: Final = {
-    "Shared-By": "The user who made the link.",
-    "Link-Expires": "When the link ends, as an HTTP date.",
+    "Shared-By": "The user who created the link.",
+    "Link-Expires": "When the link expires, as an HTTP date.",
 }
 _ELSEWHERE: Final = Answer(
-    description="On request: a node that holds the content itself.",
+    description="If requested: a node that holds the content.",
     headers={"Location": "The same path on that node.", "Cache-Control": "`private, no-store`."},
 )
 _HEADERS_ONLY: Final = {
-    200: Answer(description="What GET would answer, without content.", headers=_OF_CONTENT),
+    200: Answer(description="The response to GET, without content.", headers=_OF_CONTENT),
     304: _UNCHANGED,
     307: _ELSEWHERE,
 }
 _WHOLE_BY_LINK: Final = replace(_WHOLE, headers=_OF_CONTENT | _OF_LINK)
 _PART_BY_LINK: Final = replace(_PART, headers={**_PART.headers, **_OF_LINK})
-_REDIRECT: Final = (Parameter(name="redirect", description="`1`: redirect me to a node that holds it."),)
+_REDIRECT: Final = (
+    Parameter(name="redirect", description=("`1`: redirect to a node that holds the content.")),
+)
 _CONDITIONS: Final = (
-    Parameter(name="If-Match", description="Only this content: an entity tag, or a list of them."),
-    Parameter(name="If-None-Match", description="Only other content than this."),
-    Parameter(name="If-Modified-Since", description="Only when it has changed since."),
-    Parameter(name="If-Unmodified-Since", description="Only when it has not."),
+    Parameter(name="If-Match", description="Only if the content has this entity tag, or one of a list."),
+    Parameter(name="If-None-Match", description="Only if the content has another entity tag."),
+    Parameter(name="If-Modified-Since", description="Only if the content has changed since."),
+    Parameter(name="If-Unmodified-Since", description="Only if the content has not changed since."),
     Parameter(name="Prefer", description="`redirect`: as `?redirect=1`."),
 )
 _RANGES: Final = (
     Parameter(name="Range", description="`bytes=0-499,-500`, up to 16 ranges. Other units are ignored."),
-    Parameter(name="If-Range", description="The range only of this content, else all of it."),
+    Parameter(
+        name="If-Range",
+        description=("Send the range only if the content has this entity tag; otherwise all of it."),
+    ),
 )
 _READING: Final[tuple[type[FilestoreError], ...]] = (Gone, NotAvailable, PreconditionFailed)
 
@@ -95,15 +100,19 @@ _CONTENT_MD5: Final = Parameter(
 )
 _REPR_DIGEST: Final = Parameter(
     name="Repr-Digest",
-    description="`sha-256=:BASE64:` of the whole content (RFC 9530), checked when it is complete.",
+    description="`sha-256=:BASE64:` of the whole content (RFC 9530), checked when the upload is complete.",
 )
 _TUS_RESUMABLE: Final = Parameter(name="Tus-Resumable", description="`1.0.0`.", is_required=True)
 _TAGS: Final = (
-    Parameter(name="If-Match", description="Only where the content is this already: it is not sent again."),
-    Parameter(name="If-None-Match", description="`*`: only where there is no content yet."),
+    Parameter(
+        name="If-Match", description=("Only if the file already has this content. It is then not sent again.")
+    ),
+    Parameter(name="If-None-Match", description="`*`: only if there is no content yet."),
 )
 _OF_PIECE: Final = (
-    Parameter(name="Upload-Length", description="Bytes of the whole, once, if not declared yet."),
+    Parameter(
+        name="Upload-Length", description=("Size of the whole content, sent once if it was not declared yet.")
+    ),
     Parameter(
         name="Upload-Checksum",
         description="`ALGORITHM BASE64` of the bytes in this request: sha256, sha1 or md5.",
@@ -114,8 +123,8 @@ _OF_PIECE: Final = (
     _REPR_DIGEST,
 )
 _PROGRESS: Final = _VERSION | {
-    "Upload-Offset": "Where the upload stands now.",
-    "Upload-Expires": "When it is given up unless bytes come; absent when it has ended.",
+    "Upload-Offset": "The current offset of the upload.",
+    "Upload-Expires": "When the upload expires if no more bytes arrive. Absent when it is complete.",
 }
 _RECEIVING: Final[tuple[type[FilestoreError], ...]] = (
     Conflict,
@@ -158,8 +167,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="GET",
         path=f"{_FILE}/status",
         handler=handlers.upload_status,
-        summary="Show where an upload stands",
-        answers={200: Answer(description="Where it stands.", body=UploadOffset)},
+        summary="Show the offset of an upload",
+        answers={200: Answer(description="The current offset.", body=UploadOffset)},
         errors=(Gone, UploadLocked),
     ),
     Operation(
@@ -168,7 +177,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="PUT",
         path=_CONTENT,
         handler=handlers.put_content,
-        summary="Upload content, whole or in pieces",
+        summary="Upload content, complete or in pieces",
         takes="application/octet-stream",
         headers=(
             Parameter(name="Content-Range", description="`bytes A-B/TOTAL`, where TOTAL may be `*`."),
@@ -179,8 +188,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             Parameter(name="Digest", description="`sha-256=BASE64` of the whole content (RFC 3230)."),
         ),
         answers={
-            200: Answer(description="The content is complete, the file available.", body=ContentStored),
-            202: Answer(description="This piece is durable; more must come.", body=UploadOffset),
+            200: Answer(description="The content is complete and the file available.", body=ContentStored),
+            202: Answer(description="This piece is durable. Send the next one.", body=UploadOffset),
         },
         errors=(*_RECEIVING, PreconditionFailed),
         is_body_required=False,
@@ -193,17 +202,17 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="OPTIONS",
         path=_CONTENT,
         handler=tus.options,
-        summary="Ask what of tus is spoken",
+        summary="Show the supported tus extensions",
         credential="none",
         answers={
             204: Answer(
-                description="What is spoken.",
+                description="The supported extensions.",
                 headers=_VERSION
                 | {
                     "Tus-Version": "Versions: 1.0.0.",
                     "Tus-Extension": f"`{EXTENSIONS}`.",
-                    "Tus-Max-Size": "Bytes of the largest file.",
-                    "Tus-Checksum-Algorithm": "What Upload-Checksum may use.",
+                    "Tus-Max-Size": "Size limit of a file in bytes.",
+                    "Tus-Checksum-Algorithm": "Algorithms for Upload-Checksum.",
                     "Allow": "The methods of this path.",
                 },
             )
@@ -216,18 +225,21 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="HEAD",
         path=_CONTENT,
         handler=handlers.tus_head,
-        summary="Show where an upload stands (tus)",
+        summary="Show the offset of an upload (tus)",
         headers=(Parameter(name="Tus-Resumable", description="`1.0.0`."),),
         answers={
             200: Answer(
-                description="Where it stands.",
+                description="The current offset.",
                 headers=_PROGRESS
                 | {
-                    "Upload-Prefix-Digest": "`sha-256=:BASE64:` of the first `Upload-Offset` bytes of the"
-                    " upload: compare it with your file before you resume. Absent at offset 0, and where an"
-                    " older version recorded the offset.",
-                    "Upload-Length": "Bytes of the whole, once that is known.",
-                    "Upload-Defer-Length": "`1` until then.",
+                    "Upload-Prefix-Digest": (
+                        "`sha-256=:BASE64:` of the first `Upload-Offset` bytes of "
+                        "the upload. Compare it with your file before you resume. "
+                        "Absent at offset 0, and if an older version recorded the "
+                        "offset."
+                    ),
+                    "Upload-Length": "Size of the whole content, once it is known.",
+                    "Upload-Defer-Length": "`1` until the size is known.",
                     "Cache-Control": "`no-store`.",
                 },
             )
@@ -245,7 +257,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         takes=PATCH_TYPE,
         headers=(
             _TUS_RESUMABLE,
-            Parameter(name="Upload-Offset", description="Where these bytes begin.", is_required=True),
+            Parameter(name="Upload-Offset", description="The offset of the first byte.", is_required=True),
             *_OF_PIECE,
         ),
         answers={204: Answer(description="The bytes are durable.", headers=_PROGRESS)},
@@ -260,9 +272,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="DELETE",
         path=_CONTENT,
         handler=handlers.tus_delete,
-        summary="Give an upload up (tus)",
+        summary="Delete an upload (tus)",
         headers=(_TUS_RESUMABLE, *_TAGS),
-        answers={204: Answer(description="It is gone.", headers=_VERSION)},
+        answers={204: Answer(description="The upload was deleted.", headers=_VERSION)},
         errors=(Conflict, Gone, UploadLocked, PreconditionFailed),
         is_json=False,
     ),
@@ -272,15 +284,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="POST",
         path=_CONTENT,
         handler=final_uploads.tus_post,
-        summary="PATCH or DELETE where these do not get through (tus)",
+        summary="PATCH or DELETE for clients that cannot send these methods (tus)",
         takes=PATCH_TYPE,
         headers=(
             _TUS_RESUMABLE,
             Parameter(name="X-HTTP-Method-Override", description="`PATCH` or `DELETE`.", is_required=True),
-            Parameter(name="Upload-Offset", description="Where these bytes begin; of a PATCH."),
+            Parameter(name="Upload-Offset", description="For PATCH: the offset of the first byte."),
             *_OF_PIECE,
         ),
-        answers={204: Answer(description="As PATCH or DELETE would have answered.", headers=_PROGRESS)},
+        answers={204: Answer(description="The response to PATCH or DELETE.", headers=_PROGRESS)},
         errors=(*_RECEIVING, PreconditionFailed, MethodNotAllowed),
         is_body_required=False,
         is_json=False,

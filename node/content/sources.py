@@ -85,7 +85,7 @@ async def read_anywhere(
             continue
         if start == stop:
             return
-        _log.warning("replica ended early", extra={"sha256": sha256, "replica": source, "offset": start})
+        _log.warning("a replica ended early", extra={"sha256": sha256, "replica": source, "offset": start})
     raise NoReplica("No replica of this content can be read now.", retry_after_s=2)
 
 
@@ -161,7 +161,7 @@ async def _read_from(
             raise PeerFailed(source, f"answered {answer.status}")
         of = answer.headers.get("Content-Range", "").rpartition("/")[2]
         if size_bytes is not None and of != str(size_bytes):
-            raise PeerFailed(source, f"has {of} bytes, the log says {size_bytes}")
+            raise PeerFailed(source, f"has {of} bytes instead of the recorded {size_bytes}")
         bulk_bytes = stop - start if pours else 0
         body = bulk_pieces(source, answer, bulk_bytes, received, stall_timeout_s=ANSWER_TIMEOUT_S)
         async with aclosing(body):

@@ -88,7 +88,7 @@ async def end(session: UploadSession) -> web.StreamResponse:
 def require_takes_bytes(_request: web.Request, record: UploadRecord) -> None:
     """Raises Forbidden for a final upload, whose bytes are those of its parts (tus concatenation)."""
     if record.parts:
-        raise Forbidden("A final upload takes no bytes: its content is that of its parts.")
+        raise Forbidden("A final upload accepts no bytes: its content is that of its parts.")
 
 
 async def patch(session: UploadSession) -> web.StreamResponse:

@@ -47,7 +47,7 @@ class HandedOver(Unavailable):
     """
 
     def __init__(self, successor: str, *, is_untouched: bool) -> None:
-        super().__init__(f"Node {successor} goes on with this upload: ask for the offset.")
+        super().__init__(f"Node {successor} continues this upload. Ask for the offset.")
         self.successor = successor
         self.is_untouched = is_untouched
 
@@ -148,10 +148,10 @@ async def upload_session(
                 raise HandedOver(successor, is_untouched=not session.has_read) from error
             if not isinstance(error, DiskFailed):
                 raise
-            trouble = "the disk refuses an upload, and no other node goes on with it"
+            trouble = "the disk rejects an upload, and no other node can continue it"
             _TROUBLES.met(trouble, error.details, file_uuid=record.file_uuid)
             raise HolderFails(
-                "The disk of the node that holds this upload fails, and no other node can go on with it now.",
+                "The disk of the node that holds this upload failed, and no other node can continue it now.",
                 retry_after_s=2,
             ) from error
 
@@ -172,12 +172,12 @@ async def _handed_over(session: UploadSession, error: DiskFull | DiskRefused) ->
     except (NotFound, Gone):
         raise
     except FilestoreError as refusal:
-        _TROUBLES.met("an upload cannot be handed over", refusal.details)
+        _TROUBLES.met("cannot hand over an upload", refusal.details)
         return ""
 
 
 def _held_elsewhere() -> Unavailable:
-    return Unavailable("Another node holds this upload now: ask for the offset there.")
+    return Unavailable("Another node holds this upload now. Ask for the offset there.")
 
 
 def _connection_of(request: web.Request) -> Connection:

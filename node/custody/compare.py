@@ -80,7 +80,7 @@ class Comparison:
         """What the log names this node for. All is looked at before anything is done."""
         absent, count = await self._absent(run)
         run.add(missing=count)
-        run.require_few(count, held, "are damaged or not there")
+        run.require_few(count, held, "are damaged or missing")
         while absent:
             for first in range(0, len(absent), PAGE_BLOBS):
                 await self._settle_absent(absent[first : first + PAGE_BLOBS], run)
@@ -122,7 +122,7 @@ class Comparison:
         unknown = sum(states.get(state, 0) for state in _UNKNOWN)
         run.add(unknown=unknown)
         await self._quarantine_all(overdue, run)
-        run.require_few(count, max(sum(states.values()), held), "are not known to the log")
+        run.require_few(count, max(sum(states.values()), held), "are unknown to the log")
         while old:
             await self._quarantine_all(old, run)
             if count <= len(old):
@@ -182,7 +182,9 @@ class Comparison:
             await self._reporter.lost(moved, "missing")
             run.add(quarantined=len(moved))
             context.metrics.unknown_blobs.inc(len(moved))
-            _log.warning("blobs unknown to the log were moved to quarantine", extra={"count": len(moved)})
+            _log.warning(
+                "blobs that are unknown to the log were moved to quarantine", extra={"count": len(moved)}
+            )
 
     async def _settle_wanted(self, run: Pass) -> None:
         """What lies here and the log wants, but does not name this node for: it is added, if it is sound."""

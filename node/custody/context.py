@@ -63,8 +63,9 @@ class Pass:
         """Raises Stopped when so many of this node's blobs are too many at once."""
         if not self.yes_really and is_too_many(count, of):
             raise Stopped(
-                f"{count} of {of} blobs on this node {what}: more than {SAFETY_SHARE_MAX:.0%} at once. "
-                "If that is what you expect, run the job again with yes_really."
+                f"{count} of {of} blobs on this node {what}, which is more than the limit of "
+                f"{SAFETY_SHARE_MAX:.0%} at once. If that is what you expect, run the job again with "
+                "yes_really."
             )
 
 

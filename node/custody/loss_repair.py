@@ -119,7 +119,7 @@ class LossRepair:
         facts = {"count": len(sha256s), "replicas": lost.replicas, "reason": reason}
         _log.error("replicas were reported lost", extra=facts)
         if lost.blobs:
-            _log.critical("files have no whole replica any more", extra={"count": lost.blobs})
+            _log.critical("files have no complete replica any more", extra={"count": lost.blobs})
 
 
 def _readable(context: CustodyContext, sha256s: Sequence[str]) -> list[str]:

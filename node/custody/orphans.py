@@ -35,7 +35,7 @@ class Orphans:
 
     async def run(self) -> None:
         """For ever. What the disk or the log refuses is tried again."""
-        trouble, ready = "orphaned blobs are not looked for now", self._context.view.wait_until_fresh
+        trouble, ready = "cannot look for orphaned blobs now", self._context.view.wait_until_fresh
         await Work("orphans", self._look, every_s=LOOK_S, ready=ready, trouble=trouble).run()
 
     async def _look(self) -> None:
@@ -76,7 +76,7 @@ class Orphans:
                 deleted += 1
                 await context.disk.run(self._forget, [note])
         if deleted:
-            _log.info("deleted blobs that nobody has claimed", extra={"count": deleted})
+            _log.info("deleted blobs that no file uses", extra={"count": deleted})
         return deleted
 
     def _drop(self, note: Note, mark: tuple[int, int] | None) -> bool:

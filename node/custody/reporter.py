@@ -74,7 +74,7 @@ class Reporter:
                 continue
             self._is_fenced = True
             return
-        raise Unavailable("Other reports of this node come between.")
+        raise Unavailable("Other reports of this node interfere.")
 
     async def _list(self, *, after: str, limit: int) -> DeletionPage:
         query = ListReplicasToDelete(node_id=self._node_id, after=after, limit=limit)

@@ -268,7 +268,7 @@ def started_pool(threads: int, name: str) -> ThreadPoolExecutor:
         pool.shutdown(wait=True)
         if isinstance(error, RuntimeError):
             raise Unavailable(
-                f"The system lets this process have fewer than {threads} threads more."
+                f"The system allows fewer than {threads} more threads for this process."
             ) from error
         raise
     return pool

@@ -130,7 +130,7 @@ def storage_error(error: OSError) -> FilestoreError:
     """What the caller is told of a failed disk call: no room, no descriptor, a fault of ours. No path."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull("The disk of the node that was to store this is full.")
-    message = f"The disk refused: {os.strerror(error.errno or errno.EIO)}."
+    message = f"The disk failed: {os.strerror(error.errno or errno.EIO)}."
     refused = DiskFailed(message) if error.errno in FAILURES else DiskRefused(message)
     return out_of_descriptors(error) or refused
 

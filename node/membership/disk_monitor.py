@@ -145,7 +145,7 @@ class DiskWatch:
                 await self._disk.run(self._blobs.probe)
                 self._writable_at_s = time.monotonic()
             if is_due or was_full != self._is_full:
-                self._log_change("no room is left" if self._is_full else "")
+                self._log_change("the disk is full" if self._is_full else "")
         except (FilestoreError, OSError) as error:
             if not _is_shortage(error):
                 self._writable_at_s = float("-inf")
@@ -159,7 +159,7 @@ class DiskWatch:
         self._has_index = blobs.packed.store.index.is_usable
         blobs.drop_changed()
         for name in blobs.areas.remake(blobs.disk):
-            _log.error("a directory of this node was removed, and is made again", extra={"area": name})
+            _log.error("a directory of this node was removed, and is created again", extra={"area": name})
         self._free_bytes, self._total_bytes = blobs.free_bytes(), blobs.total_bytes()
 
     def _log_change(self, trouble: str) -> None:
@@ -200,7 +200,7 @@ class DiskWatch:
         """Twice in a row: a process that stood still itself finds a look that began long ago."""
         does_hang = self.hangs()
         if does_hang and not self._was_hanging:
-            self._log_change("the disk hangs")
+            self._log_change("the disk does not respond")
         elif does_hang:
             self._disk.break_off()
             self._locks.break_off()

@@ -109,7 +109,7 @@ def decode_header(raw: bytes) -> PackHeader:
     """Raises HeaderDamaged, and PackInvalid for a version of another release."""
     body = without_crc(raw) if len(raw) == HEADER_BYTES else None
     if body is None or body[: len(_MAGIC)] != _MAGIC:
-        raise HeaderDamaged("this is no pack, or its header is damaged")
+        raise HeaderDamaged("this is not a pack, or its header is damaged")
     _, version, number, marker = _HEADER.unpack(body)
     if version != VERSION:
         raise PackInvalid(f"format version {version} is not known to this release")

@@ -389,9 +389,12 @@ class PackStore:
             return self._caught_up(is_alone=is_alone)
         except IndexDamaged as error:
             if not is_alone:
-                told = "the index of the packs is damaged, and rebuilt once no process of the node uses it"
+                told = (
+                    "the index of the packs is damaged, and will be rebuilt when no process of the "
+                    "node uses it"
+                )
                 raise IndexDamaged(errno.EUCLEAN, told) from error
-            _log.error("the index of the packs is damaged, and is rebuilt", extra={"reason": str(error)})
+            _log.error("the index of the packs is damaged and is being rebuilt", extra={"reason": str(error)})
         for suffix in ("", "-wal", "-shm", DAMAGED):  # the mark goes last
             with suppress(FileNotFoundError):
                 os.unlink(f"{INDEX}{suffix}", dir_fd=self._directory)

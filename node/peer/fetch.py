@@ -109,7 +109,7 @@ class Fetches:
             raise InsufficientStorage(
                 "This node has no room for the replica."
             )  # nor memory for its checksums
-        failure = SourcesFailed("No node that was named has this blob.", sources)
+        failure = SourcesFailed("None of the given nodes has this blob.", sources)
         whole = await self._parties(blob, sources, fetch)
         for sums, party in whole or await self._damaged_parties(blob, sources, fetch):
             try:
@@ -120,7 +120,7 @@ class Fetches:
             except ChecksumMismatch as error:
                 facts = {"sha256": blob.sha256, "peers": party, "reason": error.details}
                 _log.error("a received blob was discarded", extra=facts)
-                failure = SourcesFailed("What came is not the blob.", party)
+                failure = SourcesFailed("The received content differs from the blob.", party)
         raise failure
 
     async def _attempt(
@@ -162,12 +162,12 @@ class Fetches:
                 return await gather(self._context, partial, party, fetch)
             except SourcesFailed as failure:
                 facts = {"sha256": partial.blob.sha256, "reason": failure.details}
-                _log.info("no node that holds a blob whole can send all of it", extra=facts)
+                _log.info("no node with a complete replica can send all of it", extra=facts)
         others = self._salvager.copies(partial.blob, partial.sums, sources)
         await fill(disk, partial, others, fetch.keep_pace)
         if lacking := partial.missing():
             count = sum(stop - first for first, stop in lacking)
-            raise SourcesFailed(f"{count} segments of this blob are in no copy that answers.", sources)
+            raise SourcesFailed(f"{count} segments of this blob are in no copy that can be reached.", sources)
         return await gather(self._context, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
 
     async def _damaged_parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> list[Party]:

@@ -84,5 +84,5 @@ async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, withi
             moved()
             if loop.time() >= until_s:
                 raise Unavailable(
-                    "This node still reads what it has of the upload: ask again.", retry_after_s=1
+                    "This node is still reading its bytes of the upload. Ask again.", retry_after_s=1
                 ) from unfinished

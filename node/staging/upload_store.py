@@ -103,7 +103,7 @@ class UploadStore:
             self._in_use[file_uuid] = upload
         if size_bytes is not None and upload.offset > size_bytes:
             upload.close()
-            raise PayloadTooLarge(f"The upload has {upload.offset} bytes already, more than {size_bytes}.")
+            raise PayloadTooLarge(f"The upload already has {upload.offset} bytes, more than {size_bytes}.")
         upload.size_bytes = upload.size_bytes if size_bytes is None else size_bytes
         return upload
 
@@ -263,7 +263,7 @@ class UploadStore:
             if file_uuid in self._in_use:
                 raise UploadLocked("Another request is writing this upload now.")
             if len(self._in_use) >= self._open_max:
-                raise Unavailable(f"This node takes {self._open_max} uploads at a time.")
+                raise Unavailable(f"This node accepts at most {self._open_max} uploads at a time.")
             idle = self._idle.pop(file_uuid, None)
             while len(self._in_use) + len(self._idle) >= self._open_max:
                 self._put_away(self._idle.popitem(last=False)[1])

@@ -228,7 +228,7 @@ class BlobStore(BlobFiles):
             return
         content = read_whole(source, parent=parent, bytes_max=blob.size_bytes)
         if len(content) != blob.size_bytes or (content and segment_digest(content) != sums.digests):
-            raise Internal("The disk of the node does not give back what was written.")
+            raise Internal("The disk of the node does not return the bytes that were written.")
         self._pack(blob.sha256, content)
         unlink(source, parent=parent)
 

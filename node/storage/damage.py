@@ -148,7 +148,7 @@ def _remove_from_service(blobs: BlobStore, damage: BlobDamaged, error: Filestore
         stays = True  # who opens it gets no further than this
     if stays and damage.sha256 not in blobs.poison.names(DAMAGED):
         facts = {"sha256": damage.sha256, "reason": damage.why, "disk": error.details}
-        _log.error("a damaged blob cannot be moved to quarantine, and was removed from service", extra=facts)
+        _log.error("a damaged blob cannot be moved to quarantine, and is out of service", extra=facts)
         blobs.poison.note(DAMAGED, damage.sha256, error)
     return stays
 

@@ -45,7 +45,7 @@ def look(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
         with blobs.open(sha256) as blob:
             if blob.size_bytes == size_bytes:  # another has come meanwhile
                 return Look(sha256, is_whole=True)
-            why = f"has {blob.size_bytes} bytes, the log says {size_bytes}"
+            why = f"has {blob.size_bytes} bytes instead of the recorded {size_bytes}"
             return Look(sha256, is_whole=False, damage=blob.damaged(why))
     except BlobMissing:
         return Look(sha256, is_whole=False)

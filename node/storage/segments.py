@@ -215,13 +215,13 @@ def encode_sidecar(sums: SegmentSums) -> bytes:
 def decode_sidecar(raw: bytes, size_bytes: int) -> SegmentSums:
     """The sums in the sidecar of a blob whose file has `size_bytes`. Raises SidecarInvalid."""
     if len(raw) != sidecar_bytes(size_bytes):
-        raise SidecarInvalid(f"a sidecar of {len(raw)} bytes does not fit a file of {size_bytes}")
+        raise SidecarInvalid(f"a sidecar of {len(raw)} bytes does not match a file of {size_bytes}")
     body = without_crc(raw)
     if body is None:
         raise SidecarInvalid("the sidecar does not match its own checksum")
     magic, version, segment_bytes, recorded_bytes = _HEADER.unpack_from(body)
     if (magic, version, segment_bytes) != (_MAGIC, VERSION, SEGMENT_BYTES):
-        raise SidecarInvalid("the sidecar is of an unknown kind")
+        raise SidecarInvalid("the sidecar has an unknown format")
     if recorded_bytes != size_bytes:
         raise SidecarInvalid(f"the file has {size_bytes} bytes, its sidecar says {recorded_bytes}")
     return SegmentSums(size_bytes, body[_HEADER.size :])
@@ -377,7 +377,7 @@ class OpenBlob:
         Checksums and bytes may fit each other and lie under a wrong name.
         """
         if whole.digest.hexdigest() != self.sha256:
-            raise self.damaged("is other content than its name says", is_other_content=True)
+            raise self.damaged("has other content than its name says", is_other_content=True)
 
     def trust(self, whole: WholeRead) -> None:
         """All that was read is sound, the name too.
@@ -425,7 +425,7 @@ class OpenBlob:
     def require_size(self, size_bytes: int) -> None:
         """Raise BlobDamaged if the log names another size: then the file has another one's place."""
         if self.size_bytes != size_bytes:
-            why = f"has {self.size_bytes} bytes, the log says {size_bytes}"
+            why = f"has {self.size_bytes} bytes instead of the recorded {size_bytes}"
             raise self.damaged(why, is_other_content=True)
 
     def is_trusted(self, start: int, stop: int, *, identity: FileIdentity | None = None) -> bool:

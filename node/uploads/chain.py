@@ -148,9 +148,9 @@ class Chain:
         lacking = set(self._members) - sound
         if len(sound) < self._needed and lacking and lacking <= self._full:
             return InsufficientStorage(
-                f"{counted(len(sound) + 1, 'node has', 'nodes have')} room for these bytes,"
-                f" {self._needed + 1} must:"
-                f" delete files or add nodes. Full: {', '.join(sorted(lacking)[:SHOWN_MAX])}."
+                f"{counted(len(sound) + 1, 'node has', 'nodes have')} room for these bytes, "
+                f"{self._needed + 1} are required: delete files or add nodes. Full: "
+                f"{', '.join(sorted(lacking)[:SHOWN_MAX])}."
             )
         return _too_few(self._needed)
 
@@ -212,7 +212,7 @@ class Chain:
             self._done |= {name: stop for name, stop in link.durable.items() if name not in link.lost}
         except PeerFailed as failure:
             facts = {"peer": failure.node_id, "reason": failure.reason, "file_uuid": self._terms.file_uuid}
-            _log.warning("a member of a chain is lost", extra=facts)
+            _log.warning("lost a member of a chain", extra=facts)
             self._failed_at_s[link.member] = self._loop.time()
             if failure.is_silent:
                 self._peers.silent.note(failure.node_id)
@@ -331,6 +331,6 @@ class Chain:
 
 def _too_few(needed: int) -> Unavailable:
     return Unavailable(
-        f"Fewer than {needed + 1} nodes take these bytes: ask for the offset, and go on there.",
+        f"Fewer than {needed + 1} nodes accept these bytes. Ask for the offset, and resume there.",
         retry_after_s=2,
     )

@@ -262,7 +262,7 @@ class Link:
         for limit in (max(self._source.limit, proposed), proposed, acknowledged):
             theirs, sha256 = await self._ask(limit)
             if not await self._source.more(theirs - 1):
-                raise PeerFailed(self.member, "has more than was ever sent")
+                raise PeerFailed(self.member, "has more bytes than were sent")
             self.is_hashing = True
             if sha256 == await self._source.prefix_sha256(theirs):
                 self.is_hashing = False
@@ -280,7 +280,7 @@ class Link:
             theirs = _offset_of(self.member, answer.headers.get(OFFSET_HEADER, ""))
             sha256 = answer.headers.get(SHA256_HEADER, "")
         if theirs > limit:
-            raise PeerFailed(self.member, "does not go back")
+            raise PeerFailed(self.member, "does not go back to an earlier offset")
         return theirs, sha256
 
     async def _send(self, start: int) -> None:
@@ -296,7 +296,7 @@ class Link:
             self._is_answered.set()
             await self._listen(answer)
         if not self._ended:
-            reason = "has no room" if self._is_full else "broke the link off"
+            reason = "has no room" if self._is_full else "closed the link"
             raise PeerFailed(self.member, reason, is_full=self._is_full)
         if self.durable.get(self.member) != self._source.limit:
             raise PeerFailed(self.member, "ended before it had all bytes")
@@ -332,7 +332,7 @@ class Link:
         if has_moved or (has_all and not self._source.ended):
             self._moved_at_s = now_s
         if now_s - self._moved_at_s > (END_S if has_all else STALL_S):
-            raise PeerFailed(self.member, "takes no bytes", is_silent=True)
+            raise PeerFailed(self.member, "accepts no bytes", is_silent=True)
         has_changed = (report.durable, frozenset(report.lost)) != (self.durable, self.lost)
         self._received_bytes, self.durable = report.received_bytes, report.durable
         self.lost = frozenset(report.lost)
@@ -360,5 +360,5 @@ def _require_taken(member: str, answer: aiohttp.ClientResponse) -> None:
 
 def _offset_of(member: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
-        raise PeerFailed(member, "tells no offset")
+        raise PeerFailed(member, "does not report its offset")
     return int(text)

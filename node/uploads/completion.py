@@ -180,7 +180,7 @@ async def _manifest_of(
     try:
         return await services.disk.run(read)
     except (OSError, FilestoreError, BlobMissing, BlobDamaged) as error:
-        _log.warning("an archive was not looked at", extra={"sha256": sha256, "reason": str(error)})
+        _log.warning("cannot examine an archive", extra={"sha256": sha256, "reason": str(error)})
         return None
 
 

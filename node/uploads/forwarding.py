@@ -136,7 +136,7 @@ async def ask_holder(
     holder cannot be reached, ClientGone.
     """
     if holder.mark in request.headers:
-        raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
+        raise Unavailable(f"{holder.name} holds this upload, but not all nodes know that yet.")
     headers = _onward_headers(request, holder, fields)
     body = _Body(request, pace, from_peer=from_peer)
     method, now_s = method or request.method, asyncio.get_running_loop().time
@@ -159,14 +159,14 @@ async def ask_holder(
                 is_kept_one = failure.is_hung_up and now_s() < until_s
                 if not (is_kept_one and await body.can_be_sent_again()):
                     raise
-                _log.info("asking once more", extra={"peer": holder.name, "reason": failure.reason})
+                _log.info("asking again", extra={"peer": holder.name, "reason": failure.reason})
                 answer = await asked.enter_async_context(ask())
             body.answer = answer
             yield answer
     except PeerFailed as failure:
         if body.error is not None:
             raise body.error from failure
-        _log.warning("passing on failed", extra={"peer": holder.name, "reason": failure.reason})
+        _log.warning("forwarding failed", extra={"peer": holder.name, "reason": failure.reason})
         raise Unavailable(
             f"{holder.name}, which holds this upload, cannot be reached.", retry_after_s=2
         ) from failure
@@ -196,7 +196,7 @@ async def refusal_of(holder: HolderAddress, answer: aiohttp.ClientResponse) -> F
     try:
         refused = msgspec.json.decode(body, type=_Refused)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Internal(f"{holder.name} answered {answer.status} with something else than expected.")
+        return Internal(f"{holder.name} sent an unexpected response {answer.status}.")
     if refused.code == OffsetMismatch.code:
         return OffsetMismatch(refused.details, offset=int(answer.headers.get("Upload-Offset", "0")))
     error = _ERRORS.get(refused.code, Internal)(refused.details)
@@ -314,7 +314,7 @@ async def _return(
             await response.write(piece)
         await response.write_eof()
     except ConnectionResetError as error:
-        raise ClientGone("the client went away while its answer was passed on") from error
+        raise ClientGone("the client disconnected while a response was being forwarded") from error
     except PeerFailed as failure:
         raise Unavailable(
             str(failure)

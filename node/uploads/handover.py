@@ -135,7 +135,7 @@ async def _tell_room(request: web.Request) -> web.Response:
         await services.disk.run(services.blobs.probe)
         found_bytes = await services.disk.run(services.blobs.room_bytes)
     except TimeoutError as error:
-        raise Unavailable("The disk of this node hangs.", retry_after_s=5) from error
+        raise Unavailable("The disk of this node does not respond.", retry_after_s=5) from error
     except (FilestoreError, OSError):
         pass
     return web.Response(status=204, headers={ROOM_HEADER: str(max(found_bytes, 0))})

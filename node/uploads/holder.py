@@ -91,7 +91,7 @@ class UploadHolder:
         await self._enter()
         size_bytes = self.record.size_bytes
         if size_bytes is not None and self.file.offset > size_bytes:
-            raise PayloadTooLarge(f"There are {self.file.offset} bytes already, more than {size_bytes}.")
+            raise PayloadTooLarge(f"There are already {self.file.offset} bytes, more than {size_bytes}.")
         self.file.size_bytes = size_bytes
 
     async def stand_at(self, offset: int) -> None:
@@ -108,7 +108,7 @@ class UploadHolder:
                 await self.settle()
         if self.file.offset != offset:
             stands_at = self.record.offset_bytes
-            raise OffsetMismatch(f"This upload stands at {stands_at}.", offset=stands_at)
+            raise OffsetMismatch(f"The offset of this upload is {stands_at}.", offset=stands_at)
 
     async def reserve(self, size_bytes: int) -> None:
         """Before the bytes of content that will have so many at least, of a size that nobody has declared.
@@ -224,7 +224,7 @@ class UploadHolder:
         it has to come again.
         """
         await self._recover(0)
-        raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
+        raise OffsetMismatch("The disk has lost this content. Send it again.", offset=0) from error
 
     async def hand_over(self, expected_bytes: int = 0) -> str:
         """This disk takes no more: the node that holds the upload now, "" when no other can.
@@ -346,4 +346,4 @@ class UploadHolder:
             return
         _log.error("acknowledged bytes of an upload are lost", extra={"file_uuid": self.record.file_uuid})
         if await give_up(self.services, self.caller, self.record):
-            raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
+            raise Unavailable("Another node continues this upload. Ask again.", retry_after_s=1)

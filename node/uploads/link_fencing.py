@@ -71,11 +71,11 @@ class LinkFences:
         seen = self._seen.get(file_uuid)
         if seen is None or seen.epoch < epoch:
             if is_relayed and has_bytes:
-                raise Conflict("This node was restarted: the holder has to lay the link itself.")
+                raise Conflict("This node was restarted. The holder must open the link again.")
             self._remember(file_uuid, _Seen(epoch, run, number))
             return
         if epoch < seen.epoch or run in seen.ended_runs or (run == seen.run and number < seen.number):
-            raise Conflict("A newer link leads to this upload.")
+            raise Conflict("There is a newer link to this upload.")
         ended_runs = seen.ended_runs if run == seen.run else [*seen.ended_runs, seen.run][-RUNS_MAX:]
         self._remember(file_uuid, _Seen(epoch, run, number, ended_runs))
 

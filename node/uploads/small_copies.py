@@ -67,7 +67,7 @@ class _Peer:
     def put(self, sha256: str, content: bytes) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiting_bytes + len(content) > WAITING_BYTES_MAX:
-            done.set_exception(PeerFailed(self._node_id, "does not keep up with small blobs"))
+            done.set_exception(PeerFailed(self._node_id, "is too slow for small blobs"))
             done.exception()
             return done
         self._waiting.append(_Copy(sha256, content, done))

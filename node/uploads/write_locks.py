@@ -95,7 +95,9 @@ class UploadLocks:
         """
         taken = self._writers.get(principal, Counter())
         if taken.total() >= WRITERS_MAX and taken[file_uuid] != 1:
-            raise RateLimited(f"A node takes {WRITERS_MAX} of your uploads at a time.", retry_after_s=5)
+            raise RateLimited(
+                f"A node accepts at most {WRITERS_MAX} of your uploads at a time.", retry_after_s=5
+            )
 
     async def settled(self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True) -> bool:
         """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked.

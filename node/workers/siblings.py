@@ -126,7 +126,7 @@ class Siblings:
         """
         name = f"worker {worker}"
         if (session := self._sessions.get(worker)) is None:
-            raise PeerFailed(name, "is not to be called from here")
+            raise PeerFailed(name, "cannot be called from here")
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + patience_s
         while True:

@@ -48,7 +48,7 @@ class WorkerNumbers:
         self._asking = asyncio.Lock()
         self._silences = Counter(
             "filestore_worker_silences",
-            "How often a worker process did not answer when it was asked for its metrics.",
+            "Number of times a worker process did not answer when it was asked for its metrics.",
             registry=registry,
         )
         Gauge("filestore_workers", "Worker processes that answer.", registry=registry).set(1)
@@ -153,7 +153,7 @@ class WorkerNumbers:
                 async for piece in pieces(f"worker {worker}", answer):
                     body += piece
                     if len(body) > NUMBERS_BYTES_MAX:
-                        raise PeerFailed(f"worker {worker}", "tells too much")
+                        raise PeerFailed(f"worker {worker}", "answers too much")
                 if answer.status != 200:
                     raise PeerFailed(f"worker {worker}", f"answered {answer.status}")
                 return bytes(body), answer.headers.get(hdrs.CONTENT_TYPE, "")

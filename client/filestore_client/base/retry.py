@@ -79,7 +79,7 @@ class RetryLimits:
                 raise reason
             if self._refusal is None:
                 raise Unavailable(f"No node answered within {self._deadline_s:g} s: {why}") from reason
-            raise Unavailable(f"{self._refusal.details} Not every node answers: {why}") from reason
+            raise Unavailable(f"{self._refusal.details} Some nodes do not answer: {why}") from reason
 
 
 def connection_trouble(error: Exception) -> str:

@@ -20,7 +20,7 @@ def root_context(root_pem: str) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cadata=root_pem)
     except (ssl.SSLError, ValueError) as error:  # ValueError: empty, or not ASCII
-        raise InvalidRequest("The root certificates are not PEM text of certificates.") from error
+        raise InvalidRequest("The root certificates are not in PEM format.") from error
     return context
 
 

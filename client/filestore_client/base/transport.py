@@ -190,7 +190,7 @@ class Transport:
         """
         answer, _ = await self.answer(method, path, body=body, headers=headers, repeats=repeats)
         if not answer and method == "DELETE":
-            raise Unavailable("It is done, but the answer that says what it did was lost.", is_unknown=True)
+            raise Unavailable("The request succeeded, but its response was lost.", is_unknown=True)
         return self.decode(answer, reply_type, path)
 
     async def answer(
@@ -240,7 +240,7 @@ class Transport:
             return msgspec.json.decode(answer, type=reply_type)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Internal(
-                f"{self.url}{path} answered what this client does not understand: {error}"
+                f"{self.url}{path}: the response is not understood by this client: {error}"
             ) from error
 
 
@@ -339,13 +339,13 @@ def base_url(url: str) -> str:
     except ValueError:
         is_one = False
     if not is_one or parts.username is not None or parts.path.strip("/") or parts.query or parts.fragment:
-        raise InvalidRequest(f"{url!r} is no URL of a node: https://HOST:PORT is wanted.")
+        raise InvalidRequest(f"{url!r} is not the URL of a node, such as https://HOST:PORT.")
     return url.rstrip("/")
 
 
 def _unknown(error: Exception) -> FilestoreError:
     why = error.details if isinstance(error, FilestoreError) else connection_trouble(error)
-    details = f"It is not known whether this was done: {why.rstrip('.')}. Look before you repeat it."
+    details = f"It is not known whether the request succeeded: {why.rstrip('.')}. Check before you repeat it."
     return Unavailable(details, is_unknown=True)
 
 
@@ -355,6 +355,6 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     async for part in response.content.iter_any():
         room_bytes -= len(part)
         if room_bytes < 0:
-            raise Internal(f"An answer is larger than {ANSWER_BYTES_MAX} bytes.")
+            raise Internal(f"A response is larger than {ANSWER_BYTES_MAX} bytes.")
         parts.append(part)
     return b"".join(parts)

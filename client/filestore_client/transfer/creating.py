@@ -150,7 +150,7 @@ async def _ask(
             transport.without_bytes.add(url)
             if not is_unanswered:
                 return None
-            details = f"It is not known whether this was stored: {error.details}"
+            details = f"It is not known whether the content was stored: {error.details}"
             reason: Exception = Unavailable(details, is_unknown=True)  # another node may know
         except TRY_AGAIN as error:
             is_unanswered = is_unanswered or not was_not_sent(error)

@@ -226,7 +226,7 @@ class _Download:
         expected = f"bytes {fetch.at}-{fetch.stop - 1}/{self._content.size_bytes}"
         found = response.headers.get("Content-Range", "")
         if response.headers.get("ETag") != f'"{self._content.sha256}"':
-            raise PreconditionFailed(f"{fetch.node.url} has other content now; nothing of it was kept.")
+            raise PreconditionFailed(f"{fetch.node.url} now has other content. No part of it was kept.")
         if response.status != 206 or found != expected:
             raise Internal(
                 f"{fetch.node.url} answered {response.status} {found!r} when asked for {expected!r}."

@@ -76,7 +76,7 @@ class FileSource:
     async def prefix_sha256(self, offset: int) -> str:
         """See Source."""
         if offset > self._size:
-            raise InvalidRequest(f"The server holds {offset} bytes, the file has {self._size}.")
+            raise InvalidRequest(f"The server has {offset} bytes, but the file has {self._size}.")
         await self._hash_to(offset)
         return self._hash.hexdigest()
 
@@ -133,9 +133,9 @@ class FileSource:
     def _require_unchanged(self) -> None:
         facts = os.fstat(self._file.fileno())
         if (facts.st_size, facts.st_mtime_ns) != (self.facts.st_size, self.facts.st_mtime_ns):
-            raise FileChanged("The file was written to while it was read; nothing of it is stored.")
+            raise FileChanged("The file was changed while it was read. Nothing was stored.")
         if os.pread(self._file.fileno(), 1, facts.st_size):  # such as those of /proc, whose size is 0
-            raise FileChanged(f"The file has more than the {facts.st_size} bytes that it says it has.")
+            raise FileChanged(f"The file has more than the {facts.st_size} bytes that the system reports.")
 
     async def _hash_to(self, offset: int) -> None:
         while self._hashed_bytes < offset:
@@ -165,7 +165,7 @@ class BytesSource:
     async def prepare(self, offset: int) -> int:
         """See Source."""
         if offset > len(self._content):
-            raise InvalidRequest(f"The server holds {offset} bytes, there are {len(self._content)}.")
+            raise InvalidRequest(f"The server has {offset} bytes, but the content has {len(self._content)}.")
         return min(FILE_PIECE_BYTES, len(self._content) - offset)
 
     async def read(self, offset: int, length: int) -> bytes:
@@ -214,7 +214,9 @@ class StreamSource:
         What lies before the offset, sent by an earlier upload of the same content, is read and hashed first.
         """
         if offset < self._start:
-            raise InvalidRequest(f"The server fell back to offset {offset}; a stream cannot be read again.")
+            raise InvalidRequest(
+                f"The server went back to offset {offset}, but a stream cannot be read again."
+            )
         while offset >= self._start + len(self._piece) and self.size_bytes is None:
             self._start += len(self._piece)
             self._hash_of_sent = self._hash.copy()
@@ -223,7 +225,7 @@ class StreamSource:
             if len(self._piece) < STREAM_PIECE_BYTES:
                 self.size_bytes = self._start + len(self._piece)
         if offset > self._start + len(self._piece):
-            raise InvalidRequest(f"The server holds {offset} bytes, the stream has {self.size_bytes}.")
+            raise InvalidRequest(f"The server has {offset} bytes, but the stream has {self.size_bytes}.")
         return self._start + len(self._piece) - offset
 
     async def read(self, offset: int, length: int) -> bytes:
@@ -282,7 +284,7 @@ def _from_file(content: Any) -> Callable[[], Awaitable[bytes]]:
     async def more() -> bytes:
         part: bytes | None = await asyncio.to_thread(content.read, READ_BYTES)
         if part is None:  # which is not its end
-            raise InvalidRequest("The file does not block; open it in the usual way.")
+            raise InvalidRequest("The file is in non-blocking mode. Open it in blocking mode.")
         return part
 
     return more

@@ -65,7 +65,7 @@ class AsyncWriter:
             await self._flush()
             await self._put(b"")
         if self._is_given_up:
-            raise FilestoreError("The upload was given up.")
+            raise FilestoreError("The upload was discarded.")
         self.record = await self._sending
         return self.record
 
@@ -101,4 +101,4 @@ class AsyncWriter:
     async def _ended_early(self) -> NoReturn:
         """Raises why."""
         await self._sending
-        raise FilestoreError("The upload has ended before all was written.")
+        raise FilestoreError("The upload ended before all bytes were written.")

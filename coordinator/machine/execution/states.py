@@ -39,7 +39,7 @@ def require(change: Change, updated_at_ms: int, named_ms: int | UnsetType) -> No
     It is the last reason for which a change is refused (RFC 9110, section 13.2.1).
     """
     if isinstance(named_ms, int) and named_ms != updated_at_ms and are_distinct(change.db):
-        raise PreconditionFailed("The record was changed since it was looked at.")
+        raise PreconditionFailed("The record was changed after it was read.")
 
 
 def require_of_file(change: Change, sequence: int, named_ms: int | UnsetType) -> None:

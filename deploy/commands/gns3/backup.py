@@ -190,7 +190,7 @@ async def _watch(
             if each.status == "failed" and isinstance(each.errors[0], LASTING):
                 raise each.errors[0]
 
-    click.echo(f"GNS3 server {reached.name} is watched.", err=True)
+    click.echo(f"Watching GNS3 server {reached.name}.", err=True)
     await Watch(reached, back_up, every_s=every_s, only=only, tell=_tell_failure).run()
 
 
@@ -225,7 +225,7 @@ async def _run(
                 _tell(each, as_json=as_json)
             results += gone
     if not present:
-        _tell_failure(NotFound(f"GNS3 server {reached.name} shows no project: has its user lost a role?"))
+        _tell_failure(NotFound(f"GNS3 server {reached.name} lists no projects. Has its user lost a role?"))
     if not as_json:
         click.echo(_summary(results))
     return results
@@ -239,8 +239,9 @@ def _gone(remembered: journal.Journal) -> list[BackupResult]:
             "gone",
             errors=(
                 NotFound(
-                    f"The GNS3 server has not shown it since {moment(rfc3339(int(memory.gone_at * 1000)))}."
-                    " If it is gone for good: `filestore gns3 forget`; its backups stay."
+                    "The GNS3 server has not listed it since "
+                    f"{moment(rfc3339(int(memory.gone_at * 1000)))}. If it is gone for good, run "
+                    "`filestore gns3 forget`. Its backups are kept."
                 ),
             ),
         )
@@ -273,7 +274,7 @@ def _tell(result: BackupResult, *, as_json: bool) -> None:
     if result.missing.count:
         click.echo(f"filestore: warning: {name}: GNS3 did not export {result.missing.told}", err=True)
     for error in result.errors:
-        said = "is running, and was left out" if result.status == "running" else line_of(error)
+        said = "is running and was skipped" if result.status == "running" else line_of(error)
         click.echo(f"filestore: {name}: {said}", err=True)
 
 
@@ -284,7 +285,7 @@ def _tell_failure(error: Failure | OSError, retry_s: float = 0.0) -> None:
     else:
         told = line_of(error)
     if retry_s:
-        told = f"{told.rstrip('.')}. The next try is in {duration(retry_s)}."
+        told = f"{told.rstrip('.')}. Retrying in {duration(retry_s)}."
     click.echo(f"filestore: {told}", err=True)
 
 

@@ -208,7 +208,7 @@ class _Job:
         name = printable_name(planned.image.filename)
         if planned.act == "conflict":
             click.echo(
-                f"filestore: {server.name}: {name}: conflict: {planned.why}. It is left as it is.", err=True
+                f"filestore: {server.name}: {name}: conflict: {planned.why}. It was not changed.", err=True
             )
         elif planned.act == "copy":
             will = "would be " if self._dry_run else ""

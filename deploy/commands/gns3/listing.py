@@ -78,7 +78,7 @@ def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, 
             "missing": _files_told,
         },
         as_json=as_json,
-        empty="No projects that you may see.",
+        empty="No projects that you can access.",
     )
     return code
 
@@ -94,7 +94,7 @@ def _print_images(images: list[ListedImage], *, as_json: bool) -> None:
             "md5": lambda image: image.md5,
         },
         as_json=as_json,
-        empty="No images but those that come with GNS3.",
+        empty="No images except those that come with GNS3.",
     )
 
 

@@ -72,7 +72,7 @@ def prune(
     rules = KeepRules(last=last, daily=daily, weekly=weekly, monthly=monthly)
     if rules.keep_nothing:
         raise click.UsageError(
-            "Say what is to stay: --keep-last, --keep-daily, --keep-weekly, --keep-monthly."
+            "Give at least one of --keep-last, --keep-daily, --keep-weekly, --keep-monthly."
         )
 
     async def work(client: AsyncClient) -> int:
@@ -87,7 +87,7 @@ def prune(
                 if await patience.is_over(error, client.whoami):
                     raise
                 named = f"{printable_name(chain.project_name)} of server {chain.server.shown}"
-                click.echo(f"filestore: {named}: all its backups stay: {line_of(error)}", err=True)
+                click.echo(f"filestore: {named}: all its backups are kept: {line_of(error)}", err=True)
                 code = worse_of(code, exit_code_of(error))
                 continue
             for backup, reasons in zip(chain.backups, decided, strict=True):

@@ -116,12 +116,14 @@ def _show(backup: StoredBackup, restored: RestoredProject, *, as_json: bool) -> 
 def _warn(restored: RestoredProject) -> None:
     """Print what of the project is missing, and which images the server must find itself."""
     for image in restored.unknown_images:
-        told = f"{printable_name(image)} has no checksum in the project: the server must find it itself"
+        told = f"{printable_name(image)} has no checksum in the project, so the server must find it"
         click.echo(f"filestore: warning: {told}", err=True)
     warnings: list[str] = []
     if restored.missing_images:
         images = printable_name(", ".join(restored.missing_images))
-        warnings.append(f"images are missing, and it opens only once the server has them: {images}")
+        warnings.append(
+            f"images are missing, and the project can be opened only when the server has them: {images}"
+        )
     if restored.lost_settings:
         warnings.append(f"settings were not restored: {', '.join(restored.lost_settings)}")
     if restored.missing.count:
