@@ -25,7 +25,7 @@ PRECONDITIONS: Final = (
     Parameter(name="If-Match", description="Only if the content has this entity tag, or one of a list."),
     Parameter(
         name="If-None-Match",
-        description=("Only if the content differs from this entity tag, or there is none."),
+        description="Only if the content differs from this entity tag, or there is none.",
     ),
     Parameter(name="If-Unmodified-Since", description="Only if the content is not newer."),
 )
@@ -83,9 +83,9 @@ async def _deleted(request: web.Request, command: DeleteFile) -> web.Response:
 
 
 async def _require_content(request: web.Request, caller: Caller, file_uuid: str) -> None:
-    """Raises PreconditionFailed when the content is not the one that the request names.
+    """Raise PreconditionFailed if the content does not match the request's preconditions.
 
-    What is true now stays true: content never changes once it is available.
+    The result stays valid, as content never changes once it is available.
     """
     query = GetContent(caller=caller, file_uuid=file_uuid)
     try:

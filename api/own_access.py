@@ -19,8 +19,10 @@ from metadata.protocol.queries import ListOwnPermissions, ListOwnPublicTokens
 
 
 async def list_permissions(request: web.Request) -> web.Response:
-    """What was given to the caller or a group or role of it, what it gave, and what is on its buckets and
-    files, oldest first; for admins all. What was given to the caller and has expired is left out.
+    """List the permissions that concern the caller, oldest first. Admins see all permissions.
+
+    They are those granted to the caller or to its groups and roles, those that it granted, and those on its
+    buckets and files. Expired permissions granted to the caller are omitted.
     """
     caller = await authenticate(request)
     query = ListOwnPermissions(caller=caller, limit=query_limit(request), cursor=query_cursor(request))

@@ -35,7 +35,7 @@ _PATHS: Final[dict[Target, str]] = {
 }
 _EXISTING: Final = Parameter(
     name="existing",
-    description=("`1`: fail with 404 if there is no such user, or no user with such a group or role."),
+    description="`1`: fail with 404 if there is no such user, or no user with such a group or role.",
 )
 _IDS: Final[dict[Target, str]] = {"bucket": "bucket_id", "file": "file_uuid"}
 
@@ -49,30 +49,32 @@ async def grant_on_bucket(request: web.Request) -> web.Response:
 
 
 async def list_on_bucket(request: web.Request) -> web.Response:
-    """Who was given what on the bucket, oldest first, expired entries too. Needs admin on the bucket."""
+    """List the permissions on the bucket, oldest first, including expired ones. Needs admin on the bucket."""
     return await _list(request, "bucket")
 
 
 async def withdraw_from_bucket(request: web.Request) -> web.Response:
-    """The next request of whoever had the permission goes without it. Needs admin on the bucket."""
+    """Revoke a permission on the bucket, from the next request on. Needs admin on the bucket."""
     return await _withdraw(request, "bucket")
 
 
 async def grant_on_file(request: web.Request) -> web.Response:
-    """Read, write or admin on one file, beside what its bucket gives. Needs admin on the file.
+    """Grant read, write or admin on one file, in addition to its bucket's permissions.
 
-    The same principal and level again keep the entry and its id; the new expiry holds.
+    Needs admin on the file.
+
+    Repeating it for the same principal and level keeps the entry and its id, and sets the new expiry.
     """
     return await _grant(request, "file")
 
 
 async def list_on_file(request: web.Request) -> web.Response:
-    """Who was given what on the file, oldest first, expired entries too. Needs admin on the file."""
+    """List the permissions on the file, oldest first, including expired ones. Needs admin on the file."""
     return await _list(request, "file")
 
 
 async def withdraw_from_file(request: web.Request) -> web.Response:
-    """The next request of whoever had the permission goes without it. Needs admin on the file."""
+    """Revoke a permission on the file, from the next request on. Needs admin on the file."""
     return await _withdraw(request, "file")
 
 

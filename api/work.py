@@ -17,7 +17,7 @@ from web.app import json_response
 
 
 async def show(request: web.Request) -> web.Response:
-    """What the member that is asked does by itself, and how that goes, by its clock. Admins only."""
+    """Show the background work of the member, with its state by the member's clock. Admins only."""
     caller = await authenticate(request)
     services = request.app[API]
     await services.metadata.read(CheckAdmin(caller=caller), UserRecord)

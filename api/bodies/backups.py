@@ -22,7 +22,7 @@ IsEncrypted = Annotated[
 GivenParent = Annotated[
     GivenUuid,
     Meta(
-        description=("The backup that an incremental backup is based on. The caller must be able to read it.")
+        description="The backup that an incremental backup is based on. The caller must be able to read it."
     ),
 ]
 SourceNodeId = Annotated[
@@ -42,7 +42,7 @@ class CreateBackupBody(CreateFileBody, frozen=True, kw_only=True):
 
 
 class UpdateBackupBody(UpdateFileBody, frozen=True, kw_only=True):
-    """What is absent stays as it is. A change to `full` drops the parent."""
+    """Absent fields keep their values. A change to `full` removes the parent."""
 
     backup_type: GivenBackupType | None = None
     is_compressed: IsCompressed | None = None
