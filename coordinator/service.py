@@ -254,9 +254,7 @@ class Service:
         if last is not None and not last.heartbeat.takes_bytes:
             return
         if at_s - since_s < PLACEABLE_S and not self._health.is_cut_off(node_id, at_s=at_s):
-            raise Refused(
-                Unavailable.code, (f"Node {node_id} sent a heartbeat less than {PLACEABLE_S:.0f} s ago.")
-            )
+            raise Refused(Unavailable.code, f"Node {node_id} was active less than {PLACEABLE_S:.0f} s ago.")
 
     def _require_leader(self) -> None:
         """Raises NotLeader: only the leader knows the time and who lives."""
@@ -387,9 +385,7 @@ class Service:
     def _require_address_known(self, address: str) -> None:
         """Raises NotInForce for a name while a coordinator may run that signs no certificate for one."""
         if not is_literal(address) and self._store.rules() < MEMBERS_ARE_NAMED:
-            raise NotInForce(
-                "A DNS name is allowed as an address once all members run this version. Give an IP address."
-            )
+            raise NotInForce("Some members run a version without DNS names. Give an IP address.")
 
     def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:
         """A mistyped address would cost the token and the name. That of a node that is down may be reused."""

@@ -93,7 +93,7 @@ def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
     except InvalidRequest:
         advice = "Copy it from another coordinator of this cluster, where it is the same. Delete its .sha256."
         findings.problem(
-            files.genesis, ("is damaged, or belongs to another cluster: no bundle can be created"), advice
+            files.genesis, "is damaged, or belongs to another cluster: no bundle can be created", advice
         )
 
 

@@ -102,9 +102,7 @@ def _replay(index: LogIndex, each: Segment, recovered: Recovered, *, is_last: bo
     end = recovered.synced_bytes = form.HEADER_BYTES
     for record in form.read_records(data, end):
         if not _replay_record(index, each.header, record, recovered):
-            raise LogDamaged(
-                each.path, record.offset, ("a record has a correct checksum but invalid content")
-            )
+            raise LogDamaged(each.path, record.offset, "a record has a correct checksum but invalid content")
         end = record.end
     if not is_last and end != len(data):
         raise LogDamaged(each.path, end, "a record does not match its checksum, and later segments exist")

@@ -250,7 +250,7 @@ def list_grants(connection: Connection, bucket: str | None, file: str | None, as
         return [each async for each in client.grants.list(**await _target(client, bucket, file))]
 
     print_records(
-        connection.run(work), _GRANTS, as_json=as_json, empty=("Only the owner and admins have access.")
+        connection.run(work), _GRANTS, as_json=as_json, empty="Only the owner and admins have access."
     )
 
 

@@ -66,7 +66,7 @@ def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
     if not path.exists() and not path.is_symlink():
         if required:
             findings.problem(
-                path, "is missing", ("Restore it from a backup. Nothing can start here without it.")
+                path, "is missing", "Restore it from a backup. Nothing can start here without it."
             )
         return
     try:
@@ -83,7 +83,7 @@ def check_private_directory(findings: Findings, path: Path, *, others: int = OTH
         return
     if path.is_symlink() or not path.is_dir():
         findings.problem(
-            path, "is not a directory", ("Put the directory itself there. Links are not followed.")
+            path, "is not a directory", "Put the directory itself there. Links are not followed."
         )
         return
     mode = path.stat().st_mode

@@ -74,7 +74,7 @@ _HEADERS_ONLY: Final = {
 _WHOLE_BY_LINK: Final = replace(_WHOLE, headers=_OF_CONTENT | _OF_LINK)
 _PART_BY_LINK: Final = replace(_PART, headers={**_PART.headers, **_OF_LINK})
 _REDIRECT: Final = (
-    Parameter(name="redirect", description=("`1`: redirect to a node that holds the content.")),
+    Parameter(name="redirect", description="`1`: redirect to a node that holds the content."),
 )
 _CONDITIONS: Final = (
     Parameter(name="If-Match", description="Only if the content has this entity tag, or one of a list."),
@@ -87,7 +87,7 @@ _RANGES: Final = (
     Parameter(name="Range", description="`bytes=0-499,-500`, up to 16 ranges. Other units are ignored."),
     Parameter(
         name="If-Range",
-        description=("Send the range only if the content has this entity tag; otherwise all of it."),
+        description="Send the range only if the content has this entity tag; otherwise all of it.",
     ),
 )
 _READING: Final[tuple[type[FilestoreError], ...]] = (Gone, NotAvailable, PreconditionFailed)
@@ -105,13 +105,13 @@ _REPR_DIGEST: Final = Parameter(
 _TUS_RESUMABLE: Final = Parameter(name="Tus-Resumable", description="`1.0.0`.", is_required=True)
 _TAGS: Final = (
     Parameter(
-        name="If-Match", description=("Only if the file already has this content. It is then not sent again.")
+        name="If-Match", description="Only if the file already has this content. It is then not sent again."
     ),
     Parameter(name="If-None-Match", description="`*`: only if there is no content yet."),
 )
 _OF_PIECE: Final = (
     Parameter(
-        name="Upload-Length", description=("Size of the whole content, sent once if it was not declared yet.")
+        name="Upload-Length", description="Size of the whole content, sent once if it was not declared yet."
     ),
     Parameter(
         name="Upload-Checksum",
