@@ -40,9 +40,10 @@ def parsed(text: str) -> Instance:
 
 
 def contradiction(known: str, claimed: str) -> str:
-    """Why a process that says `claimed` is not who spoke last, "" if it may be; both as `str` writes them.
+    """Return why a process that claims `claimed` cannot be the known one, or "" if it may be.
 
-    Who tells none is of an older version, of which nobody knows. Raises InvalidRequest.
+    Both are in the format of `str`. A process without an instance has an older version, and cannot be
+    checked. Raises InvalidRequest.
     """
     if not known or not claimed or known == claimed:
         return ""

@@ -1,15 +1,15 @@
-"""The rules by which commands are applied, and since which of them each meaning is in force.
+"""The version of the rules by which commands are applied, and the version that each meaning needs.
 
-What commands mean may change from one version of this program to the next, but never under coordinators that
-run different ones: each applies the same log, and must come to the same state.
+The meaning of commands may change from one version of this program to the next, but never while coordinators
+run different versions: each applies the same log, and must reach the same state.
 
 So the state contains the rules by which a command is applied. They are raised by an entry of the log, which
 the leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until
-then a newer program does as the older ones do. Whoever changes what a command does adds a number here and
-does the new thing only from there on. A command that is added stands in SINCE: older programs cannot read it,
-so that it is not proposed before. Queries need none: each coordinator answers for itself, and for one that
-does not know a query another does (`metadata.rpc.client`). (etcd and CockroachDB have the same under the
-name of cluster version.)
+then a newer program behaves like the older ones. To change what a command does, add a number here and apply
+the new behaviour only from this number on. List a new command in SINCE: older programs cannot read it, so it
+is not proposed before. Queries need no number: each coordinator answers on its own, and if one does not know
+a query, another does (`metadata.rpc.client`). (etcd and CockroachDB have the same under the name of cluster
+version.)
 """
 
 from typing import Final
@@ -62,17 +62,18 @@ LONG_SERVICE_TOKENS: Final = 6  # a token of a user with the role `service` may 
 MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine
 UPLOADS_ARE_CONCATENATED: Final = 6  # there are partial uploads, and files are put together from them
 COORDINATORS_JOIN: Final = 6  # a machine becomes a coordinator by a token
-REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that nobody makes one again that was revoked
+REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that a revoked token cannot be created again
 NODES_TELL_RULES: Final = 6  # nodes say which rules they know, and are refused if these are in force no more
 CONTENT_COMES_WITH_CREATION: Final = 6  # a file is created with content that nodes have stored already
 SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older release would not find them
 PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leaves no partial uploads
-ENDS_ARE_COUNTED: Final = 6  # a permission or a public link may end so many seconds from the leader's time
+# the expiry of a permission or a public link may be relative to the leader's time
+ENDS_ARE_COUNTED: Final = 6
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 BEFORE_TOLD: Final = 5  # coordinators that do not tell the rules in force with each heartbeat know these
 RULES: Final = 6  # the newest that this program knows
 
-SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
+SINCE: Final[dict[type[Command], int]] = {  # the rules that a command needs
     AddIntermediate: 3,
     ReportDamaged: DAMAGED_COPIES_STAY,
     PlaceUpload: UPLOADS_ARE_GUARDED,
@@ -113,8 +114,8 @@ TABLES_SINCE: Final = {
     "parts": UPLOADS_ARE_CONCATENATED,
     "restores": RESTORES_ARE_KNOWN,
 }
-# No more: a version that is put back hashes every column that it finds in a table that it knows, and so would
-# differ from those that were never upgraded. What is new has a table of its own (see CONTRIBUTING.md).
+# Do not add entries. After a downgrade, a coordinator hashes every column that it finds in a known table, and
+# would differ from those that were never upgraded. New data needs a table of its own (see CONTRIBUTING.md).
 COLUMNS_SINCE: Final = {
     ("uploads", "reserved_bytes"): QUOTAS_RESERVED,
     ("buckets", "reserved_bytes"): QUOTAS_RESERVED,
@@ -144,7 +145,7 @@ def require(needed: int, known: int) -> None:
 
 
 def needed(command: Command) -> int:
-    """The oldest rules by which this command means what it says."""
+    """Return the oldest rules that support this command with all of its fields."""
     return max(SINCE.get(type(command), FIRST), needed_by_fields(command))
 
 

@@ -1,15 +1,15 @@
-"""Deadlines of many things that are waited for at once, on one timer. Shared by both ends of calls.
+"""Deadlines of many concurrent waits, on one timer. Shared by both ends of calls.
 
-A timer for each costs more than the rest of a small call, and nearly all are taken back unused. Here to set
-and to clear one is an entry of a dict; the timer goes off at the earliest that was set, and finds most of
-them cleared.
+A timer for each costs more than the rest of a small call, and nearly all are cancelled unused. Here, setting
+and clearing a deadline changes one entry of a dict. The timer expires at the earliest deadline that was set,
+and finds most of them cleared.
 """
 
 import asyncio
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-SWEEP_S = 0.05  # between two looks at them; what is overdue is told no later than this after its time
+SWEEP_S = 0.05  # between two checks; an overdue wait is reported no later than this after its time
 GRAIN_S = 0.001  # uvloop's timers count whole milliseconds, and may go off by as much too early
 
 _K = TypeVar("_K", bound=Hashable)
@@ -25,7 +25,7 @@ class Deadlines(Generic[_K]):
         self._timer_at = 0.0
 
     def set(self, key: _K, timeout_s: float) -> None:
-        """From now on `key` has this long, instead of what it may have had."""
+        """Set the deadline of `key`, replacing an earlier one."""
         loop = asyncio.get_running_loop()
         self._ends_at[key] = ends_at = loop.time() + timeout_s
         if self._timer is None or ends_at < self._timer_at:
@@ -53,7 +53,7 @@ class Deadlines(Generic[_K]):
         loop = asyncio.get_running_loop()
         now = loop.time() + GRAIN_S
         for key in [key for key, ends_at in self._ends_at.items() if ends_at <= now]:
-            # One that is told may clear others.
+            # An expired one may clear others.
             if self._ends_at.pop(key, None) is not None:
                 self._overdue(key)
         if self._ends_at and self._timer is None:

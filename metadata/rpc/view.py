@@ -1,10 +1,11 @@
-"""What a member knows of the cluster, and how old that is.
+"""A member's view of the cluster, and its age.
 
-It knows who is who, the keys of user tokens and dead certificates.
+The view contains the members, the keys of user tokens and revoked certificates.
 
-Every second a heartbeat goes to the coordinators; their answer is linearizable and says whether the view
-changed. A member whose view was not confirmed for VIEW_AGE_S_MAX refuses what depends on it rather than
-guess. The view also says who the coordinators are: connections follow it, and the list is kept on disk.
+Every second the member sends a heartbeat to the coordinators. The answer is linearizable and says whether the
+view has changed. If the view was not confirmed for VIEW_AGE_S_MAX, the member rejects requests that depend on
+it, instead of guessing. The view also lists the coordinators: connections follow it, and the list is stored
+on disk.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 class View:
     """The newest ClusterView and its age. `run` keeps it fresh until it is cancelled.
 
-    `known` is the file that keeps the list of coordinators; `on_coordinators` hears it when it is new.
+    `known` is the file with the list of coordinators; `on_coordinators` is called with a new list.
     `on_leader` receives each answer of the leader to a heartbeat.
     """
 
@@ -120,12 +121,12 @@ class View:
         return self._verifier.verify(token, now_ms=self._leader_now_ms())
 
     def token_ends_at_ms(self, token: str) -> int:
-        """When a user token that was verified just now ends, by itself or with its key."""
+        """Return when a user token that was just verified expires, by itself or with its key."""
         assert self._verifier is not None
         return self._verifier.ends_at_ms(token)
 
     def verify_ticket(self, text: str) -> Ticket:
-        """What a ticket says, by the leader's clock.
+        """Verify a ticket by the leader's clock, and return its content.
 
         Raises Gone, Unauthorized as `Verifier.verify_ticket` does, Unavailable when the view is too old.
         """
@@ -159,7 +160,7 @@ class View:
         return self._nodes.get(node_id)
 
     def console_members(self) -> ConsoleMembers:
-        """Who serves the console beside this process, as far as it knows: nobody before the first view."""
+        """Return the other members that serve the console; none before the first view."""
         return self._console_members
 
     def server_name(self, node_id: str) -> str:
