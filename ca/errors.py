@@ -8,12 +8,12 @@ from typing import ClassVar
 
 
 class FilestoreError(Exception):
-    """What a caller can be told. `details` says what was wrong with this request and what to do."""
+    """The root of all errors. `details` says what was wrong with this request and what to do."""
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal Server Error"
-    lasts: ClassVar[bool] = False  # of a trouble that every request meets until somebody mends it
+    lasts: ClassVar[bool] = False  # a problem that every request meets until it is fixed
 
     def __init__(self, details: str, *, headers: dict[str, str] | None = None) -> None:
         super().__init__(details)
@@ -30,7 +30,7 @@ class InvalidRequest(FilestoreError):
 
 
 class Unauthorized(FilestoreError):
-    """No credential, or an invalid, expired or revoked one. The same body whatever the reason."""
+    """No credential, or an invalid, expired or revoked one. The body does not tell the reason."""
 
     code = "unauthorized"
     status = 401
@@ -98,7 +98,7 @@ class NotAvailable(FilestoreError):
 
 
 class OffsetMismatch(FilestoreError):
-    """The upload stands at another offset; the answer carries it in `Upload-Offset`."""
+    """The upload has another offset; the response contains it in `Upload-Offset`."""
 
     code = "offset_mismatch"
     status = 409
@@ -142,7 +142,7 @@ class UriTooLong(FilestoreError):
 
 
 class UnsupportedMediaType(FilestoreError):
-    """A content type or content encoding that is not taken here."""
+    """The content type or content encoding is not supported."""
 
     code = "unsupported_media_type"
     status = 415
