@@ -2,9 +2,9 @@
 
 Coordinators and nodes are child processes on loopback.
 
-Directory: layout.json (who, which ports), one directory per member, logs/, and while everything is ready
-cluster.json, admin.token and curl.conf. A first start that did not get that far leaves nothing to keep,
-so the next one begins anew.
+Directory: layout.json (members and ports), one directory per member, logs/, and while everything is ready
+cluster.json, admin.token and curl.conf. A first start that failed leaves nothing worth keeping, so the next
+one starts from scratch.
 """
 
 import asyncio
@@ -60,12 +60,12 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Where its API is."""
+        """Return the URL of its API."""
         return f"https://{LOOPBACK}:{self.api_port}"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What the first start decided. `complete` once every member is set up."""
+    """The decisions of the first start. `complete` once every member is set up."""
 
     replicas: int
     write_quorum: int
@@ -92,7 +92,7 @@ class DevelopmentCluster:
         node_options: Sequence[str] = (),
         coordinator_options: Sequence[str] = (),
     ) -> None:
-        """`node_options`: of `filestore node run`, beside `--data`; `coordinator_options`: of the other."""
+        """`node_options` and `coordinator_options` are further options of the `run` commands."""
         self.directory = directory
         self._options = {"node": node_options, "coordinator": coordinator_options}
         self.children: dict[str, Child] = {}
@@ -324,7 +324,7 @@ class DevelopmentCluster:
 
 
 def serve(directory: Path, *, base_port: int | None) -> None:
-    """What `filestore dev` does: start, tell, wait for SIGINT or SIGTERM, stop.
+    """Run `filestore dev`: start, print the addresses, wait for SIGINT or SIGTERM, stop.
 
     Raises Conflict, Unavailable.
     """

@@ -27,8 +27,8 @@ def record_at(coordinator_id: str, place: str, *, field: str = "address") -> Coo
 
     The address is an IP address, or the name of its machine.
 
-    An IPv6 address stands in brackets where ports follow, and may stand in them where none do. One without
-    that ends like a port of ours is refused: it would be taken for another address than was meant.
+    An IPv6 address needs brackets if ports follow it; otherwise they are optional. An address without
+    brackets that ends like a default port is rejected, because it could be mistaken for another address.
     """
     if _is_bare_ipv6(place) and place.rpartition(":")[2] in (str(PEER_PORT), str(API_PORT)):
         raise InvalidRequest(

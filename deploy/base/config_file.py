@@ -39,7 +39,7 @@ def process_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def level_reader() -> ReadLevel:
-    """What tells the level of the log of the command that runs, now and whenever it is asked again."""
+    """Return the function that reads the log level of the running command, now and later."""
     context = click.get_current_context()
     command, path, given = context.command, context.meta.get(__name__), context.params[_LEVEL]
     if path is None or context.get_parameter_source(_LEVEL) is ParameterSource.COMMANDLINE:
@@ -55,7 +55,7 @@ def level_reader() -> ReadLevel:
 
 
 def options_in(path: Path, command: click.Command) -> Mapping[str, Any]:
-    """What the file says, by the names of parameters. Raises InvalidRequest, also for what is no option."""
+    """Read the options in a file, by parameter names. Raises InvalidRequest, also for unknown options."""
     try:
         with path.open("rb") as file:
             text = file.read(SIZE_BYTES_MAX)
@@ -83,5 +83,5 @@ def _take(context: click.Context, _option: click.Parameter, path: Path | None) -
         context.meta[__name__] = path
         try:
             context.default_map = dict(options_in(path, context.command))
-        except InvalidRequest as error:  # as on the command line: no service manager starts this anew
+        except InvalidRequest as error:  # as on the command line: no service manager restarts the process
             raise click.UsageError(error.details, context) from error

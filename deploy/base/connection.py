@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the cluster is, whom to trust, and who asks."""
+    """The addresses of the cluster, its trusted root, and the user's token."""
 
     urls: tuple[str, ...]
     ca: Path
@@ -66,7 +66,7 @@ class Connection:
     def run(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
         """Run one piece of work with a client, and close the client whatever happens.
 
-        Raises what the work does; Unauthorized says what can be seen of the token.
+        Raises what the work raises. Unauthorized includes what can be read from the token.
         """
 
         async def session() -> T:
@@ -82,7 +82,7 @@ class Connection:
 
 
 def _read_token(path: Path) -> str:
-    """Raises InvalidRequest naming the file. Of one that everybody may read the user is told."""
+    """Read the token. Raises InvalidRequest naming the file. Warns if all users may read it."""
     if not (token := read_text(path, "the token")):
         raise InvalidRequest(f"{naming(path)}{path} is empty, but must contain a token.")
     try:
@@ -221,7 +221,10 @@ class ClusterMember(msgspec.Struct, frozen=True):
 
 
 class ClusterFile(msgspec.Struct, frozen=True):
-    """What `filestore dev` writes once everything is ready, and removes when it stops. Paths are absolute."""
+    """The file that `filestore dev` writes when everything is ready, and removes when it stops.
+
+    Paths are absolute.
+    """
 
     nodes: list[ClusterMember]
     coordinators: list[ClusterMember]

@@ -47,12 +47,12 @@ class Contexts(msgspec.Struct, frozen=True):
 
 
 def directory() -> Path:
-    """Where the configuration of this user lies."""
+    """Return the directory of this user's configuration."""
     return platformdirs.user_config_path("filestore", appauthor=False)
 
 
 def read_contexts() -> Contexts:
-    """What is there; nothing when there is no file. Raises InvalidRequest for one that cannot be used."""
+    """Read the contexts; none if there is no file. Raises InvalidRequest for an invalid file."""
     path = directory() / "config.toml"
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Contexts)

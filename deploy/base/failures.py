@@ -1,4 +1,4 @@
-"""What a command that failed prints, and its exit code.
+"""The message of a failed command, and its exit code.
 
 | code | meaning |
 |---|---|
@@ -61,9 +61,9 @@ def worse_of(code: int, other: int) -> int:
 
 
 def line_of(error: Failure) -> str:
-    """An error on one line: its code and details.
+    """Format an error on one line, as its code and details.
 
-    What is wrong on this machine, and not what the API answers, has no code: a sentence does.
+    An error of this machine, and not of the API, has no code, but a sentence.
     """
     details = " ".join(error.details.split())
     return details if is_local(error) else f"{error.code}: {details}"

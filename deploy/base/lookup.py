@@ -39,11 +39,11 @@ def is_uuid(text: str) -> bool:
 async def find_file(client: AsyncClient, named: str, *, is_changed: bool = False) -> FileRecord:
     """Return the file of this file_uuid, or the only available one of this name.
 
-    Anybody may choose the name, and an admin finds everybody's files. If the file belongs to somebody else,
-    its owner is printed, and if `is_changed`, whoever sits at the terminal is asked.
+    Any user may choose this name, and an admin finds the files of all users. If the file belongs to another
+    user, its owner is printed, and if `is_changed`, the user at the terminal must confirm.
 
-    Raises NotFound; Conflict, which lists them, if several files have the name; Conflict if nobody can be
-    asked, or for a no.
+    Raises NotFound; Conflict, which lists them, if several files have the name; Conflict if there is no
+    terminal, or the answer is no.
     """
     if is_uuid(named):
         return await client.files.get(named)
@@ -77,10 +77,10 @@ def _tell_owner(file: FileRecord, *, is_changed: bool) -> None:
 
 
 async def find_bucket(client: AsyncClient, named: str) -> Bucket:
-    """The bucket of this id or name. Raises NotFound.
+    """Return the bucket with this id or name. Raises NotFound.
 
-    Anybody may choose the name, and reads what comes into a bucket of theirs: if the owner is somebody else,
-    it is printed.
+    Any user may choose this name, and can read what is stored in an own bucket: if the owner is another user,
+    the owner is printed.
     """
     if is_uuid(named):
         return await client.buckets.get(named)

@@ -137,7 +137,7 @@ _WEB_FIELDS: Final = {
 
 
 def web_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Those of a member that browsers reach; the command gets them together, as `web`."""
+    """Add the options for browsers to a member's command, which gets them together as `web`."""
 
     @wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What people see on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results.
+"""The output on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results.
 
 These write to the terminal past the guard of the standard streams, so they make each text in them printable.
 """
@@ -43,7 +43,7 @@ class TableConsole(Console):
 
 
 def table_console() -> TableConsole:
-    """Where tables go: as wide as the terminal, or wide enough for everything in a pipe."""
+    """Return the console for tables: as wide as the terminal, or wide enough for all content in a pipe."""
     return TableConsole()
 
 
@@ -52,7 +52,7 @@ def end_at_once_when_interrupted() -> None:
 
     def end(*_: object) -> None:
         Console(file=steering(sys.stderr)).show_cursor()
-        with suppress(OSError):  # nobody may read it
+        with suppress(OSError):  # the reader may have gone
             os.write(sys.stderr.fileno(), b"\ninterrupted\n")
         os._exit(130)
 
@@ -61,7 +61,7 @@ def end_at_once_when_interrupted() -> None:
 
 
 class ProgressBars:
-    """Use as a context manager; `bar` gives one bar each for what goes on side by side."""
+    """Progress bars as a context manager; `bar` adds one for each concurrent transfer."""
 
     def __init__(self) -> None:
         console = Console(file=steering(sys.stderr))

@@ -66,11 +66,12 @@ def login(
 ) -> None:
     """Sign in to a cluster, and use it from now on.
 
-    URL is that of a node, such as https://files.lab.example:7443; several are nodes of one cluster.
+    URL is the address of a node, such as https://files.lab.example:7443. You can give several nodes of the
+    cluster.
 
-    The cluster is recognised by the fingerprint of its root certificate: the one that you give is compared,
-    or you are asked whether the one that is shown is right. That is done once. The token is kept in a file
-    that only you can read; `filestore logout` removes it.
+    The cluster is verified once, by the fingerprint of its root certificate: it is compared with the one that
+    you give, or you are asked to confirm it. The token is stored in a file that only you can read; `filestore
+    logout` removes it.
     """
     nodes = [base_url(url) for url in urls]
     root_pem = _pinned_root(nodes, ca, fingerprint, join_token_file)
@@ -188,7 +189,7 @@ def _pinned_root(
 
 
 def _confirm(url: str, fingerprint: str) -> None:
-    """Ask, never silently. Raises click.UsageError where nobody is there, UntrustedServer for a no."""
+    """Ask the user to confirm. Raises click.UsageError without a terminal, UntrustedServer for a no."""
     if not sys.stdin.isatty():
         raise click.UsageError(
             f"The root certificate of {url} has the fingerprint {fingerprint}. Compare it with the one "
@@ -212,7 +213,7 @@ def _first_root(urls: list[str]) -> tuple[str, str]:
 
 
 def _unverified_root(url: str) -> str:
-    """What a server that nobody has verified says is its root: to be compared, no secret is sent."""
+    """Fetch the root certificate of an unverified server, only for comparison. No secret is sent."""
     parts = urlsplit(url)
     if parts.scheme != "https":
         raise InvalidRequest(f"{url}: a cluster can be verified over https only. Give --ca.")
@@ -233,7 +234,7 @@ def _unverified_root(url: str) -> str:
 
 
 def _token(token_file: str | None) -> str:
-    """From a file, standard input, or who sits at the terminal. Raises InvalidRequest, click.UsageError."""
+    """Read the token from a file, standard input or the terminal. Raises InvalidRequest, click.UsageError."""
     if token_file not in (None, "-"):
         token = read_text(Path(str(token_file)), "the token")
     elif token_file == "-":  # noqa: S105
@@ -248,7 +249,7 @@ def _token(token_file: str | None) -> str:
 
 
 def _host_as_name(url: str) -> str:
-    """What a context is called by default: an IPv6 address has letters that no name may have."""
+    """Return the default name of a context. An IPv6 address has characters that are not allowed in names."""
     return (urlsplit(url).hostname or "").replace(":", "-").strip("-") or "default"
 
 

@@ -92,7 +92,7 @@ def audit(
 async def _entries(
     client: AsyncClient, member: str, url: str, limit: int, filters: Mapping[str, str]
 ) -> list[AuditEntry]:
-    """What one member has on record. Raises FilestoreError."""
+    """Return the entries of one member. Raises FilestoreError."""
     transport = client.transport.only(url)
     found: list[AuditEntry] = []
     async for entry in Audit(transport).list(**filters):

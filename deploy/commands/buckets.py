@@ -82,7 +82,7 @@ def bucket() -> None:
 
     `uploads` lists the unfinished uploads in one.
 
-    Every file is in a bucket; whoever may read a bucket may read what is in it.
+    Every file is in a bucket. A user who may read a bucket may read its files.
     """
 
 
@@ -172,7 +172,7 @@ def remove_bucket(connection: Connection, named: str) -> None:
 
 @click.group()
 def grant() -> None:
-    """Who may read or write a bucket or a file: add, ls, rm."""
+    """Permissions on buckets and files: add, ls, rm."""
 
 
 @grant.command("add")
@@ -352,7 +352,7 @@ def remove_share(connection: Connection, named: str, share_id: str) -> None:
 async def _target(
     client: AsyncClient, bucket: str | None, file: str | None, *, is_changed: bool = False
 ) -> dict[str, Any]:
-    """What a permission is on. Raises click.UsageError, NotFound, Conflict."""
+    """Return the bucket or file of a permission. Raises click.UsageError, NotFound, Conflict."""
     if (bucket is None) == (file is None):
         raise click.UsageError("Give either --bucket or --file.")
     if bucket is not None:

@@ -146,7 +146,7 @@ def cluster_is_default() -> bool:
 
 
 def _may_ask() -> bool:
-    """Whether somebody reads the question and can answer: a program may run this on a terminal of its own."""
+    """Return whether a user can read a question and answer: a program may run this on its own terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -170,7 +170,7 @@ def _text(join_text: str | None, join_file: Path | None) -> str:
 
 
 def _address(token: SetupToken | None) -> str:
-    """By which this machine speaks to the coordinator that it joins, or to others. Asked on a terminal."""
+    """Return the address from which this machine reaches the coordinator or other machines, or ask for it."""
     from deploy.setup.plan import own_address
 
     found = own_address() if token is None else own_address(token.address)
@@ -184,7 +184,7 @@ def _address(token: SetupToken | None) -> str:
 
 
 def _tell(done: "SetupResult") -> None:
-    """What is there now, and what is left to do."""
+    """Print what was created, and what is left to do."""
     from coordinator.storage.config import CoordinatorFiles
 
     coordinator, files = done.coordinator, CoordinatorFiles(done.plan.coordinator_data)
@@ -230,8 +230,8 @@ def _tell(done: "SetupResult") -> None:
 def dev(data: Path, ports: str) -> None:
     """Run a whole cluster on this machine, to try it out.
 
-    Three coordinators and three nodes, until SIGINT or SIGTERM. Other commands find it by themselves when
-    they are run in the same directory.
+    Three coordinators and three nodes, until SIGINT or SIGTERM. Other commands find it automatically if they
+    are run in the same directory.
     """
     from deploy.dev_cluster import serve
 

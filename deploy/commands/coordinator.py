@@ -1,4 +1,4 @@
-"""`filestore coordinator`: make a cluster, and run one of its coordinators; the other commands are beside."""
+"""`filestore coordinator`: create a cluster, and run one of its coordinators."""
 
 from pathlib import Path
 
@@ -117,7 +117,7 @@ def init(
 
 
 def _given(*names: str) -> list[str]:
-    """Those options that are on the command line."""
+    """Return the options among `names` that are on the command line."""
     context = click.get_current_context()
     return [
         option.opts[0]

@@ -1,4 +1,4 @@
-"""What is done in the directory of one coordinator.
+"""Commands on the directory of one coordinator.
 
 The commands are `filestore coordinator bundle|renew-intermediate|renew-certificate|snapshot|restore|rebuild`.
 """
@@ -77,8 +77,8 @@ def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> No
 def renew_certificate(data: Path, root_key: Path) -> None:
     """Give a stopped coordinator a certificate for a week.
 
-    For when the intermediate certificate has ended: then nobody else can. Once a majority of the coordinators
-    runs again, `renew-intermediate` does the rest.
+    Use it if the intermediate certificate has expired, as the cluster cannot renew certificates then. When a
+    majority of the coordinators runs again, use `renew-intermediate`.
     """
     from coordinator.admin import setup
 
@@ -92,7 +92,8 @@ def renew_certificate(data: Path, root_key: Path) -> None:
 def snapshot(data: Path, output: Path) -> None:
     """Copy all metadata to one file, while it runs.
 
-    Its sha256 is in another file beside it. Keep a bundle with them: a restore needs it too.
+    Its sha256 is written to another file in the same directory. Keep a bundle with them, as a restore needs
+    it too.
     """
     from coordinator.admin import restore
 
@@ -122,8 +123,8 @@ def snapshot(data: Path, output: Path) -> None:
 def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: str, address: str) -> None:
     """Make a new cluster of one coordinator from a snapshot.
 
-    Others are added to it. For when a majority of the coordinators is lost for good. None of them may run any
-    more. What was changed after the snapshot is lost.
+    Use it if a majority of the coordinators is lost for good. None of the old coordinators may run any more.
+    Changes after the snapshot are lost. Add other coordinators to the new one afterwards.
     """
     from coordinator.admin import restore
     from coordinator.storage.config import CoordinatorFiles
@@ -149,11 +150,11 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
 @click.option("--address", metavar=METAVAR, help="Where it listens.  [default: where it did]")
 @connection_options
 def rebuild(connection: Connection, data: Path, coordinator_id: str, address: str | None) -> None:
-    """Make a damaged coordinator anew from its peers.
+    """Create a damaged coordinator again from its peers.
 
     It gets a new name and an empty state. It is removed from the group under its old name, and added under
-    the new one. Log and state are set aside in its directory. It must not run meanwhile; run it afterwards.
-    After an interruption the same command goes on.
+    the new one. Log and state are set aside in its directory. It must not run during this; run it afterwards.
+    After an interruption, run the same command to continue.
     """
     import msgspec
 

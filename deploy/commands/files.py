@@ -56,8 +56,8 @@ kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files 
 def get(connection: Connection, named: str, output: str | None, connections: int, verify: bool) -> None:
     """Download a file by its name or its file_uuid.
 
-    Where several files have the name, they are listed, and nothing is downloaded. The same command after an
-    interruption goes on where it ended: what has come is in OUTPUT.part. The checksum is always compared.
+    If several files have the name, they are listed, and nothing is downloaded. After an interruption, the
+    same command resumes: the bytes so far are in OUTPUT.part. The checksum is always compared.
     """
 
     async def work(client: AsyncClient) -> tuple[Path | None, FileRecord | None]:

@@ -57,8 +57,8 @@ def show_node(connection: Connection, node_id: str, as_json: bool) -> None:
 def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     """Place nothing new on a node, and empty it. Admins only.
 
-    It goes on serving what it holds, until others have that. Tells what is refused from now on; said again,
-    also which unfinished uploads could not be moved so far, and why.
+    It continues to serve its content until other nodes have it. The command reports what is rejected from now
+    on. Run it again to see which unfinished uploads could not be moved so far, and why.
     """
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     click.echo(f"{node_id} is draining.")
@@ -114,8 +114,8 @@ def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, 
 def revoke(connection: Connection, node_id: str) -> None:
     """End the certificates of a node at once. Admins only.
 
-    This is for when they, or its directory, were stolen or copied. Tells what must be made anew, and what
-    only this node has.
+    Use it if they, or the node's directory, were stolen or copied. The command reports how many replicas must
+    be created again, and which content only this node has.
     """
     revoked = _call(connection, "POST", node_id, "/revoke")
     click.echo(f"{node_id} is revoked. Its certificates are rejected, and its replicas do not count.")
@@ -148,7 +148,7 @@ def forget_instance(connection: Connection, node_id: str) -> None:
 
 
 def _show_unmoved(connection: Connection) -> None:
-    """What the newest drain has left, if it is known."""
+    """Print the unfinished uploads that the newest drain has left, if known."""
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call("GET", JOBS_PATH, dict[str, Any])

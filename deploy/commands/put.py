@@ -117,12 +117,12 @@ def put(
 ) -> int:
     """Upload files, and print the file_uuid of each.
 
-    FILE - alone is standard input. Of several files, each line is the file_uuid and FILE.
+    A single - is standard input. For several files, each line is the file_uuid and FILE.
 
-    The content decides of which kind a file is: a disk image (qcow2, vmdk, vdi, vhdx, iso, raw), an exported
-    project, and a backup when it is neither. On a terminal it says what it chose; --kind decides otherwise.
+    The kind of a file is detected from its content: a disk image (qcow2, vmdk, vdi, vhdx, iso, raw), an
+    exported project, or otherwise a backup. On a terminal the detected kind is printed; --kind overrides it.
 
-    The same command after an interruption goes on where it ended. The checksum is compared at the end.
+    After an interruption, the same command resumes. The checksum is compared at the end.
     """
     wanted = _wanted(files, filename, recursive=recursive)
     said = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -175,10 +175,10 @@ async def put_files(
     only_url: bool,
     bars: ProgressBars,
 ) -> list[Outcome]:
-    """Upload files, so many at once; per file, in order, its record or what it failed for.
+    """Upload files concurrently; return for each file, in order, its record or its failure.
 
-    All are remembered until all are stored: the same command after a failure makes no second record of those
-    that had come through.
+    The state of all uploads is kept until all are stored: repeating the command after a failure makes no
+    second record of files that succeeded.
     """
     outcomes: list[Outcome] = [InvalidRequest("not begun")] * len(files)
     memories: list[Memory] = []
@@ -252,7 +252,7 @@ def _chosen_kind(given: Kind | None, fields: Mapping[str, Any]) -> Kind | None:
 
 
 def _option(name: str) -> str:
-    """What a parameter of this command is called on the command line."""
+    """Return the command-line option of a parameter of this command."""
     return next(param.opts[0] for param in put.params if param.name == name)
 
 
@@ -287,7 +287,7 @@ def _of_kind(file: FileRecord) -> str:
 
 
 def _is_printed(line: str) -> bool:
-    """A line about what is stored; where nobody takes it, it is not lost."""
+    """Print a line about a stored file; if stdout fails, print it on stderr. Return whether stdout worked."""
     try:
         click.echo(line)
     except OSError as error:

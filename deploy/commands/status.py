@@ -1,6 +1,6 @@
-"""How the cluster is, for people, for scripts, and as an exit code.
+"""The health of the cluster, for people, for scripts, and as an exit code.
 
-`filestore status` tells of its members, `filestore damaged` of content that no node holds whole.
+`filestore status` shows its members, `filestore damaged` content that is complete on no node.
 """
 
 import time
@@ -128,7 +128,7 @@ def gibibytes(size_bytes: int) -> str:
 
 
 def progress_of(run: Mapping[str, Any], at_s: float) -> tuple[str, str]:
-    """What a run has done, and the time that the rest takes at its pace; "" while that cannot be told."""
+    """Return the progress of a run, and the estimated time for the rest; "" if unknown."""
     result = run["result"] if isinstance(run["result"], dict) else {}
     shown = ", ".join(f"{name} {value}" for name, value in result.items() if isinstance(value, int))
     amounts = amounts_of(str(run.get("job_name", "")), result)
@@ -159,7 +159,7 @@ def _nodes(answer: dict[str, Any]) -> Table:
             str(node["url"]),
             str(node["state"]),
             f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
-            str(node.get("disk", "")) if has_reported else "",  # what nobody has told is left open
+            str(node.get("disk", "")) if has_reported else "",  # unknown values are left empty
             gibibytes(node.get("free_bytes", 0)) if has_reported else "",
             gibibytes(node["total_bytes"]) if has_reported else "",
             str(node.get("uploads", "")) if has_reported else "",
@@ -198,13 +198,13 @@ def _replicas(replicas: dict[str, Any]) -> str:
 
 
 def _unscrubbed(nodes: list[dict[str, Any]]) -> str:
-    """Where the replicas lie that nobody has read from the disk for longest."""
+    """Return the node whose replicas were read from the disk the longest time ago."""
     known = [(node["scrubbed_since"], node["id"]) for node in nodes if node.get("scrubbed_since")]
     return f"oldest unscrubbed: on {min(known)[1]}, since {min(known)[0]}" if known else ""
 
 
 def _clock(member: dict[str, Any]) -> str:
-    """A clock is told over the network: what lies within a round trip is no difference."""
+    """Format a clock offset. Offsets within a round trip are not shown, as they cannot be measured."""
     offset_ms = member.get("clock_offset_ms")
     if offset_ms is None:
         return ""

@@ -15,7 +15,7 @@ from metadata.model.jobs import COMPARE, DRAIN, REBALANCE, REPAIR, SNAPSHOT
 from runtime.wording import counted, duration
 
 SNAPSHOT_AGE_S_MAX: Final = 86_400.0
-MEMBERS_MIN: Final = 3  # of each role: with fewer, nobody takes the place of one that restarts
+MEMBERS_MIN: Final = 3  # of each role: with fewer, no other member can replace one that restarts
 IN_THE_WAY: Final = tuple(
     job.name for job in (REPAIR, DRAIN, REBALANCE, COMPARE)
 )  # jobs that need every node, or move replicas
@@ -32,7 +32,7 @@ class UpgradeMember(Struct, frozen=True, kw_only=True):
 
 
 class UpgradeVerdict(Struct, frozen=True, kw_only=True):
-    """What `filestore upgrade check` prints. `rules`: those in force, 0 while that is not known."""
+    """The output of `filestore upgrade check`. `rules`: those in force, 0 if unknown."""
 
     safe: bool
     problems: list[str]
@@ -72,7 +72,7 @@ def check(connection: Connection, as_json: bool) -> int:
 
 
 def judge(status: Mapping[str, Any], jobs: Mapping[str, Any], *, at_s: float) -> UpgradeVerdict:
-    """From the cluster's status and its list of jobs, as the API has them."""
+    """Decide from the cluster's status and its list of jobs, as in the API."""
     problems = [*_of_members(status), *_of_replicas(status), *_of_snapshot(jobs, at_s)]
     members = _members(status)
     return UpgradeVerdict(
@@ -110,7 +110,7 @@ def _of_replicas(status: Mapping[str, Any]) -> list[str]:
 
 
 def _of_snapshot(jobs: Mapping[str, Any], at_s: float) -> list[str]:
-    """As far as its newest run tells: what was sent elsewhere by hand is not known here."""
+    """Check the age of the newest snapshot; copies that were sent elsewhere by hand are not known here."""
     take = f"take one (`filestore job run {SNAPSHOT.name} --wait`)."
     run = next((job.get("last_run") for job in jobs["jobs"] if job["job_name"] == SNAPSHOT.name), None)
     if run is None:

@@ -70,7 +70,7 @@ def set_user(
 ) -> None:
     """Set the roles and groups of a user. Admins only.
 
-    What is not given stays as it is. Exit code 4 if there is no such user, unless --create.
+    Options that are not given keep their values. Exit code 4 if there is no such user, unless --create.
     """
 
     async def work(client: AsyncClient) -> User:

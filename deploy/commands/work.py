@@ -1,4 +1,4 @@
-"""`filestore node work` and `filestore coordinator work`. Shared by both: what one member does by itself."""
+"""`filestore node work` and `filestore coordinator work`. Shared by both: the background work of a member."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -36,7 +36,7 @@ class ExportDamaged(Exception):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What a backup lacks: `count` files of the project, `names` as many as the comment of a zip can hold."""
+    """The files that a backup lacks: their `count`, and as many `names` as fit the comment of a zip."""
 
     count: int = 0
     names: list[str] = []
@@ -66,7 +66,7 @@ def missing_of(names: Iterable[str]) -> Missing:
 
 
 class _Comment(msgspec.Struct, frozen=True):
-    """The comment of a stored zip. The name of the field tells it from a comment of somebody else."""
+    """The comment of a stored zip. The name of the field distinguishes it from other comments."""
 
     filestore_missing: Missing
 
@@ -83,14 +83,14 @@ def end_with_missing(end: bytes, missing: Missing) -> bytes:
 
 
 def missing_of_tail(tail: bytes) -> Missing:
-    """What the comment of a zip says, by its last bytes; nothing if it has none of ours."""
+    """Read the missing files from the last bytes of a zip; none if the comment is not ours."""
     at = tail.rfind(_END_MAGIC)
     return _missing_in(tail[at + END_BYTES :]) if at >= 0 else NOTHING_MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What stands at the end of a zip of a project. `start`: where its directory begins."""
+    """The end of a zip of a project. `start` is the beginning of its directory."""
 
     entries: Sequence[zipfile.ZipInfo]
     start: int
@@ -144,12 +144,12 @@ def topology_of(content: bytes, entry: zipfile.ZipInfo) -> dict[str, Any]:
 
 
 def topology_span(entry: zipfile.ZipInfo) -> tuple[int, int]:
-    """From which byte to which `topology_of` needs an archive; what follows does no harm."""
+    """Return the span of bytes that `topology_of` needs; more bytes after it do no harm."""
     return entry.header_offset, entry.header_offset + _LOCAL.size + 2 * 65_535 + entry.compress_size
 
 
 def end_with_topology(archive: Archive, topology: bytes) -> bytes:
-    """What replaces the bytes of an archive from its directory on: another topology, and a new directory.
+    """Build a new end of an archive, from its directory on: another topology, and a new directory.
 
     The topology comes last in the directory. A server that unpacks the archive has it last, too, and a folder
     without one is no project.
@@ -189,7 +189,7 @@ class _Appended(io.RawIOBase):
 
 
 class _Tail(io.RawIOBase):
-    """The end of a file, at the place where it stands in the file. Reading before it is an OSError."""
+    """The end of a file, at its position in the file. Reading before it is an OSError."""
 
     def __init__(self, tail: bytes, size_bytes: int) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ class BackupChain:
 
     @property
     def project_name(self) -> str:
-        """What the project was called last."""
+        """Return the last name of the project."""
         return self.newest.file.project_name
 
     def is_named(self, named: str) -> bool:

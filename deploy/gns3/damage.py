@@ -25,7 +25,7 @@ LOOK_UPS_MAX: Final = 8  # requests at once
 
 
 class Damages:
-    """What the cluster knows of files, asked once for each content."""
+    """The damage that the cluster knows of files, requested once for each content."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -86,7 +86,7 @@ class Damages:
     async def requiring_whole(
         self, backup: StoredBackup, chain: Sequence[StoredBackup]
     ) -> AsyncIterator[None]:
-        """As `require_whole`, before the block and when reading in the block reveals new damage."""
+        """Check with `require_whole` before the block, and again if reading in it reveals new damage."""
         await self.require_whole(backup, chain)
         try:
             yield

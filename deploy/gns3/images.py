@@ -2,8 +2,8 @@
 
 Those that projects name are stored in the run that backs the projects up.
 
-What is to be done is planned first, as data; a dry run shows the plan. An image is never written over: one of
-the same name with other content is told, and left alone on both sides.
+The actions are planned first, as data; a dry run prints the plan. An image is never overwritten: one with the
+same name but other content is reported, and not changed on either side.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _TYPES: Final = {emulator: kind for kind, emulator in EMULATORS.items()}
 
 @dataclass(frozen=True, slots=True)
 class PlannedImage:
-    """What is to be done with an image. `why` says it of a conflict."""
+    """A planned action on an image. `why` is the reason of a conflict."""
 
     image: ServerImage
     act: Act
@@ -244,7 +244,7 @@ class NamedImages:
         """The images of the server. Raises FilestoreError, and the same one again in this run."""
         if self._on_server is None:
             try:
-                # Others may delete theirs, and one that is damaged is stored anew.
+                # Other users may delete theirs, and a damaged one is stored again.
                 own = (await stored_images(self._client, self._owner_id)).own
                 self._stored_md5s = set(await self._damages.whole_images(own))
                 self._on_server = await self._server.images()

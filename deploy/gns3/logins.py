@@ -66,7 +66,7 @@ class ServerLogins(msgspec.Struct, frozen=True):
 
 
 def read_logins() -> ServerLogins:
-    """What is there; nothing when there is no file. Raises InvalidRequest for one that cannot be used."""
+    """Read the logins; none if there is no file. Raises InvalidRequest for an invalid file."""
     path = _file()
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), ServerLogins)
@@ -81,8 +81,8 @@ def save_login(
 ) -> ServerLogin:
     """Keep a server, or replace the one of this name. Raises InvalidRequest for a bad name, OSError.
 
-    What is a secret goes into a file of its own; the files that `login` names are set here. Without a
-    `server_id` it gets that of the server at the same URL that this machine knows, or a new one.
+    Each secret is stored in its own file; the files that `login` names are set here. Without a `server_id` it
+    gets that of the server at the same URL that this machine knows, or a new one.
     """
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"--name: {name!r} is not valid. Use letters, digits, '.', '_' and '-'.")

@@ -1,4 +1,4 @@
-"""Which projects a person must confirm before a backup replaces a better one. Pure.
+"""Find projects that a person must confirm before a backup replaces a better one. Pure.
 
 GNS3 lists a project by the topology that it finds in a folder. After an import that gns3-server did not
 survive, this can be the topology of a project of which only a part is there. All functions are pure.

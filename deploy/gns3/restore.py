@@ -1,12 +1,12 @@
-"""A backup becomes a project of a server again, with the images that it needs.
+"""Restore a backup as a project of a server, with the images that it needs.
 
-Everything that can be known beforehand is looked at before anything is changed: the archive, and for each
-image whether it is there, can be given, or stands in the way. A project that cannot be opened afterwards is
-removed again. Images that were given stay: they are whole, and of use.
+Everything that can be checked is checked before anything is changed: the archive, and for each image whether
+it exists, can be sent, or is in conflict. A project that cannot be opened afterwards is removed again. Images
+that were sent stay, as they are complete and useful.
 
 GNS3 takes the id of a project from the topology that it finds in a folder. While an archive is unpacked, its
-topology therefore never has the original id, and it is unpacked last: a server that is killed meanwhile lists
-no project, or one that is called unfinished.
+topology therefore never has the original id, and it is unpacked last: a server that is killed during this
+lists no project, or one that is marked as unfinished.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class NeededImage:
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """What a server lacks for a project; `unknown`: names that nothing tells of, such as Docker's."""
+    """The images that a server lacks for a project; `unknown`: names without a record, such as Docker's."""
 
     needed: Sequence[NeededImage]
     unknown: Sequence[str]
@@ -63,7 +63,7 @@ class ImagePlan:
 
 @dataclass(frozen=True, slots=True)
 class StoredExport:
-    """What the archive of a backup says of itself, once it was found to be whole."""
+    """The contents of a backup's archive, once it was found to be complete."""
 
     archive: Archive
     topology: Mapping[str, Any]
@@ -103,9 +103,9 @@ class RestoredProject:
 def plan_images(
     wanted: Iterable[ManifestImage], on_server: Iterable[ServerImage], in_store: StoredImages
 ) -> ImagePlan:
-    """What a project's images ask for. A server finds an image by its name alone. Pure.
+    """Plan the images of a project. A server finds an image by its name alone. Pure.
 
-    Where the project has no MD5 either, an image of its owner is given; anybody may use its name.
+    If the project has no MD5 either, an image of its owner is used, as any user may use its name.
     """
     names = {image.filename: image.checksum for image in on_server}
     by_name = {image.filename: image for image in in_store.own.values()}
@@ -227,9 +227,9 @@ async def restore(
 
 
 async def check_archive(client: AsyncClient, backup: StoredBackup) -> StoredExport:
-    """Compare what a stored archive says of itself with the fingerprint that was taken when it was made.
+    """Compare a stored archive with the fingerprint that was taken when it was made.
 
-    Raises Conflict. A file that is no backup of ours has no fingerprint, but must be whole all the same.
+    Raises Conflict. A file that is not a backup of this program has no fingerprint, but must be complete too.
     """
     try:
         archive = await archive_of(client, backup)

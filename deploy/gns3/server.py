@@ -1,7 +1,7 @@
 """A GNS3 server and its API: version 3, and version 2 (GNS3 2.2) as far as it has the same calls.
 
-The token of version 3 lives for a day: a request that is refused for it is sent again with a new one. Errors
-are those of `ca.errors`, and their sentences name the server, so that nobody looks for them in the store.
+The token of version 3 is valid for a day: a request that is rejected for it is repeated with a new one.
+Errors are those of `ca.errors`. Their texts name the server, to distinguish them from errors of the store.
 """
 
 import asyncio
@@ -87,9 +87,9 @@ _STATUSES: Final[Mapping[int, type[FilestoreError]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Where a server is, who asks, and whom to trust. `root_pem` "" is the system's choice.
+    """The address of a server, its user, and the trusted root. `root_pem` "" is the system's choice.
 
-    `server_id` tells its backups from those of other servers, see `identity`.
+    `server_id` distinguishes its backups from those of other servers, see `identity`.
     """
 
     name: str
@@ -103,7 +103,7 @@ class ServerAddress:
 
     @property
     def identity(self) -> ServerIdentity:
-        """Which server it is, wherever it is and whatever it is called."""
+        """Return the identity of the server, independent of its address and name."""
         return ServerIdentity(self.server_id, self.name)
 
     def __repr__(self) -> str:
@@ -269,7 +269,7 @@ class Gns3Server:
     async def read_image(self, image: ServerImage, start: int = 0) -> AsyncGenerator[bytes, None]:
         """The content of an image from a byte on. It needs the credentials of the compute.
 
-        Raises InvalidRequest when there are none, Forbidden when they are not taken.
+        Raises InvalidRequest without credentials, Forbidden if they are rejected.
         """
         if not self.has_compute_credentials:
             raise InvalidRequest(
@@ -305,9 +305,9 @@ class Gns3Server:
         await self._send(f"/compute/{EMULATORS[image.image_type]}/images/{name}", content)
 
     async def notifications(self, project_id: str = "") -> AsyncGenerator[Notification, None]:
-        """What happens on the server or in a project, until the connection is lost, which raises Unavailable.
+        """Yield the events of the server or a project. Raises Unavailable when the connection is lost.
 
-        The server sends the first one, a ping, as soon as it listens for the caller.
+        The first event, a ping, arrives as soon as the server listens for the caller.
         """
         decode = msgspec.json.Decoder(Notification).decode
         path = f"/projects/{project_id}/notifications" if project_id else "/notifications"
@@ -401,7 +401,7 @@ class Gns3Server:
                     part = await anext(content)
                 except StopAsyncIteration:
                     return
-                except Exception as error:  # aiohttp would tell of a lost connection
+                except Exception as error:  # aiohttp would report a lost connection
                     failures.append(error)
                     raise
                 finally:

@@ -21,7 +21,7 @@ from filestore_client.base.records import FileRecord, Image
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of a backup. `error` None: it works, as far as was looked at.
+    """The result of a check of a backup. `error` None: no problem was found.
 
     `missing`: files of the project that the backup lacks.
     """
@@ -35,7 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCheck:
-    """What backups are looked at with. `read_data`: read every byte of them and of their images."""
+    """The means for checking backups. `read_data`: read every byte of them and of their images."""
 
     client: AsyncClient
     damages: Damages

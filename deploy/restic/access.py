@@ -1,8 +1,8 @@
-"""Who may use the gateway: requests with a password that its file lists, and none that a web page made.
+"""Access control of the gateway: requests need a password of its file, and may not come from web pages.
 
-The gateway acts with the token of the user who started it. Other users of the machine reach its port, and so
-do web pages: by a form or a script of another origin, or by a host name that its owner lets lead here (DNS
-rebinding).
+The gateway acts with the token of the user who started it. Other users of the machine can reach its port, and
+so can web pages: by a form or a script of another origin, or by a host name that resolves to this machine
+(DNS rebinding).
 """
 
 import base64
@@ -82,7 +82,7 @@ def _is_own(header: str, own_host: str) -> bool:
 
 
 def _is_known(header: str, passwords: Sequence[bytes]) -> bool:
-    """Whether an Authorization header has one of the passwords. Takes as long whichever it is like."""
+    """Return whether an Authorization header has one of the passwords, in constant time."""
     scheme, _, encoded = header.partition(" ")
     try:
         given = base64.b64decode(encoded.strip(), validate=True)

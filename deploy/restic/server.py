@@ -44,7 +44,7 @@ from web.request_body import body_chunks
 
 V1: Final = "application/vnd.x.restic.rest.v1"
 V2: Final = "application/vnd.x.restic.rest.v2"
-# Each holds a piece of a stream, and the next one while that is sent: 16 MiB and what lies in buffers.
+# Each holds a piece of a stream, and the next one while the first is sent: 16 MiB and the buffers.
 BODIES_MAX: Final = 6
 REPOSITORY_CHARS_MAX: Final = 128  # with type and name it has to fit into the name of a file
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,63})*")
@@ -65,7 +65,7 @@ _TOLD: Final = (Unauthorized, Forbidden, InsufficientStorage, PayloadTooLarge, U
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """What the command was asked for. `password_file`: None lets everybody in who reaches the place."""
+    """The options of the command. `password_file` None admits every client that reaches the address."""
 
     bucket: str
     place: ListenPlace
@@ -74,7 +74,7 @@ class Gateway:
 
 
 class GatewayState:
-    """What the requests of a server share."""
+    """The common state of a server's requests."""
 
     def __init__(
         self, client: AsyncClient, bucket_id: str, connection: Connection, *, is_append_only: bool
@@ -199,7 +199,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except (ConnectionError, aiohttp.ClientError, TimeoutError) as error:
         if request.writer.output_size:  # another head would pass for content
             raise ClientGone("an answer cannot be taken back") from error
-        # Whoever asked has gone, or says nothing any more: nobody reads this.
+        # The client has gone or is silent: it does not read this.
         raise web.HTTPBadRequest(text="The body is incomplete.\n") from error
     state.went_well()
     return response

@@ -1,4 +1,4 @@
-"""The steps of a setup, each of which may be said again: what is there already is left as it is."""
+"""The steps of a setup. Each may be repeated: existing parts are not changed."""
 
 import asyncio
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _HANDED: Final = "what the first machine handed over"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCluster:
-    """What `filestore coordinator init` asks beside names and places."""
+    """The settings of a new cluster, in addition to names and addresses."""
 
     name: str
     replicas: int
@@ -35,7 +35,7 @@ class NewCluster:
 
 
 class _Joined(Struct, frozen=True):
-    """What a coordinator answers to a machine that becomes another."""
+    """A coordinator's response to a machine that becomes another coordinator."""
 
     bundle: bytes
 
@@ -69,10 +69,10 @@ def first_coordinator(plan: MachinePlan, cluster: NewCluster, members: MemberPro
 
 
 def another_coordinator(plan: MachinePlan, token: SetupToken | None, members: MemberProcesses) -> None:
-    """Make another coordinator of the cluster that a token is of, and let it run and into the group.
+    """Create another coordinator of the cluster of a token, start it, and add it to the group.
 
-    Without a token it goes on with the one that it began with. Raises SetupTokenNotTaken, Conflict,
-    InvalidRequest, UntrustedCertificate, Unavailable.
+    Without a token, it continues with the first one. Raises SetupTokenNotTaken, Conflict, InvalidRequest,
+    UntrustedCertificate, Unavailable.
     """
     files = CoordinatorFiles(plan.coordinator_data)
     attempt = begun.read_begun(files)

@@ -94,12 +94,12 @@ def backup(
 
     PROJECT is a name or an id. A project that has not changed since its last backup is not stored again.
 
-    A project that runs cannot be exported: it is told, and the others go on; the exit code is 5 then. It is
-    10 if GNS3 left out files of a project. After an interruption the same command goes on with the projects
-    that are not backed up yet.
+    A running project cannot be exported: it is reported, the others are backed up, and the exit code is 5. It
+    is 10 if GNS3 left out files of a project. After an interruption, the same command continues with the
+    projects that are not backed up yet.
 
-    With --all, a project is told that was there at an earlier run and is not there now, and so is a server
-    that shows no project; the exit code is 4. `filestore gns3 forget` says that a project is gone for good.
+    With --all, the command reports projects of an earlier run that do not exist any more, and a server
+    without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good.
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
@@ -150,9 +150,9 @@ def watch(
 ) -> None:
     """Back up all projects daily, and each when it is closed.
 
-    It runs until SIGTERM or SIGINT. What fails is told, and tried again the next time. A run that cannot
-    begin is tried again after 10 seconds, and then after pauses of up to an hour. It ends when the token of
-    the cluster or the password of the server is not taken any more.
+    It runs until SIGTERM or SIGINT. Failures are reported, and retried the next time. A run that cannot start
+    is retried after 10 seconds, and then after pauses of up to an hour. The command ends if the token of the
+    cluster or the password of the server is rejected.
     """
 
     pauses = retry_pauses()

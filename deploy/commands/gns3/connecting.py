@@ -1,4 +1,4 @@
-"""What the commands of `filestore gns3` share: which server, and a run with it and the store."""
+"""The common parts of `filestore gns3` commands: choosing a server, and a run with it and the store."""
 
 import asyncio
 import signal
@@ -125,7 +125,7 @@ async def bucket_id_of(client: AsyncClient, bucket: str) -> str:
 
 
 def chosen_projects(projects: list[LabProject], named: tuple[str, ...]) -> list[LabProject]:
-    """Those of these names or ids; several of one name are all meant. Raises NotFound."""
+    """Return the projects with these names or ids, and all projects of one name. Raises NotFound."""
     chosen: dict[str, LabProject] = {}
     for wanted in named:
         found = [each for each in projects if wanted in (each.project_id, each.name)]

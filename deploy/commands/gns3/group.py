@@ -172,7 +172,10 @@ for _command in (ls, backup, images, restore, verify, prune, watch, forget):
 
 
 def _password(option: str, path: str | None) -> str:
-    """From a file, standard input, or who sits at the terminal. Raises InvalidRequest, click.UsageError."""
+    """Read a password from a file, standard input or the terminal.
+
+    Raises InvalidRequest, click.UsageError.
+    """
     if path == "-":
         return sys.stdin.readline().rstrip("\n")
     if path is not None:

@@ -117,7 +117,7 @@ async def _carry_out(
 
 
 async def reasons_for(backups: Sequence[StoredBackup], rules: KeepRules, damages: Damages) -> list[list[str]]:
-    """As `reasons_to_keep`. If a backup would go, those that would stay in its place are checked first."""
+    """Apply `reasons_to_keep`, and check the backups that would stay in the place of deleted ones."""
     times = [backup.made_at.astimezone() for backup in backups]
     damaged: set[int] = set()
     checked: set[int] = set()

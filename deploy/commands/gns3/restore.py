@@ -53,13 +53,12 @@ def restore(
 ) -> int:
     """Make a project of a backup, on any GNS3 server.
 
-    The newest of your backups is restored, or the newest until the end of a day (@2026-11-20) or a moment.
-    If several servers have the project, say which one with --from. A damaged backup is refused.
+    The newest of your backups is restored, or the newest until the end of a day (@2026-11-20) or a moment. If
+    several servers have the project, say which one with --from. A damaged backup is not restored.
 
-    Images that the server lacks are given to it first. The new project has an id of its own, and where the
-    name is taken there GNS3 appends a number. It is opened, so that every node has found its image, and
-    closed again. The exit code is 10 if something of the project is missing: files that GNS3 did not export,
-    images, settings.
+    Images that the server lacks are sent first. The new project has a new id. If the name is in use, GNS3
+    appends a number. The project is opened, to check that every node finds its image, and closed again. The
+    exit code is 10 if something is missing: files that GNS3 did not export, images, settings.
     """
 
     async def work(reached: Gns3Server, client: AsyncClient) -> tuple[StoredBackup, RestoredProject]:
