@@ -35,7 +35,7 @@ from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.writing import AsyncWriter
 
 A = TypeVar("A")
-A_co = TypeVar("A_co", covariant=True)  # whoever takes operations of any file takes those of images
+A_co = TypeVar("A_co", covariant=True)  # a function for operations of any file also accepts those of images
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -216,9 +216,9 @@ class BlockingWriter(_OpenFile[AsyncWriter]):
 
 
 def is_with_left_by_exception() -> bool:
-    """Return whether a caller, near or far, is in the exit of a `with` statement that an exception leaves.
+    """Return whether any caller is in the exit of a `with` statement that is left by an exception.
 
-    Only the interpreter's instruction tells that: C's `__exit__` of `io` has no frame.
+    Only the interpreter's instruction shows that: the `__exit__` of `io`, in C, has no frame.
     """
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
@@ -335,7 +335,7 @@ class BlockingUsers(Blocking[administration.Users]):
 
 
 class BlockingJoinTokens(Blocking[administration.JoinTokens]):
-    """Tokens by which machines join as nodes."""
+    """Tokens with which machines join as nodes."""
 
     list = listing(administration.JoinTokens.list)
     create = blocking(administration.JoinTokens.create)
@@ -374,7 +374,7 @@ class BlockingCluster(Blocking[administration.Cluster]):
 
 
 class BlockingAudit(Blocking[administration.Audit]):
-    """Who did what."""
+    """The audit log: who did what."""
 
     list = listing(administration.Audit.list)
 
@@ -412,7 +412,7 @@ class Client:
 
     @classmethod
     def from_environment(cls, *, deadline_s: float = DEADLINE_S) -> Self:
-        """As FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE say; see AsyncClient."""
+        """Create a client from FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE; see AsyncClient."""
         return cls(**connection_from_environment(), deadline_s=deadline_s)
 
     def __enter__(self) -> Self:
@@ -434,7 +434,7 @@ class Client:
         return self._loop.run(self._inner.call(method, path, reply_type, body=body, repeats=repeats))
 
     def whoami(self) -> User:
-        """Who the token stands for."""
+        """Return the user of the token."""
         return self.users.whoami()
 
     def close(self) -> None:

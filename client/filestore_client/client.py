@@ -66,9 +66,9 @@ class AsyncClient:
 
     @classmethod
     def from_environment(cls, *, deadline_s: float = DEADLINE_S) -> Self:
-        """As FILESTORE_URL (several: with spaces between), FILESTORE_CA and FILESTORE_TOKEN_FILE say.
+        """Create a client from FILESTORE_URL (URLs separated by spaces), FILESTORE_CA, FILESTORE_TOKEN_FILE.
 
-        Raises InvalidRequest when one is missing or cannot be read.
+        Raises InvalidRequest if one is missing or cannot be read.
         """
         return cls(**connection_from_environment(), deadline_s=deadline_s)
 
@@ -94,7 +94,7 @@ class AsyncClient:
         return await self.transport.call(method, path, reply_type, body=body, repeats=repeats)
 
     async def whoami(self) -> User:
-        """Who the token stands for."""
+        """Return the user of the token."""
         return await self.users.whoami()
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 
 class FilestoreError(Exception):
-    """What the server refused, or what went wrong here. `details` says what, and what to do."""
+    """An error of the server or of this machine. `details` explains it, and what to do."""
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
@@ -70,7 +70,7 @@ class RequestTimeout(FilestoreError):
 
 
 class Conflict(FilestoreError):
-    """The record is in a state that forbids this: a name is taken, something is not empty."""
+    """The state of the record forbids this: a name is in use, something is not empty."""
 
     code = "conflict"
     status = 409
@@ -84,7 +84,7 @@ class NotAvailable(FilestoreError):
 
 
 class OffsetMismatch(FilestoreError):
-    """The upload stands at another offset, `offset` in bytes."""
+    """The upload has another offset, `offset` in bytes."""
 
     code = "offset_mismatch"
     status = 409
@@ -123,7 +123,7 @@ class UriTooLong(FilestoreError):
 
 
 class UnsupportedMediaType(FilestoreError):
-    """The body is of a type that is not taken here."""
+    """The type of the body is not supported."""
 
     code = "unsupported_media_type"
     status = 415
@@ -238,7 +238,7 @@ _DIGITS_MAX = 19  # of a number of bytes in 63 bits
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What the body of an error says; whatever else a newer server adds is left out."""
+    """The body of an error. Other fields of newer servers are ignored."""
 
     code: str = ""
     details: str = ""

@@ -1,4 +1,4 @@
-"""What the API answers, as types. Fields that a newer server adds are left out.
+"""The responses of the API, as types. Fields that a newer server adds are ignored.
 
 Times are RFC 3339 in UTC, "" for never; sizes are bytes; hashes are lower-case hexadecimal digits.
 """
@@ -112,7 +112,7 @@ class ManifestImage(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What the archive of a project says of itself. `truncated`: not all of it was read."""
+    """The contents of the archive of a project. `truncated`: only a part of it was read."""
 
     file_uuid: str
     archive: str
@@ -157,8 +157,8 @@ class BucketUpload(Struct, frozen=True, kw_only=True):
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A permission that was given to a user or a group.
 
-    What it is on is told in the list of all one's grants alone: `target` is `bucket` or `file`, `name` its
-    name; of a bucket `file_uuid` and `kind` are "".
+    Its object is only set in the list of the caller's own grants: `target` is `bucket` or `file`, `name` its
+    name; `file_uuid` and `kind` are "" for a bucket.
     """
 
     id: str
@@ -176,7 +176,7 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """A new public link: whoever has `url` reads the file until it expires."""
+    """A new public link: anyone who has `url` can read the file until the link expires."""
 
     token: str
     url: str
@@ -186,9 +186,9 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 class ListedShare(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A public link as it is listed: its secret is not known any more.
+    """A public link in a list: its secret is not stored.
 
-    `filename` and `kind` of its file are told in the list of all one's links alone.
+    `filename` and `kind` of its file are only set in the list of the caller's own links.
     """
 
     id: str
@@ -304,7 +304,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class RevokedNode(Struct, frozen=True, kw_only=True):
-    """What the revocation of a node leaves to repair, and what is nowhere else."""
+    """What the revocation of a node leaves to repair, and content that is nowhere else."""
 
     id: str
     replicas: int
@@ -314,7 +314,7 @@ class RevokedNode(Struct, frozen=True, kw_only=True):
 
 
 class RemovedNode(Struct, frozen=True, kw_only=True):
-    """What a node that was removed had."""
+    """The content of a removed node."""
 
     id: str
     replicas: int
@@ -332,7 +332,7 @@ class Coordinator(Struct, frozen=True, kw_only=True):
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
-    """One thing that somebody did, or was refused, as one member has it on record."""
+    """An action or a rejected attempt, as recorded by one member."""
 
     time: str
     principal: str
@@ -355,7 +355,7 @@ class Ticket(Struct, frozen=True, kw_only=True):
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """What is stored of a file: its size, checksum (sha256), name and type."""
+    """The stored content of a file: its size, checksum (sha256), name and type."""
 
     size_bytes: int
     sha256: str

@@ -47,7 +47,7 @@ class RetryLimits:
         self.progressed()
 
     def progressed(self) -> None:
-        """Something went forward: the deadline and the pauses begin anew."""
+        """Restart the deadline and the pauses, as there was progress."""
         self._give_up_at = time.monotonic() + self._deadline_s
         self._pause_s = PAUSE_S_MIN
         self._refusal: FilestoreError | None = None  # the last answer, while other nodes give none

@@ -1,8 +1,8 @@
-"""Requests to a cluster: any node will do, and the next one is tried when one is lost.
+"""Requests to a cluster: they go to any node, and the next one is tried if a node is lost.
 
 It trusts the cluster's root certificate and nothing else, whatever the environment says. A lost connection,
-423, 429 and 503 are tried again with growing pauses until nothing has gone forward for `deadline_s`; but a
-request that must not be carried out twice is repeated only where the first cannot have been. After 401, the
+423, 429 and 503 are retried with growing pauses until there was no progress for `deadline_s`. A request that
+must not be carried out twice is repeated only if the first one cannot have been carried out. After 401, the
 request is sent again if the token came from a file that holds another one by then.
 """
 
@@ -76,7 +76,7 @@ class Transport:
         self._connector: _Connector | None = None
         self._of_parents: list[object] = []  # never closed here: that would cut off the parent
         self.time = ServerTime()
-        self.without_bytes: set[str] = set()  # nodes that take none with a creation; siblings share it
+        self.without_bytes: set[str] = set()  # nodes that accept no bytes with a creation; shared by siblings
 
     def sibling(self) -> "Transport":
         """One of the same session with a preferred node of its own. It ends with this one."""
@@ -202,9 +202,9 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         repeats: bool | None = None,
     ) -> tuple[bytes, Mapping[str, str]]:
-        """The same; the body and the headers of the answer as they came.
+        """Send a request, and return the raw body and headers of the response.
 
-        Both are empty where DELETE got no answer and is answered then that there is nothing to delete.
+        Both are empty if a DELETE got no response, and its repetition found nothing to delete.
         """
         limits = self.limits()
         is_repeatable = method in _REPEATABLE if repeats is None else repeats
@@ -268,7 +268,7 @@ class AnswerLost(aiohttp.ClientConnectionError):
 async def _sent_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """By itself aiohttp sends GET, PUT and DELETE again: then nobody knows whose answer a 404 is."""
+    """Send a request once. aiohttp repeats GET, PUT and DELETE, and then a 404 could be of either attempt."""
     try:
         return await handler(request)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
@@ -278,10 +278,10 @@ async def _sent_once(
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A pool that hands out no connection whose time ran out while it was idle in it.
+    """A pool that returns no connection whose timer expired while it was idle.
 
-    aiohttp pools a connection at the end of a body. Who then reads what was held back of the body starts the
-    timer for reading anew, it goes off in the pool, and the next request would fail for it at once.
+    aiohttp pools a connection at the end of a body. Reading the remaining buffered bytes of the body restarts
+    the read timer, which then expires in the pool, and the next request would fail at once.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -298,14 +298,14 @@ class _Connector(aiohttp.TCPConnector):
             connection.close()
 
     async def abort(self) -> None:
-        """End what is left: one whose request was broken off still sends what it was given, for nobody."""
+        """Abort the remaining connections: after a cancelled request, one still sends its buffer."""
         for transport in self._opened:
             transport.abort()
         for _ in range(ABORT_TURNS):
             await asyncio.sleep(0)
 
     def _remember(self, transport: asyncio.Transport | None) -> None:
-        """Those that close may take a while about it."""
+        """Remember a connection. Closing ones may take a while."""
         now_s = time.monotonic()
         if transport is not None:
             self._opened[transport] = now_s
@@ -328,7 +328,7 @@ class _Socket(socket.socket):
 def base_url(url: str) -> str:
     """The URL of a node without a slash at its end. Raises InvalidRequest.
 
-    Without TLS only on this machine: the token would go out in clear text to whoever is there.
+    Without TLS only this machine is allowed: otherwise the token would be sent unencrypted.
     """
     try:
         parts = urlsplit(url)

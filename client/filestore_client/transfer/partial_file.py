@@ -1,9 +1,9 @@
-"""A file that is being downloaded, in two files beside where it will be.
+"""A file that is being downloaded, in two files next to its target.
 
-NAME.part has its full size from the start, and NAME.part.state says what of it is there.
+NAME.part has its full size from the start, and NAME.part.state lists the ranges that have arrived.
 
-Bytes are synced before the state names them, so what it names survives a power cut. The state is on disk
-before the file grows: a NAME.part that holds something without one is somebody else's, and stays as it is.
+Bytes are synced before the state lists them, so that they survive a power cut. The state is on disk before
+the file grows: a NAME.part with content but without a state belongs to another program, and is not changed.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""What is remembered of unfinished uploads of files, so that the same upload goes on after an interruption.
+"""The state of unfinished uploads of files, with which they resume after an interruption.
 
 One small file per upload in ${XDG_STATE_HOME:-~/.local/state}/filestore/uploads, named by a digest of the
-cluster's root, the file's absolute path, size, inode and times of change, and what was asked for; of a stream
-by the name that its content was given. It holds no secret.
+cluster's root, the file's absolute path, size, inode and times of change, and the requested fields; for a
+stream by the given identity of its content. It holds no secret.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class Memory:
         return Memory(_directory() / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json")
 
     def read(self) -> UnfinishedUpload | None:
-        """What an earlier run left, if anything usable."""
+        """Read the state of an earlier run, if it is usable."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedUpload)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -76,7 +76,7 @@ class Memory:
             return ""
 
     def read_parts(self) -> UnfinishedParts | None:
-        """The same of an upload in parts."""
+        """Read the state of an upload in parts."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedParts)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):

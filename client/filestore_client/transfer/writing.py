@@ -70,7 +70,7 @@ class AsyncWriter:
         return self.record
 
     async def abort(self) -> None:
-        """Give the upload up; the server forgets it by itself. Again is harmless."""
+        """Abort the upload, which expires on the server. May be repeated."""
         self._is_closed = self._is_given_up = True
         self._sending.cancel()
         await asyncio.gather(self._sending, return_exceptions=True)
