@@ -35,7 +35,7 @@ _STRAY: Final = "This file does not belong to Filestore. Move it out of the data
 
 @dataclass(slots=True)
 class _Count:
-    """What was seen on the way."""
+    """The counts of a check."""
 
     blobs: int = 0
     blob_bytes: int = 0
@@ -92,7 +92,7 @@ def _leaves(findings: Findings, blobs: Path) -> Iterator[Path]:
 
 
 def _entries(findings: Findings, directory: Path) -> "list[os.DirEntry[str]]":
-    """By name; none where there is no such directory, which was told of before."""
+    """Return the entries by name; none if the directory is missing, which was reported before."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -140,7 +140,7 @@ def _check_blob(findings: Findings, path: Path, *, deep: bool) -> int:
 
 
 def _sidecar_fault(path: Path, size_bytes: int) -> str:
-    """What is wrong with the sidecar of a blob of this size; "" for nothing."""
+    """Return the fault in the sidecar of a blob of this size; "" for none."""
     sidecar = path.with_name(path.name + SIDECAR)
     try:
         decode_sidecar(sidecar.read_bytes(), size_bytes)

@@ -54,7 +54,7 @@ _Blobs = dict[int, list[PackRecord]]  # by the number of the pack
 
 @dataclass(slots=True)
 class _Count:
-    """What was seen on the way."""
+    """The counts of a check."""
 
     packs: int = 0
     blobs: int = 0
@@ -98,7 +98,7 @@ def _entries(findings: Findings, directory: Path) -> "Sequence[os.DirEntry[str]]
 
 
 def _indexed(findings: Findings, packs: Path, *, deep: bool) -> _Blobs | None:
-    """What the index says of each pack; None where it says nothing."""
+    """Return the index's entries of each pack; None if it is unusable."""
     path = packs / INDEX
     if not path.exists():
         findings.fact("the packs have no index: the next start creates it")
@@ -175,7 +175,7 @@ def _of(descriptor: int, header: PackHeader) -> Iterable[PackRecord]:
 
 
 def _fault(descriptor: int, header: PackHeader, record: PackRecord, *, deep: bool) -> str:
-    """What is wrong with a blob; "" for nothing. Raises OSError."""
+    """Return the fault of a blob; "" for none. Raises OSError."""
     if record.stop > os.fstat(descriptor).st_size:
         return "is beyond its end"
     if decode_head(os.pread(descriptor, HEAD_BYTES, record.offset), record.offset, header.marker) != record:

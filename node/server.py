@@ -84,7 +84,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """What a process of a node works with, and what it does by itself."""
+    """The services and the background work of a node process."""
 
     services: NodeServices
     watch: DiskWatch
@@ -225,7 +225,7 @@ def _worker_options(
 def _start_works_of_the_first(
     config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses
 ) -> None:
-    """What one process of a node does for all."""
+    """Start the background work that one process of a node does for all."""
     metadata, start = node.services.api.metadata, node.works.start
     start("announcement", node.announcement.run())
     start("ways to other nodes", node.reach.run())
@@ -365,7 +365,7 @@ def _set_heartbeat_sources(
     reach: Reach,
     web: WebCertificate | None,
 ) -> None:
-    """What heartbeats say beside how the disk is."""
+    """Set the sources of heartbeat fields other than the state of the disk."""
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
     watch.custody_stopped = counts.custody_stops.kinds
     if custody is not None:

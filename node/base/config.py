@@ -133,7 +133,7 @@ class NodeFiles:
         return Credential(self.credential_path, read_roots(self.root))
 
     def read_config(self) -> NodeConfig:
-        """What node.json says. Raises NotJoined."""
+        """Read node.json. Raises NotJoined."""
         try:
             return decode_foreign(self.config.read_bytes(), NodeConfig)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a node counts beyond its HTTP requests: bytes in and out, replicas, damage, room."""
+"""The metrics of a node beyond its HTTP requests: bytes in and out, replicas, damage, free space."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -46,7 +46,7 @@ class CustodyStops:
         self._gauge.labels(kind).set(is_stopped)
 
     def kinds(self) -> list[str]:
-        """Those that have stopped."""
+        """Return the kinds that have stopped."""
         return sorted(self._kinds)
 
 
@@ -124,7 +124,7 @@ class NodeMetrics:
         )
 
     def _add_custody(self, registry: CollectorRegistry) -> None:
-        """What becomes of this node's replicas (`node/custody/custody.py`)."""
+        """Add the metrics of this node's replicas (`node/custody/custody.py`)."""
         self.quarantined_blobs = Counter(
             "filestore_quarantined_blobs", "Damaged blobs moved to quarantine.", registry=registry
         )
@@ -171,7 +171,7 @@ class NodeMetrics:
         )
 
     def _add_packs(self, registry: CollectorRegistry) -> None:
-        """What lies in packs (`node/custody/packing.py`), as of its last look."""
+        """Add the metrics of packs (`node/custody/packing.py`), as of their last check."""
         self.packs = Gauge("filestore_packs", "Files that hold many small blobs.", registry=registry)
         self.packed_blobs = Gauge("filestore_packed_blobs", "Small blobs in packs.", registry=registry)
         self.packed_bytes = Gauge(
@@ -188,7 +188,7 @@ class NodeMetrics:
 
 
 async def counted(body: AsyncGenerator[_Piece, None], counter: Counter) -> AsyncGenerator[_Piece, None]:
-    """The same pieces, their bytes counted once they were taken; `body` is closed with it."""
+    """Pass the pieces on, and count their bytes once they were consumed; closes `body` at its end."""
     async with aclosing(body):
         async for piece in body:
             yield piece

@@ -61,7 +61,7 @@ class RecordCache:
         return record
 
     async def read(self, caller: Caller, file_uuid: str) -> ContentRecord:
-        """The same, asked for if it is not kept. Raises what GetContent is refused with, Unavailable."""
+        """Return the record from the cache, or request it. Raises the errors of GetContent, Unavailable."""
         if (record := self.get(caller, file_uuid)) is not None:
             return record
         self._misses.inc()

@@ -44,7 +44,10 @@ class _Work(Generic[_T]):
 
 
 class SharedWork(Generic[_K, _T]):
-    """What is under way of one kind, by its key. For one loop; `close` ends it. `moved`: by all together."""
+    """The work of one kind that is in progress, by key. For one loop; `close` ends it.
+
+    `moved`: by all together.
+    """
 
     def __init__(
         self, what: str, *, at_most: float = inf, linger_s: float | None = None, keep_s: float = 0.0
@@ -68,10 +71,10 @@ class SharedWork(Generic[_K, _T]):
         return key in self._works
 
     async def join(self, key: _K, work: Callable[[], Awaitable[_T]], *, answer_s: float | None = None) -> _T:
-        """What the work of this key comes to, begun now unless it is under way; or what it raises.
+        """Return or raise the result of the work with this key, which is started unless it is in progress.
 
-        Raises StillRunning after `answer_s`, if any; Unavailable when somebody has ended it, when there is
-        too much of it, and after `close`.
+        Raises StillRunning after `answer_s`, if given; Unavailable if the work was ended, if there is too
+        much of it, and after `close`.
         """
         found = self._works.get(key)
         if found is None or found.is_given_up:

@@ -119,7 +119,7 @@ def _sources(session: UploadSession, part: UploadPart) -> Sequence[str]:
 async def _batches(
     session: UploadSession, reading: _Reading, coming: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[Batch, None]:
-    """What comes of a part, hashed; keeps the log informed while it does."""
+    """Yield the arriving bytes of a part, hashed, and keep the log informed meanwhile."""
     disk = session.services.disk
     session.lock.receiving = False  # no client has to send: whoever wants the upload waits for the end
     async with aclosing(coming):

@@ -59,7 +59,7 @@ async def read_damaged(
 
 
 def describe(gone: Sequence[Span]) -> str:
-    """What a client is told of bytes that are in no copy."""
+    """Describe bytes that are in no copy, for a client."""
     shown = ", ".join(f"{start}-{stop - 1}" for start, stop in gone[:SPANS_SHOWN_MAX])
     more = " and more" if len(gone) > SPANS_SHOWN_MAX else ""
     what = f"Bytes {shown}{more} of this content"

@@ -224,7 +224,7 @@ def _require_tags(request: web.Request, record: UploadRecord) -> None:
 
 
 async def begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:
-    """Who asks for the upload that the path names, and how that stands. Raises what the log refuses."""
+    """Return the caller, and the upload in the path. Raises the errors of the log."""
     services = request.app[NODE]
     caller = await authenticate(request)
     query = GetUpload(caller=caller, file_uuid=_file_uuid(request))

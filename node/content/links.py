@@ -44,7 +44,7 @@ async def serve_link(request: web.Request, find: Find) -> web.StreamResponse:
 
 
 def _of_link(content: ContentRecord) -> dict[str, str]:
-    """Who made the link and when it ends, for the page that shows it; nothing of a ticket."""
+    """Return headers with the creator of a link and its expiry, for its page; none for a ticket."""
     if not content.link_ends_at_ms:
         return {}
     return {"Shared-By": content.shared_by, "Link-Expires": http_date(content.link_ends_at_ms)}

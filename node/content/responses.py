@@ -27,6 +27,6 @@ class ContentStored(Struct, frozen=True, kw_only=True):
 
 
 class UploadOffset(Struct, frozen=True, kw_only=True):
-    """Where an upload stands."""
+    """The offset of an upload."""
 
     offset: Offset

@@ -1,10 +1,11 @@
-"""Where the bytes of a download come from.
+"""Read the bytes of a download, from any source.
 
-This node's disk, else its peers; the client notices no change.
+The sources are this node's disk, and its peers. The client notices no change between them.
 
-One that fails in the middle is followed by the next from the byte where it stopped, so nothing is sent twice
-and nothing unverified at all. Before the first byte each source is asked once: the client can ask again. Once
-bytes are out it cannot, short of breaking the download off, so all are asked again, ROUNDS_MAX times at most.
+If one fails in the middle, the next one continues at the byte where it stopped, so nothing is sent twice, and
+nothing unverified at all. Before the first byte each source is asked once, as the client can repeat the
+request. After that, the only alternative is to break the download off, so all are asked again, up to
+ROUNDS_MAX times.
 """
 
 import asyncio
@@ -98,7 +99,7 @@ async def read_pieces(
     *,
     size_bytes: int | None = None,
 ) -> AsyncGenerator[Piece, None]:
-    """The same in pieces alone, for who does not only send them."""
+    """Yield the same bytes as pieces only, for callers that process them."""
     anywhere = read_anywhere(services, sha256, replicas, start, stop, size_bytes=size_bytes, pours=False)
     async with aclosing(anywhere) as reading:
         async for piece in reading:

@@ -43,10 +43,10 @@ async def options(_request: web.Request) -> web.StreamResponse:
 
 
 def head(record: UploadRecord, offset: int) -> web.StreamResponse:
-    """Where the upload stands: `offset` bytes are durable.
+    """Respond with the offset of the upload: `offset` bytes are durable.
 
-    That of a final upload is told when it has ended (tus concatenation): nobody may send it any. The digest
-    of these bytes is what the log recorded with the offset, so it costs nothing to send.
+    A final upload has an offset only when it has ended (tus concatenation), as no client sends its bytes. The
+    digest of these bytes is recorded in the log with the offset, so it costs nothing to send.
     """
     headers = _progress(record, offset)
     if offset and (sha256 := record.blob_sha256 or record.prefix_sha256):
@@ -126,7 +126,7 @@ async def delete(session: UploadSession) -> web.StreamResponse:
 async def terminate(
     request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
 ) -> web.StreamResponse:
-    """The same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
+    """Delete an upload that another node holds; its bytes are removed by the sweep of those nodes."""
     require_version(request.headers)
     command = TerminateUpload(caller=caller, file_uuid=record.file_uuid)
     async with audited(request, "delete_file", principal=caller.subject, target=record.file_uuid):

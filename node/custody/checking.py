@@ -144,7 +144,7 @@ class Checks:
 
 
 def _is_restored(check: asyncio.Task[bool] | None) -> bool:
-    """Of a check that has ended."""
+    """Return whether a check has ended with the blob restored."""
     return check is not None and not check.cancelled() and check.exception() is None and check.result()
 
 

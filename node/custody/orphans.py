@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Orphans:
-    """Those of one node. `run` until it is cancelled."""
+    """The orphaned blobs of one node. `run` until it is cancelled."""
 
     def __init__(self, context: CustodyContext) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class Orphans:
         await self.look()
 
     async def look(self) -> int:
-        """Once; how many orphans were deleted. Raises FilestoreError, OSError."""
+        """Check once; return how many orphans were deleted. Raises FilestoreError, OSError."""
         context, orphans = self._context, list[Note]()
         finished = await context.disk.run(finished_blobs, context.blobs)  # these stay, and their notes
         notes = await context.disk.run(self._notes)
@@ -112,7 +112,7 @@ class Orphans:
                 blobs.unclaimed.forget(note)
 
     def _notes(self) -> list[Note]:
-        """Those that can be taken away; others were settled, and are tried again. Blocks."""
+        """Return the notes that can be removed; others were handled, and are tried again. Blocks."""
         blobs, poison = self._context.blobs, self._context.blobs.poison
         for sha256 in sorted(poison.names(DIRECTORY) - {""}):
             with poison.skipping(DIRECTORY, sha256):

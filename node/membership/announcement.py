@@ -20,7 +20,7 @@ UNKEPT_S = 30.0
 
 
 class Announcement:
-    """What worker 0 of a node tells, and what every worker asks before it calls itself ready."""
+    """Announces a node, in worker 0, and tells every worker whether that is done."""
 
     def __init__(self, config: NodeConfig, metadata: MetadataClient, view: View, start: Start) -> None:
         self._config = config

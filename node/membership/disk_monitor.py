@@ -1,4 +1,4 @@
-"""What a node tells about its disk: room, and whether it still takes bytes.
+"""Monitor a node's disk: free space, and whether it can be written.
 
 Looked at in a thread, told from memory. What this process keeps open of files that others have deleted is
 given back on the way, and an index of the packs that was found damaged is rebuilt.
@@ -98,7 +98,7 @@ class DiskWatch:
 
     @property
     def free_bytes(self) -> int:
-        """What the process may still write, as it was at the last look."""
+        """Return the free space at the last check."""
         return self._free_bytes
 
     @property
@@ -127,7 +127,7 @@ class DiskWatch:
         return self._has_looked and not self.is_writable() and not self.is_full()
 
     async def look(self) -> None:
-        """Once. Problems are logged and show in what is told."""
+        """Check once. Problems are logged, and included in heartbeats."""
         self._looking_since_s = time.monotonic()
         try:
             await self._look()
@@ -154,7 +154,7 @@ class DiskWatch:
         self._has_looked = True
 
     def _measure(self) -> None:
-        """In a thread, all of it at once: each job wakes one."""
+        """Measure everything in one job of a thread, as each job wakes one."""
         blobs = self._blobs
         self._has_index = blobs.packed.store.index.is_usable
         blobs.drop_changed()

@@ -31,7 +31,7 @@ _ERRORS = {
 
 
 class Cluster(Struct, frozen=True):
-    """What `/api/v1/cluster/ca` answers."""
+    """The response of `/api/v1/cluster/ca`."""
 
     ca_cert: str
     cluster: str

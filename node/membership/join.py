@@ -29,7 +29,7 @@ from node.membership.first_contact import Cluster, ask, base_url, first_contact
 
 
 class _Joined(Struct, frozen=True):
-    """What the join endpoint answers."""
+    """The response of the join endpoint."""
 
     ca_cert: str
     node_cert: str

@@ -169,7 +169,7 @@ class PackWriter:
 
     @property
     def number(self) -> int:
-        """That of its name."""
+        """Return the number in its name."""
         return self.header.number
 
     def append(self, records: Sequence[PackRecord], pieces: Sequence[Octets]) -> None:

@@ -143,7 +143,7 @@ class PackStore:
                 self.index.store(writer.number, records, stop=writer.durable_offset, at_ns=time.time_ns())
 
     def find(self, sha256: bytes) -> PackedBlob | None:
-        """Where a blob is; its bytes are not looked at."""
+        """Return the position of a blob, without reading its bytes."""
         return self.index.find(sha256)
 
     def load(self, sha256: bytes) -> tuple[PackedBlob, bytes] | None:
@@ -170,9 +170,9 @@ class PackStore:
         return None if loaded is None else loaded[1]
 
     def read_damaged(self, found: PackedBlob) -> bytes:
-        """What lies in the place of a blob, whatever that is; nothing where its pack is gone.
+        """Return the bytes in the place of a blob, whatever they are; none if its pack is gone.
 
-        Raises OSError when it cannot be read now: it may be later.
+        Raises OSError if they cannot be read now; a later attempt may succeed.
         """
         try:
             reader = self.reader(found.place.pack)
@@ -380,7 +380,7 @@ class PackStore:
             self._readers.pop(number, None)
 
     def _opened_index(self) -> PackIndex:
-        """With what the packs say; rebuilt if it is damaged and no other process uses it. Raises OSError."""
+        """Open the index, and add missing records; rebuild it if it is damaged and unused. Raises OSError."""
         with self._users.opening() as is_alone:
             return self._sound_index(is_alone=is_alone)
 

@@ -150,9 +150,9 @@ class Fetches:
     async def _gathered(
         self, partial: Partial, party: Sequence[str], sources: Sequence[str], fetch: Fetch
     ) -> SegmentHasher:
-        """What lies here, then what those have who hold it whole, then what damaged copies have.
+        """Collect a blob from the partial copy here, from complete replicas, and from damaged copies.
 
-        Raises SourcesFailed when some of it is not to be had, InsufficientStorage, Internal.
+        Raises SourcesFailed if some of it is unavailable, InsufficientStorage, Internal.
         """
         disk = self._context.disk
         own = self._salvager.copies(partial.blob, partial.sums, [self._node_id])
@@ -171,7 +171,7 @@ class Fetches:
         return await gather(self._context, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
 
     async def _damaged_parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> list[Party]:
-        """The same of damaged copies, the one here included. None of them has failed for not being whole."""
+        """Return the groups of damaged copies, including the one here. Being incomplete is no failure."""
         parties = await self._salvager.parties(blob, [self._node_id, *sources])
         fetch.failed.difference_update(source for _, party in parties for source in party)
         return parties
@@ -183,7 +183,7 @@ class Fetches:
         return parties_of((source, answers.get(source)) for source in sources)
 
     async def _answers(self, blob: FinishedBlob, sources: Sequence[str]) -> dict[str, SegmentSums | None]:
-        """What each has said; nothing of those that take longer than the first one by SUMS_GRACE_S."""
+        """Return each node's answer, without nodes that answer SUMS_GRACE_S later than the first one."""
         path, peers = f"/blobs/{blob.sha256}/sums", self._context.peers
         asked = {
             asyncio.create_task(ask_sums(peers, source, path, blob, log_level=logging.WARNING)): source

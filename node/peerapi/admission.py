@@ -1,10 +1,7 @@
-"""Who may use the peer port.
+"""Access control of the peer port.
 
-Members of this cluster, with a certificate that is good now, and that the log knows, on every request; orders
-only by coordinators.
-
-The handshake proved the chain once; a connection outlives revocation and expiry, so they are looked at each
-time. A request that is being answered when the certificate is revoked is broken off.
+Every request needs a currently valid certificate of a member of this cluster that the log knows. Only
+coordinators may give orders.
 """
 
 import asyncio

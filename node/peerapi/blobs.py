@@ -59,7 +59,7 @@ class PullOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def transfer_routes() -> list[web.RouteDef]:
-    """Who may ask is decided by `node/peerapi/admission.py`."""
+    """Return the routes for blobs. `node/peerapi/admission.py` controls access."""
     path, copies = "/blobs/{sha256}", f"{PATH}/{{sha256}}"
     return [
         web.get(path, _get, allow_head=False),

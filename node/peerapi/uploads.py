@@ -345,7 +345,7 @@ class _Following:
             raise ClientGone("the previous node in the chain disconnected") from error
 
     def _write(self, batch: Batch) -> None:
-        """In a worker thread."""
+        """Write a batch. Runs in a worker thread."""
         upload = self._upload
         upload.append(*batch)
         self._received.inc(sum(map(len, batch)))

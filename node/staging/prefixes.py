@@ -22,7 +22,7 @@ _Name = tuple[str, int]  # of an upload, and up to where
 
 
 class PrefixHash:
-    """What has been hashed so far. One reader at a time; those after it go on."""
+    """A hash of a prefix so far. One reader at a time; the next ones continue it."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -48,7 +48,7 @@ class PrefixHash:
             self.size_bytes += len(piece)
 
     def sha256(self) -> str:
-        """Of what was hashed."""
+        """Return the sha256 of the hashed bytes."""
         return self._digest.hexdigest()
 
 
@@ -59,5 +59,5 @@ class PrefixAnswers(SharedWork[_Name, str]):
         super().__init__("hashes of unfinished uploads", at_most=RESULTS_MAX, keep_s=RESULT_AGE_MAX_S)
 
     async def find(self, name: _Name, work: Callable[[], Awaitable[str]]) -> str:
-        """As `join`, within ANSWER_S."""
+        """Call `join` with the limit ANSWER_S."""
         return await self.join(name, work, answer_s=ANSWER_S)

@@ -422,7 +422,7 @@ class UploadFile(ContentFile):
             self.begin_sync()
 
     def _recording(self, target: Checkpoint) -> Callable[[], None] | None:
-        """What records that it is durable, unless that is so."""
+        """Return the call that records that the checkpoint is durable, or None if it is recorded."""
         is_recorded = target.size_bytes == self._record.offset
         return None if is_recorded else partial(self._record.write, target.size_bytes)
 

@@ -240,7 +240,7 @@ class UploadStore:
         return sorted(filter(is_uuid, names))
 
     def give_back(self, upload: UploadFile) -> None:
-        """What `UploadFile.close` calls; again is harmless."""
+        """Give an upload back; called by `UploadFile.close`, and may be repeated."""
         with self._lock:
             if self._in_use.get(upload.file_uuid) is upload:
                 del self._in_use[upload.file_uuid]
@@ -391,7 +391,7 @@ def _read_slots(name: str, *, parent: int, disk: Disk, confirm: bool = False) ->
 
 
 def _read_finished(file_uuid: str, directory: int, blobs: BlobStore) -> FinishedBlob | None:
-    """What a `finish` left, if it went through: a sound record, the data moved, the blob there."""
+    """Return the blob of a completed `finish`: with a valid record, moved data, and an existing blob."""
     if "data" in os.listdir(directory):
         return None
     try:

@@ -109,7 +109,7 @@ def open_or_create(name: str, *, parent: int) -> int:
 
 
 def open_content(name: str, *, parent: int) -> int:
-    """The same; one that was sealed by an `install` that got no further is opened too."""
+    """Open existing content, also if an unfinished `install` has sealed it."""
     with suppress(FileNotFoundError), closing_descriptor(os.open(name, READ_FLAGS, dir_fd=parent)) as found:
         if not os.fstat(found).st_mode & stat.S_IWUSR:
             os.fchmod(found, 0o600)

@@ -41,10 +41,10 @@ class PartialStore:
         self._held = set[Partial]()
 
     def open(self, blob: FinishedBlob, sums: SegmentSums) -> Partial:
-        """What is there of the blob, verified against `sums`; new if there is nothing that can be used.
+        """Open the existing part of the blob, verified against `sums`; empty if nothing is usable.
 
-        Raises Unavailable while another holds it or too many are held, InsufficientStorage when what is
-        missing has no room, Internal.
+        Raises Unavailable while another holds it or too many are held, InsufficientStorage if there is no
+        room for the rest, Internal.
         """
         assert sums.size_bytes == blob.size_bytes
         with storage_errors(), ExitStack() as undo:

@@ -308,7 +308,7 @@ class Chain:
         self._best[link.member] = max(durable_offset, self._best.get(link.member, 0))
 
     def _sound(self) -> set[str]:
-        """Those that count, of all that have said what is durable there."""
+        """Return the valid members among those that have reported durable bytes."""
         return {durable[0] for durable in self.durable().items() if self._is_sound(durable)}
 
     def _is_sound(self, durable: tuple[str, int]) -> bool:

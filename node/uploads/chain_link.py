@@ -61,7 +61,7 @@ class LinkReport(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LinkTerms:
-    """What a member must know of the upload. `epoch` fences: older ones are refused.
+    """The terms of the upload for a member. `epoch` fences: older ones are rejected.
 
     `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
     `proposed_offset`: what the log may say by now, in a report whose answer is not known. `fencing_token`:
@@ -78,7 +78,7 @@ class LinkTerms:
     is_relayed: bool = False
 
     def path(self, action: str, **more: str) -> str:
-        """What to ask of the upload on a peer port, under these terms."""
+        """Return the path and query of a request about the upload on a peer port, under these terms."""
         fields = {
             "epoch": str(self.epoch),
             "md5": str(int(self.with_md5)),
@@ -92,7 +92,7 @@ class LinkTerms:
 
 
 class LinkSource:
-    """What links read: the file of an upload, as far as it may be sent. For the event loop."""
+    """The source of links: the file of an upload, as far as it may be sent. For the event loop."""
 
     def __init__(self, disk: DiskWorkers, upload: UploadFile) -> None:
         """Blocks for as long as opening a file takes. Nobody writes the upload meanwhile."""
@@ -107,7 +107,7 @@ class LinkSource:
         self._moved = asyncio.Event()
 
     def move(self, limit: int, mark: tuple[int, str] | None = None) -> None:
-        """So many bytes may be sent now. `mark`: an offset and the sha256 of the bytes before it."""
+        """Allow links to send up to `limit`. `mark`: an offset and the sha256 of the bytes before it."""
         self.limit = limit
         if mark is not None:
             self._marks[mark[0]] = mark[1]
@@ -151,7 +151,7 @@ class LinkSource:
         return b"" if self._closed else read_cached(self._fd, start, min(READ_BYTES, stop - start))
 
     async def read(self, start: int, stop: int) -> bytes:
-        """The same, wherever they are. Raises OSError, EOFError."""
+        """Read bytes from the file. Raises OSError, EOFError."""
         async with self._reading() as descriptor:
             piece = await self._disk.run(os.pread, descriptor, min(READ_BYTES, stop - start), start)
         if not piece:
@@ -159,7 +159,7 @@ class LinkSource:
         return piece
 
     async def prefix_sha256(self, stop: int) -> str:
-        """Of the first `stop` bytes: as it was marked, else they are read. Raises OSError, EOFError."""
+        """Return the sha256 of the first `stop` bytes, marked or computed. Raises OSError, EOFError."""
         known = self._marks.get(stop)
         if known is not None:
             return known

@@ -68,7 +68,7 @@ async def hand_over(
 
 
 def known_nodes(services: NodeServices, node_ids: Sequence[str]) -> list[str]:
-    """Those of these nodes that were not removed, as far as this node knows, in their order."""
+    """Return the nodes that were not removed, as far as this node knows, in their order."""
     return [node_id for node_id in node_ids if services.api.view.node(node_id) is not None]
 
 
@@ -97,7 +97,7 @@ async def _place(
 
 
 async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: int) -> list[str]:
-    """Those of the first ASKED_MAX of these nodes that have room for so many bytes, most room first.
+    """Ask the first ASKED_MAX of these nodes for room; return those with enough, most room first.
 
     The nodes are asked when it is needed, so that each answers with what its disk takes in this moment;
     heartbeats are a second old and tell the coordinators only.
@@ -112,7 +112,7 @@ async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: in
 
 
 def room_routes() -> list[web.RouteDef]:
-    """What others ask here; who may is decided by `node/peerapi/admission.py`."""
+    """Return the route for other nodes; `node/peerapi/admission.py` controls access."""
     return [web.head(_PATH, _tell_room)]
 
 

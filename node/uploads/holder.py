@@ -78,7 +78,7 @@ class UploadHolder:
 
     @property
     def terms(self) -> LinkTerms:
-        """What members must know."""
+        """Return the terms for members."""
         return self._progress.terms
 
     async def open(self) -> None:
@@ -258,7 +258,7 @@ class UploadHolder:
             self._file.close()
 
     async def _opened(self) -> UploadFile:
-        """What lies here; what the disk does not give back counts as lost.
+        """Open the local file; bytes that the disk does not return count as lost.
 
         Of any size: an older epoch's may be longer than what was declared since.
         """

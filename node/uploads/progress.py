@@ -33,7 +33,7 @@ def is_report_due(new_bytes: int, since_s: float) -> bool:
 
 
 class UploadProgress:
-    """What the members and the log get of one upload. Begins with the first bytes; `end` it."""
+    """Sends an upload to its members, and reports it to the log. It starts with the first bytes; `end` it."""
 
     def __init__(self, services: NodeServices, recorded: RecordedUpload) -> None:
         self._services, self._recorded = services, recorded
@@ -53,7 +53,7 @@ class UploadProgress:
 
     @property
     def terms(self) -> LinkTerms:
-        """What members must know."""
+        """Return the terms for members."""
         record = self._recorded.record
         return LinkTerms(
             record.file_uuid,
@@ -171,7 +171,7 @@ class UploadProgress:
             source.close()
 
     def _start_chain(self, members: Sequence[str] | None = None, *, needed: int | None = None) -> None:
-        """To the members of the placement, or to these."""
+        """Start a chain to the members of the placement, or to `members`."""
         assert self._source is not None
         record = self._recorded.record
         if record.prefix_sha256:
@@ -202,7 +202,7 @@ class UploadProgress:
         return is_report_due(new_bytes, self._loop.time() - self._reported_at_s)
 
     def _reportable_offset(self, file: UploadFile, chain: Chain) -> int:
-        """What the write quorum has: nodes that do not leave, as soon as that is news."""
+        """Return the offset of the write quorum: of nodes that do not leave, as soon as it increases."""
         staying_offset = chain.quorum_offset(staying=True)
         is_news = staying_offset > self._recorded.record.offset_bytes
         return min(file.durable_offset, staying_offset if is_news else chain.quorum_offset())

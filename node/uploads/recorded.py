@@ -68,7 +68,10 @@ class RecordedUpload:
             raise Unavailable("A node of this upload was just removed.", retry_after_s=1) from error
 
     async def rewind(self, offset: int, sha256: str) -> None:
-        """In a new epoch: what was proposed before and comes later is refused. Raises as `report`."""
+        """Rewind in a new epoch, so that later arrivals of older proposals are rejected.
+
+        Raises as `report`.
+        """
         command = RewindUpload(
             caller=self._caller,
             file_uuid=self.record.file_uuid,
@@ -95,7 +98,7 @@ class RecordedUpload:
             raise Overtaken(error.details) from error
 
     def _adopt(self, record: UploadRecord) -> None:
-        """What the log answered is news of it only while this node holds the upload. Raises Overtaken."""
+        """Adopt the log's answer, if this node still holds the upload. Raises Overtaken otherwise."""
         if record.placement[:1] != [self._services.node_id]:
             raise Overtaken("the upload has ended, or another node holds it")
         moved()

@@ -117,7 +117,7 @@ class Replication:
     async def spread_small(
         self, blob: FinishedBlob, content: bytes, placement: Sequence[str], here: Awaitable[None]
     ) -> list[str]:
-        """As `spread`, of small content that this disk takes meanwhile: done when `here` is.
+        """Spread small content like `spread`, while this disk stores it: done when `here` is done.
 
         The nodes of the placement are sent it with other small content, and not asked first who has it; where
         one of them fails, or takes long, others are asked as for any content.

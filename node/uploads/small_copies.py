@@ -36,7 +36,7 @@ class _Copy:
 
 
 class SmallCopies:
-    """Those of one node on all others. `close` ends what is under way."""
+    """The copies of small blobs from one node to all others. `close` ends those in progress."""
 
     def __init__(self, peers: PeerClient, sent_bytes: Counter) -> None:
         self._peers, self._sent_bytes = peers, sent_bytes
@@ -56,7 +56,7 @@ class SmallCopies:
 
 
 class _Peer:
-    """What one node is to get."""
+    """The small blobs that one node is to receive."""
 
     def __init__(self, node_id: str, peers: PeerClient, sent_bytes: Counter) -> None:
         self._node_id, self._peers, self._sent_bytes = node_id, peers, sent_bytes

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class CopyOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What shall be here. `with_md5`: of a VM image. No `sources`: only look."""
+    """The copy that is ordered here. `with_md5`: of a VM image. Without `sources`: only check."""
 
     epoch: Count
     offset_bytes: Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX)]

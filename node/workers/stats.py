@@ -1,7 +1,7 @@
-"""What the workers of a node tell each other: their metrics, for one answer at `/metrics`, and their work.
+"""Exchange metrics and the list of background work between the workers of a node.
 
-Worker 0 asks the others every LOOK_S and at each scrape, and keeps what they told; the others hand a scrape
-on to it. So it does not matter which worker a scrape reaches: no number goes back.
+Worker 0 asks the others every LOOK_S and at each scrape, and keeps their answers; the others forward a scrape
+to it. So it does not matter which worker a scrape reaches, and no counter goes back.
 """
 
 import asyncio
