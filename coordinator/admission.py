@@ -1,13 +1,13 @@
-"""Who may speak on the peer port of a coordinator, as its state has it.
+"""Access control of a coordinator's peer port, by its state.
 
-These are members with a live certificate, and of a node the one process that speaks for it.
+It admits members with a valid certificate, and of each node only one process.
 
-A certificate lies in a directory, and a directory can be copied. So each start of a node says which directory
-and which start it is (`metadata.model.instance`), with every connection, and announces itself: that is in
-the log. An earlier start, and another directory, are refused everywhere from then on; a later start of the
-same directory is taken once nobody was heard of the one before for PLACEABLE_S, or when the same directory on
-the same machine says that it has ended. Who is refused is told to the operator. No I/O here but reads of the
-state.
+A certificate is in a directory, and directories can be copied. So each connection of a node says from which
+directory, and from which start of it, the process runs (`metadata.model.instance`), and each start is
+announced in the log. From then on, an earlier start and another directory are rejected everywhere. A later
+start of the same directory is accepted once the previous one was silent for PLACEABLE_S, or when the same
+directory on the same machine says that it has ended. Rejected processes are shown to the operator. No I/O here
+but reads of the state.
 """
 
 import logging
@@ -200,7 +200,7 @@ class Admission:
             self._version = view.version
 
     def _refuse(self, node: NodeRecord, instance: str, why: str) -> None:
-        """To be told to operators for a while; logged once for each process."""
+        """Show a rejected process to operators for a while; logged once for each process."""
         self._health.refuse(node.node_id, why, at_s=self._clock_s())
         if self._logged.get(node.node_id) != instance:
             self._logged[node.node_id] = instance

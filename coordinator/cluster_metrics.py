@@ -1,8 +1,8 @@
-"""What a coordinator tells of the cluster and of its own disk, beside its part in the Raft group.
+"""The metrics of the cluster and of a coordinator's own disk, without those of the Raft group.
 
 Everything is read at the scrape, from memory or off an index: the cost does not grow with the files. Each
-coordinator tells what it knows; only the leader hears for certain how the nodes are, so a rule asks the one
-whose `filestore_raft_is_leader` is 1.
+coordinator reports what it knows. Only the leader certainly receives the nodes' heartbeats, so a rule uses
+the one whose `filestore_raft_is_leader` is 1.
 """
 
 import shutil
@@ -198,7 +198,7 @@ class ClusterMetrics(Collector):
         yield from self._amounts()
 
     def _amounts(self) -> Iterator[Metric]:
-        """Of the newest run of each job, all zero if there is none."""
+        """Yield the amounts of the newest run of each job, all zero without a run."""
         found = {
             run.job_name: amounts_of(run.job_name, _result(run)) for run in self._ledger.store.newest_runs()
         }

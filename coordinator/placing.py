@@ -1,6 +1,6 @@
-"""Where new bytes go, and who works on a job: the leader adds it to commands. Apart from calls: no I/O.
+"""Choose nodes for new bytes and for jobs, which the leader adds to commands. Apart from calls: no I/O.
 
-The leader knows it, since it hears the nodes.
+The leader can choose, as it receives the heartbeats of nodes.
 """
 
 import time
@@ -22,7 +22,7 @@ SHOWN_MAX = 3  # nodes that are named in a refusal
 
 
 class Placing:
-    """What only a leader knows of a command, of the nodes that `view` names."""
+    """The fields of a command that only a leader can set, for the nodes of `view`."""
 
     def __init__(self, identity: Identity, view: Callable[[], ClusterView], health: NodeHealth) -> None:
         self._identity, self._view, self._health = identity, view, health
@@ -42,7 +42,7 @@ class Placing:
         return msgspec.structs.replace(command, placement=placed)
 
     def placement(self, file_uuid: str, size_bytes: int) -> list[str]:
-        """Where so many bytes go. Raises Unavailable, Refused."""
+        """Return the nodes for this many bytes. Raises Unavailable, Refused."""
         view = self._view()
         if view.nodes and self._health.is_silent():
             raise Unavailable("No node has sent a heartbeat since this coordinator started.")

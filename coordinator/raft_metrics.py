@@ -1,4 +1,4 @@
-"""What a member of the Raft group tells about itself."""
+"""The metrics of a member of the Raft group."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from runtime.metrics import DURATION_BUCKETS_S
 
 
 class CoordinatorMetrics:
-    """What a member of the Raft group tells about itself; `status` is asked at every scrape."""
+    """The metrics of a member of the Raft group; `status` is called at every scrape."""
 
     def __init__(self, registry: CollectorRegistry, status: Callable[[], CoordinatorStatus]) -> None:
         readings: dict[str, tuple[str, Callable[[CoordinatorStatus], int]]] = {

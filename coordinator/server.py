@@ -87,7 +87,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What the client port's application is built from. `readiness` is what /readyz says."""
+    """The parts of the client port's application. `readiness` is the answer of /readyz."""
 
     config: CoordinatorConfig
     files: CoordinatorFiles
@@ -357,7 +357,7 @@ class _Member:
         )
 
     def peer_port(self, service: Service, calls: ServedCalls, known: KnownInstances) -> PeerPort:
-        """Where `service` is asked."""
+        """Create the peer port of `service`."""
         return PeerPort(
             service.handle,
             self.driver.step,
@@ -369,7 +369,7 @@ class _Member:
         )
 
     def service(self, identity: Identity) -> Service:
-        """What answers the calls of other members."""
+        """Create the service for calls of other members."""
         return Service(
             identity,
             self.driver,

@@ -1,10 +1,9 @@
-"""What a coordinator answers to the calls of members.
+"""Answer the calls of members to a coordinator.
 
 These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, and the group's changes.
 
-Who calls is the certificate's identity; a node acts for itself only. The time of every change is this
-coordinator's when it leads, and placement is chosen here: the state machine has no clock and hears no
-heartbeats.
+The certificate identifies the caller; a node acts for itself only. The time of every change is that of the
+leading coordinator, and placement is chosen here: the state machine has no clock and receives no heartbeats.
 """
 
 import asyncio

@@ -40,14 +40,14 @@ class KeyDamaged(Internal):
 
 
 class IntermediateCredential(NamedTuple):
-    """What signs leaves: its certificate, and its private key wrapped under the cluster key."""
+    """The signer of leaves: its certificate, and its private key, encrypted with the cluster key."""
 
     pem: str
     wrapped: bytes
 
 
 class TokenKey(NamedTuple):
-    """What signs user tokens; its private half is wrapped under the cluster key."""
+    """The signer of user tokens; its private half is encrypted with the cluster key."""
 
     kid: str
     jwk: dict[str, str]
@@ -215,6 +215,6 @@ class SigningAuthority:
 
 
 def opened(intermediate: IntermediateCredential, cluster_key: bytes, root_pem: str) -> Authority:
-    """What signs with it. Raises WrongClusterKey, UnreadableKey."""
+    """Decrypt the key and return the signer. Raises WrongClusterKey, UnreadableKey."""
     pem = unwrap(cluster_key, intermediate.wrapped, purpose=INTERMEDIATE_PURPOSE)
     return Authority(root_pem, intermediate.pem, key_from_pem(pem))

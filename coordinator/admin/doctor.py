@@ -120,7 +120,7 @@ class _ReadOnlyDirectory:
         raise AssertionError(f"a check does not rename {source} to {target}")
 
     def remove(self, name: str) -> None:
-        """What a start would remove stays."""
+        """Keep a file that a start would remove."""
 
     def sync(self) -> None:
         """Nothing was changed."""
@@ -157,7 +157,7 @@ class _ReadOnlyFile(OsFile):
 
 
 def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
-    """What the log holds, and the term of which it knows."""
+    """Return the index of the log, and its latest term."""
     index = LogIndex()
     try:
         recovered = recover(_ReadOnlyDirectory(path), index, SEGMENT_BYTES)

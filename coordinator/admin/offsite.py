@@ -83,12 +83,12 @@ class _Sent:
 
     @property
     def prefix(self) -> str:
-        """What the names of all snapshots of this history begin with."""
+        """Return the beginning of the names of all snapshots of this history."""
         return f"{self.cluster}-{self.history}-"
 
     @property
     def name(self) -> str:
-        """What it is called there."""
+        """Return its name at the other place."""
         return f"{self.prefix}{self.snapshot.name}"
 
     @property
@@ -142,7 +142,7 @@ class Offsite:
 
 
 def read_offsite(files: CoordinatorFiles) -> Offsite | None:
-    """Where offsite.json says, None without that file. Raises NotInitialised, InvalidRequest."""
+    """Read offsite.json; None without that file. Raises NotInitialised, InvalidRequest."""
     try:
         return Offsite(files, decode_foreign(files.offsite.read_bytes(), OffsiteConfig))
     except FileNotFoundError:
@@ -302,7 +302,7 @@ class _Bucket:
                     await self._call("DELETE", f"{url}/api/v1/files/{file_uuid}")
 
     async def _call(self, method: str, url: str, **options: Any) -> Any:
-        """What is answered. Raises _MayPassError, Unavailable, and what aiohttp raises."""
+        """Return the response. Raises _MayPassError, Unavailable, and the errors of aiohttp."""
         async with self._http.request(method, url, **options) as response:
             answer, status = bytearray(), response.status
             async for chunk in response.content.iter_any():

@@ -1,4 +1,4 @@
-"""What an operator does with one coordinator's directory: bundle, snapshot, restore, begin again.
+"""The operator's commands on one coordinator's directory: bundle, snapshot, restore, begin again.
 
 Blocking, no network. A snapshot is a copy of the database: with the bundle of its cluster it makes a new
 cluster of one coordinator, to which others are added. A damaged coordinator begins again under a new id:
@@ -180,7 +180,7 @@ def has_begun_again(data: Path) -> bool:
 
 
 def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> CoordinatorConfig:
-    """What coordinator.json will say after `begin_again`, which would raise the same as this."""
+    """Return the coordinator.json of `begin_again`, which would raise the same errors."""
     earlier = files.read_config()
     bundle = own_bundle(files, earlier)
     config = config_of(bundle, own.coordinator_id, own)
@@ -200,7 +200,7 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
 
 
 def _check_new_id(state: Path, coordinator_id: str) -> None:
-    """As far as this state can be read, and is not too old; the cluster knows for certain."""
+    """Check the new id, as far as this state can be read and is recent; only the cluster knows for sure."""
     with contextlib.suppress(*DATABASE_ERRORS), closing(_opened(state)) as db:
         if _knows(db, coordinator_id):
             raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
@@ -239,7 +239,7 @@ def _own_intermediate(files: CoordinatorFiles) -> IntermediateCredential | None:
 
 
 def _newer_intermediate(files: CoordinatorFiles, bundle: Bundle) -> IntermediateCredential | None:
-    """That of the bundle, if it signs longer than that of the snapshot, which may have ended by now."""
+    """Return the bundle's intermediate if it signs longer than the snapshot's, which may have expired."""
     known = _newest_intermediate(files.state)
     if bundle.intermediate is None or known is None:
         return bundle.intermediate
@@ -248,7 +248,7 @@ def _newer_intermediate(files: CoordinatorFiles, bundle: Bundle) -> Intermediate
 
 
 def _newest_intermediate(state: Path) -> IntermediateCredential | None:
-    """As this state has it, while its coordinator runs or not; None if the state cannot be read."""
+    """Return the newest intermediate in this state, in use or not; None if the state cannot be read."""
     try:
         with closing(_opened(state)) as db:
             found = newest_key(db, INTERMEDIATE_PURPOSE)
@@ -272,7 +272,7 @@ def copy_durably(source: Path, target: Path, stop: Stop = NEVER) -> None:
 
 
 def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord) -> SnapshotMeta:
-    """Where a snapshot stands that is whole and of this cluster. Raises InvalidRequest."""
+    """Return the position of a valid snapshot of this cluster. Raises InvalidRequest."""
     if not matches_digest(copy, named_as=snapshot):
         raise InvalidRequest(f"snapshot: {snapshot} is damaged: it does not match {digest_beside(snapshot)}")
     command = bootstrap_of(bundle.genesis)

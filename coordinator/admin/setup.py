@@ -55,10 +55,10 @@ _EMPTY = {"lost+found", SETUP_BEGUN}  # a file system of its own has the first; 
 
 
 class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What another coordinator needs to begin. `genesis` is the encoded envelope of the Bootstrap command.
+    """The data that another coordinator starts with. `genesis` is the encoded Bootstrap envelope.
 
-    `members` are the coordinators at the time, in a bundle that was written after the cluster began;
-    `intermediate` signs then, where that of the first entry does no more.
+    `members` are the coordinators at the time of a bundle that was written after the cluster was created.
+    `intermediate` is the current signer, if it is not that of the first entry.
     """
 
     cluster_key: bytes
@@ -113,7 +113,7 @@ def init_from_bundle(
 
 
 def init_with(data: Path, bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None) -> None:
-    """The same with a bundle that lies in no file."""
+    """Create the directory with a bundle that is not in a file."""
     files = CoordinatorFiles(data)
     check_empty(files)
     config = config_of(bundle, coordinator_id, own)
@@ -167,7 +167,7 @@ def bootstrap_of(genesis: bytes) -> Bootstrap:
 
 
 def config_of(bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None = None) -> CoordinatorConfig:
-    """What coordinator.json will say. Raises InvalidRequest if this id cannot begin with this bundle."""
+    """Return the coordinator.json. Raises InvalidRequest if this id cannot start with this bundle."""
     command = bootstrap_of(bundle.genesis)
     known = {member.coordinator_id for member in (*command.members, *(bundle.members or []))}
     if own is None:
@@ -210,7 +210,7 @@ def check_signs(bundle: Bundle) -> None:
 
 
 def _intermediate_of(bundle: Bundle) -> IntermediateCredential:
-    """What signs with this bundle: that of the first entry, unless there is a newer one."""
+    """Return the signer of this bundle: that of the first entry, unless there is a newer one."""
     command = bootstrap_of(bundle.genesis)
     return bundle.intermediate or IntermediateCredential(
         command.intermediate_pem, command.intermediate_wrapped
@@ -218,7 +218,7 @@ def _intermediate_of(bundle: Bundle) -> IntermediateCredential:
 
 
 def new_intermediate(data: Path, root_key: Path) -> IntermediateCredential:
-    """What signs leaves for another year, if the cluster of this coordinator takes it.
+    """Create a signer of leaves for another year, which the coordinators must still accept.
 
     `root_key` is the file that `init` made.
 
@@ -282,7 +282,7 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
 
 
 def admin_generation(data: Path) -> int | None:
-    """What a live token of the first admin carries, as far as this coordinator has applied the log."""
+    """Return the generation of valid admin tokens, according to the log applied here."""
     store = Store(CoordinatorFiles(data).state)
     try:
         return store.token_generation(ADMIN_USER_ID)
@@ -395,7 +395,7 @@ def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) ->
 
 
 def write_identity(files: CoordinatorFiles, bundle: Bundle) -> None:
-    """What every coordinator of the cluster has: its key, its root, its first entry."""
+    """Write the files that all coordinators of the cluster share: key, root, first entry."""
     write_secret(files.cluster_key, bundle.cluster_key)
     write_secret(files.genesis, bundle.genesis)
     write_digest(files.genesis)

@@ -204,7 +204,7 @@ def _is_wanted_from(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
 
 
 def report_orphans(change: Change, command: ReportOrphans) -> list[str]:
-    """Those of the blobs that no file refers to, and that the log knows no replica of on this node.
+    """Return the blobs that no file refers to, and that have no replica on this node in the log.
 
     They are buried, so that the node may delete them.
     """

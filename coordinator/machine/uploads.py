@@ -222,9 +222,9 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
 
 
 def stored(change: Change, new: files.NewFile, command: CreateFile) -> CompleteUpload | None:
-    """What completes a file that may be created with the content that the command brings; None for none.
+    """Return the completion of a file that is created together with its content; None without content.
 
-    Raises as `complete` does, and InvalidRequest for content of a size that is not told, or of parts.
+    Raises as `complete` does, and InvalidRequest for content without a size, or of parts.
     """
     content = command.content
     if content is msgspec.UNSET:
@@ -294,7 +294,7 @@ def _begin_epoch(
 def _require_as_seen(
     change: Change, command: TakeOverUpload | RestartUpload
 ) -> tuple[files.FileRow, _Upload | None]:
-    """As `_require_held`. Raises Conflict unless the upload stands where the caller saw it, too."""
+    """Check the upload like `_require_held`. Raises Conflict also if its offset is not the expected one."""
     row, upload = _require_held(change, command, command.holder)
     if upload is not None and command.offset_bytes != upload.offset_bytes:
         raise Conflict(f"The offset of this upload is {upload.offset_bytes}.")
@@ -320,9 +320,9 @@ def _is_held(upload: _Upload, node_id: str, epoch: int) -> bool:
 
 
 def _with_room(change: Change, bucket_id: str, upload: _Upload, wanted_bytes: int) -> int | None:
-    """What the upload reserves once it is to have so many bytes; None by older rules.
+    """Return the reservation of the upload for this many bytes; None by older rules.
 
-    Raises PayloadTooLarge or RateLimited when the bucket has no room for what is new of it.
+    Raises PayloadTooLarge or RateLimited if the bucket has no room for the additional bytes.
     """
     if upload.reserved_bytes is None or wanted_bytes <= upload.reserved_bytes:
         return upload.reserved_bytes
@@ -348,7 +348,7 @@ def _reserved_for_holder(upload: _Upload | None) -> int | msgspec.UnsetType:
 
 
 def _patch_offset(scope: Change | Question, row: files.FileRow) -> int | msgspec.UnsetType:
-    """Where the PATCH began that completed the upload, as far as that is known."""
+    """Return the offset of the PATCH that completed the upload, if known."""
     found = scope.db.execute("SELECT patch_offset FROM files WHERE sequence = ?", (row.sequence,)).fetchone()
     return msgspec.UNSET if found[0] is None else found[0]
 
@@ -441,7 +441,7 @@ def _require(
 
 
 def _upload_of(row: Sequence[Any]) -> _Upload | None:
-    """From its _COLUMNS; None where there is none."""
+    """Return the upload in a row of _COLUMNS; None if there is none."""
     return None if row[0] is None else _Upload(_node_ids(row[0]), *row[1:])
 
 

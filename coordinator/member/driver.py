@@ -151,7 +151,7 @@ class Driver:
         self._rouse()
 
     async def reread(self) -> None:
-        """What the database is asked next is read from its file, not from memory: only there damage shows."""
+        """Drop the cache of the database, so that the next reads come from the file, which shows damage."""
         await self._applying.on_state(self._store.drop_cache)
 
     async def log_answers(self) -> None:
@@ -408,7 +408,7 @@ class Driver:
         return len(ready.entries) <= WAITED_FOR_MAX and self._last_write_s < WAITED_FOR_S
 
     async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """What fails in a task beside the cycle ends `run`."""
+        """End `run` if a task outside of the cycle fails."""
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - nothing is handled: it ends the process

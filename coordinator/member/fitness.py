@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fitness:
-    """Of one member. Whoever calls sees to it that what the member has to send is sent."""
+    """The fitness of one member to lead. The caller must send the member's pending messages."""
 
     def __init__(self, member: RaftMember, clocks: MemberClocks) -> None:
         self.pace = Pace()

@@ -43,7 +43,7 @@ TRAILING_ENTRIES = (
 
 
 class Waiter(Protocol):
-    """Who waits for a reply or a read: an asyncio.Future, or the simulator's client."""
+    """A waiter for a reply or a read: an asyncio.Future, or the simulator's client."""
 
     def done(self) -> bool:
         """Whether it gave up."""
@@ -56,7 +56,7 @@ class Waiter(Protocol):
 
 
 class Snapshots(Protocol):
-    """Where fetched snapshots lie: `coordinator.storage.snapshot_store.SnapshotStore`, or the simulator's."""
+    """The store of snapshots: `coordinator.storage.snapshot_store.SnapshotStore`, or a simulated one."""
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
         """The fetched snapshot becomes the database of `store`, durable on return."""
@@ -151,7 +151,7 @@ class RaftMember:
 
     @property
     def members(self) -> Members:
-        """Who belongs to the group, as this member's log says."""
+        """Return the members of the group, according to this member's log."""
         return self._raft.members
 
     @property
@@ -202,7 +202,7 @@ class RaftMember:
         self._proposals.append(_Proposal(data, waiter))
 
     def propose_membership(self, members: Members, payload: bytes, waiter: Waiter) -> None:
-        """The same for a change of membership; it fails with Conflict if it can not be made now."""
+        """Propose a change of membership; it fails with Conflict if it is not possible now."""
         if len(self._membership_proposals) >= PROPOSED_AT_ONCE_MAX:
             raise Unavailable("Too many changes are waiting on this coordinator.")
         self._membership_proposals.append(_MembershipProposal(members, payload, waiter))
@@ -333,7 +333,7 @@ class RaftMember:
             self._raft.read_index(context)
 
     def hand_out(self, ready: Ready) -> None:
-        """What is committed and was on this disk before need not wait for `persist`: it is due."""
+        """Release committed entries that were already on this disk, as they need not wait for `persist`."""
         new_from = ready.entries[0].index if ready.entries else None
         early = [each for each in ready.committed if new_from is None or each.index < new_from]
         self._due.extend([early] if early else ())

@@ -1,8 +1,9 @@
-"""What an operator does to the group of coordinators, as its leader does it: add, remove, hand over the lead.
+"""The leader's operations on the group of coordinators: add, remove, transfer the lead.
 
 A coordinator comes in as a learner and is promoted when its log has caught up (Ongaro 2014, 4.2.1); one
-change at a time (4.1). The leader is removed by handing over first, so that nobody leads a group that it is
-not in. Each operation can be repeated safely: the answer to the first request may have been lost.
+change at a time (4.1). Before the leader is removed, it transfers the lead, so that no coordinator leads a
+group that it is not in. Each operation can be repeated safely: the answer to the first request may have been
+lost.
 """
 
 import asyncio
@@ -180,9 +181,9 @@ class Operations:
             )
 
     async def _live(self, voters: Sequence[str], enough: int) -> list[str]:
-        """Those that were heard lately, this one included.
+        """Return the voters that were active lately, including this one.
 
-        It waits for `enough`, as a new leader has heard nobody yet.
+        It waits for `enough`, as a new leader has no answers yet.
         """
         give_up_at = time.monotonic() + LIVE_S
         while True:

@@ -91,7 +91,7 @@ def rebuilt_at_ms(path: Path) -> int:
 
 
 def _begin_anew(files: CoordinatorFiles) -> None:
-    """What was found of the state that is lost, and said of it, is void."""
+    """Delete the notes about the lost state, which are void."""
     write_durable(files.rebuilt, sealed(now_ms()))
     files.differences.unlink(missing_ok=True)
 

@@ -154,7 +154,7 @@ class CacheLeases:
         return known is None or known.ends_at_s - at_s <= self._lease_s * (1 - DUE_SHARE)
 
     def news(self, subscriber: str) -> FollowReply:
-        """What is blocked, and no lease: the one that it has, if any, is left as it is."""
+        """Return the blocked keys without a lease; an existing lease does not change."""
         known = self._subscribers.get(subscriber)
         if known is not None:
             known.sent_version = self.version

@@ -63,10 +63,10 @@ class StateDiverged(Internal):
 
 
 class _SavedDifferences(Struct, frozen=True, kw_only=True):
-    """What outlives the process: who is odd, and what is not settled yet.
+    """The facts that outlive the process: odd members, and unsettled differences.
 
-    The latter are the differences of which it is not known who is odd. It keeps as well which state each
-    member had when it spoke last (see ReportHash).
+    For the latter, it is not known which member is odd. It also keeps which state each member had at its last
+    report (see ReportHash).
     """
 
     odd: list[str] = []
@@ -128,7 +128,7 @@ class Digests:
 
     @property
     def differ_at(self) -> list[int]:
-        """Where in the log members differ, of which nothing shows whose state is wrong."""
+        """Return where in the log members differ without a known odd one."""
         return self._watch.open_places(self._members())
 
     @property
@@ -225,7 +225,7 @@ class Digests:
         self._changed.set()
 
     def _awaited(self, log_index: int) -> list[str]:
-        """Who could still say what its state is at a place, and has not."""
+        """Return the voters that could still report their state at a place."""
         return [
             voter
             for voter in self._able()
@@ -376,7 +376,7 @@ class Digests:
             self._to_hurry.clear()
 
     async def _ask_for_whole(self) -> None:
-        """Where a voter has copied its state, and nobody vouched for that: perhaps it can be found right."""
+        """Ask for a hash of the whole state if a voter has an unconfirmed copy, which may prove right."""
         is_copied = any(self._watch.origins.get(voter) for voter in self._voters())
         if is_copied and time.monotonic() - self._whole_asked_at_s > WHOLE_AGAIN_S:
             self._whole_asked_at_s = time.monotonic()

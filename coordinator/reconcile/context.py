@@ -1,4 +1,4 @@
-"""What the reconcilers of one coordinator work with."""
+"""The common objects of one coordinator's reconcilers."""
 
 import asyncio
 import time
@@ -72,7 +72,7 @@ class ReconcileContext:
         return self.look(FindBlob(sha256=sha256), _MAYBE_BLOB)
 
     async def ask(self, query: AnyQuery, answer_type: type[_T]) -> _T:
-        """What the log says, with everything that was committed before. Raises Interrupted."""
+        """Query the log, including everything that was committed before. Raises Interrupted."""
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self.driver.read_barrier()
@@ -81,7 +81,7 @@ class ReconcileContext:
         return self.look(query, answer_type)
 
     def look(self, query: AnyQuery, answer_type: type[_T]) -> _T:
-        """What this coordinator has applied: for what a command decides again, at the time that dates it."""
+        """Query the applied state: for decisions that a command checks again, at the time that dates it."""
         is_ending = isinstance(query, CountCollectable)
         reply = self.store.answer(query, at_ms=self.clocks.ending_ms() if is_ending else self.clocks.now_ms())
         return msgspec.msgpack.decode(value_of(reply), type=answer_type)

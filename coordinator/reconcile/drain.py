@@ -115,7 +115,7 @@ async def release(context: ReconcileContext, progress: StepProgress, sha256: str
 
 
 async def held_by(context: ReconcileContext, node_id: str) -> AsyncIterator[HeldReplica]:
-    """What the log names a node for and does not have it drop, in the order of the sha256."""
+    """Yield the replicas of a node that are not marked for deletion, in the order of the sha256."""
     async for page in held_pages(lambda query: context.ask(query, ReplicaPage), node_id, rows=PAGE_ROWS):
         for replica in page:
             yield replica

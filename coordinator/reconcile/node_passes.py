@@ -61,7 +61,7 @@ async def order_all(
 
 
 def sums_of(states: Sequence[PassState]) -> dict[str, int]:
-    """What the passes have counted together, by name."""
+    """Return the total counts of the passes, by name."""
     sums: dict[str, int] = {}
     for state in states:
         for name, count in state.counts.items():

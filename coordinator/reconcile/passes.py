@@ -115,7 +115,7 @@ async def _order_named(context: ReconcileContext, progress: StepProgress, kind: 
 
 
 def _count_left(context: ReconcileContext, progress: StepProgress) -> None:
-    """What the nodes were named for when the run began, less what they have looked at since."""
+    """Set the replicas left: those of the nodes when the run began, minus those examined since."""
     held = sum(
         context.look(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
         for node_id in _named(context, progress)

@@ -39,14 +39,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the nodes of an upload's placement said: `here`, `absent`, `busy`, or "" for no answer."""
+    """The answers of the nodes of an upload's placement: `here`, `absent`, `busy`, or "" for no answer."""
 
     upload: PlacedUpload
     said: Mapping[str, str]
 
     @property
     def having(self) -> list[str]:
-        """Who has its bytes."""
+        """Return the nodes that have its bytes."""
         return [node_id for node_id in self.upload.placement if self.said.get(node_id) == "here"]
 
     @property
@@ -62,7 +62,7 @@ class Survey:
 
 
 def targets(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[str]:
-    """Who could get a copy, the best first: nodes of the placement, then others."""
+    """Return nodes that could get a copy, the best first: nodes of the placement, then others."""
     roomy = [c for c in facts.candidates if c.has_room(upload.offset_bytes) and c.node_id not in having]
     present = [c.node_id for c in roomy if c.node_id in upload.placement]
     zones = {facts.zone(node_id) for node_id in having}
@@ -84,7 +84,7 @@ def obstacle(upload: PlacedUpload, facts: Facts) -> str:
 
 
 def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[str]:
-    """Those that have it, the holder first if it is one of them; then others, as many as are wanted."""
+    """Return the nodes that have it, a holder among them first; then others, up to the number wanted."""
     holder = [node_id for node_id in upload.placement[:1] if node_id in having]
     first = holder + [node_id for node_id in having if node_id not in holder]
     others = [name for name in facts.good(upload.placement) if name not in first]
@@ -136,7 +136,7 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
 
 
 def forget_left(progress: StepProgress) -> None:
-    """What was left by an earlier pass of the same run is for this one."""
+    """Forget the leftovers of an earlier pass of the same run."""
     for name in ("uploads_busy", "uploads_kept", "kept"):
         progress.result.pop(name, None)
 
@@ -244,9 +244,9 @@ class _Move:
         return ""
 
     async def _standing(self, node_id: str, upload: PlacedUpload, sources: Sequence[str] = ()) -> str:
-        """What a node says in the end; "" for nothing.
+        """Return a node's final answer; "" for none.
 
-        One that did not answer lately is not asked: it would hold up each upload as long.
+        A node that did not answer recently is not asked, as it would delay each upload.
         """
         quiet = self._context.failures.answers
         if quiet.rests(node_id):

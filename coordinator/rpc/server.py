@@ -99,7 +99,7 @@ class PeerPort:
         self._is_closing = False
 
     def routes(self) -> list[web.RouteDef]:
-        """What the peer port serves."""
+        """Return the routes of the peer port."""
         return [web.get("/raft", self._raft), web.get("/rpc", self._rpc)]
 
     async def close(self) -> None:
@@ -229,13 +229,16 @@ class PeerPort:
             raise Unavailable(_OVERDUE) from error
 
     def _peer(self, request: web.Request, *, takes_expired: bool = False) -> Peer:
-        """Who asks. `takes_expired`: it may be a node whose certificate can be renewed late, no more."""
+        """Return the caller.
+
+        `takes_expired`: a node whose expired certificate can still be renewed is allowed.
+        """
         peer = self._shown(request, takes_expired=takes_expired)
         self._check(peer)
         return peer
 
     def _shown(self, request: web.Request, *, takes_expired: bool) -> Peer:
-        """Who asks, by its certificate alone: whether the state knows that is not looked at."""
+        """Return the caller by its certificate alone, without checking the state."""
         if request.transport is None:
             raise Unauthorized("the connection is gone")
         peer, at_ms = peer_identity(request.transport), self._clocks_ms()[0]

@@ -109,7 +109,7 @@ class CoordinatorFiles:
         return read_secret(systemd_credential(self.cluster_key.name) or self.cluster_key)
 
     def read_config(self) -> CoordinatorConfig:
-        """What coordinator.json says. Raises NotInitialised."""
+        """Read coordinator.json. Raises NotInitialised."""
         try:
             return decode_foreign(self.config.read_bytes(), CoordinatorConfig)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What the log's files hold after any crash: the index, the hard state, and the end to write on from.
+"""Recover the log's files after any crash: the index, the hard state, and the end for new writes.
 
 Rules: the newest base segment begins the log and older files are void. A missing beginning is compaction, a
 gap is damage. A torn tail is cut in the last segment alone; elsewhere a record that does not check is damage.
@@ -19,7 +19,7 @@ from runtime.disk import NO_ROOM_ERRORS
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found beside the index.
+    """The result of recovery in addition to the index.
 
     `end_bytes`: where the next record goes in the last segment, of which `synced_bytes` are known to have
     been synced.

@@ -1,4 +1,4 @@
-"""What a member makes of its log and its database at start. Shared by start and rebuilding.
+"""Check a member's log against its database at start. Shared by start and rebuilding.
 
 Either they agree, or it is told what was lost. What is here blocks.
 
@@ -28,7 +28,7 @@ _REBUILD = "Create this member again with `filestore coordinator rebuild`, under
 
 
 class StateLost(Internal):
-    """What this member promised, or its database, is gone; the process must not run on what is left."""
+    """This member's promises, or its database, are lost; the process must not run on the rest."""
 
 
 def recover(log: SegmentLog, store: Store) -> str:

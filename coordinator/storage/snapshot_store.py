@@ -70,7 +70,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
 
 
 class _Note(Struct, frozen=True, kw_only=True):
-    """What lies beside a snapshot file as JSON."""
+    """The JSON note next to a snapshot file."""
 
     meta: SnapshotMeta
     size_bytes: SizeBytes
@@ -208,7 +208,7 @@ class Incoming:
 
     @property
     def is_vouched(self) -> bool:
-        """Of what is verified: whether a majority had the same state there."""
+        """Return whether a majority had the same state as the verified snapshot."""
         return self._origin_path.exists() and read_origin(self._origin_path) == ""
 
     @property
@@ -247,7 +247,7 @@ class SnapshotStore:
         return Pinned(self._state_path, file)
 
     def flaw(self) -> str:
-        """What is wrong with the structure of the state, which is in use; "" if nothing is. See flaw_in."""
+        """Return the structural fault of the state, which is in use; "" for none. See flaw_in."""
         return flaw_in(self._state_path, at_rest=False)
 
     def make(self, pinned: Pinned, stop: Stop = NEVER) -> Made:
@@ -296,7 +296,7 @@ class SnapshotStore:
         return meta
 
     def origin(self) -> str:
-        """From whom the state of this member is; see `coordinator.storage.snapshot_origins`."""
+        """Return the source of this member's state; see `coordinator.storage.snapshot_origins`."""
         return self._origin
 
     def vouched(self) -> None:
@@ -383,10 +383,10 @@ class SnapshotStore:
         note_path.unlink(missing_ok=True)
 
     def unfinished(self) -> SnapshotMeta | None:
-        """What an installation that was interrupted is going to make the state; None if there is none.
+        """Return the snapshot of an interrupted installation; None if there is none.
 
-        What lies there and is no such thing is moved aside: the state is as it was before. Blocks, and reads
-        all of it. Raises OSError.
+        An invalid file there is moved aside, and the state stays as it was before. Blocks, and reads all of
+        it. Raises OSError.
         """
         if not self._intent_path.exists():
             return None
@@ -438,9 +438,9 @@ class SnapshotStore:
 
 
 def describe(path: Path) -> SnapshotMeta:
-    """What a snapshot file holds; it is not changed. Raises sqlite3.Error, or InvalidRequest for no state.
+    """Describe a snapshot file without changing it. Raises sqlite3.Error, or InvalidRequest for no state.
 
-    Never for a database that is open: the copy is taken to be at rest.
+    It must not be used for an open database, as the file is assumed to be at rest.
     """
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
@@ -451,7 +451,7 @@ def describe(path: Path) -> SnapshotMeta:
 
 
 def damage_of(path: Path, *, deep: bool) -> str:
-    """What is wrong with a snapshot file that lies ready, "" if nothing is. `deep` reads all of it."""
+    """Return the fault of a snapshot file, "" for none. `deep` reads all of it."""
     note = _read_note(path.with_suffix(".json"))
     if note is None:
         return "has no note that describes it"

@@ -61,10 +61,10 @@ class StateFile:
         self._take_up()
 
     def flaw(self, reader: sqlite3.Connection) -> str:
-        """What is wrong with any page, "" for nothing. Raises sqlite3.Error.
+        """Return the fault of any page, "" for none. Raises sqlite3.Error.
 
-        A second for each 1 GiB where all sums are known, else for each 150 MiB. By the form alone, values
-        that were changed and entries that an index has too many are not found.
+        A second for each 1 GiB where all sums are known, else for each 150 MiB. Without sums only the
+        structure is checked, which does not find changed values and surplus index entries.
         """
         assert self._sums is not None, "begun"
         try:
@@ -79,7 +79,7 @@ class StateFile:
         return "" if found == "ok" else str(found)
 
     def compare_slice(self) -> tuple[str, bool]:
-        """What is wrong with the next 1 MiB; whether a round has ended. Any thread."""
+        """Compare the next 1 MiB; return its fault, and whether a round has ended. Any thread."""
         assert self._sums is not None, "begun"
         try:
             odd, is_round = self._sums.compare_slice()
@@ -95,7 +95,7 @@ class StateFile:
             self._sums.adopt(mark)
 
     def sync_wal(self) -> None:
-        """What was committed survives a power cut: see Store.checkpoint. Raises OSError."""
+        """Make committed changes durable: see Store.checkpoint. Raises OSError."""
         try:
             wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -106,7 +106,7 @@ class StateFile:
             os.close(wal)
 
     def compare_indexes(self, table: str, stop: threading.Event) -> str:
-        """What contradicts itself in a table and its indexes, "" for nothing: see `integrity_of`."""
+        """Return the inconsistency in a table and its indexes, "" for none: see `integrity_of`."""
         return integrity_of(self.path, table, stop)
 
     @property

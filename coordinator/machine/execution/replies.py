@@ -20,7 +20,7 @@ class SessionEnded(Unavailable):
 
 
 class _Session(Struct):
-    """What the database says, and what this batch has made of it."""
+    """A session in the database, with the changes of this batch."""
 
     acknowledged_below: int
     sequence_max: int  # of the replies in the database; -1 for none. A higher one is surely new.
