@@ -2,6 +2,9 @@
 
 Every request needs a currently valid certificate of a member of this cluster that the log knows. Only
 coordinators may give orders.
+
+The handshake verified the chain once. A connection outlives revocation and expiry, so they are checked each
+time. A request that is being answered when the certificate is revoked is cut off.
 """
 
 import asyncio
