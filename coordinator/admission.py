@@ -6,8 +6,8 @@ A certificate is in a directory, and directories can be copied. So each connecti
 directory, and from which start of it, the process runs (`metadata.model.instance`), and each start is
 announced in the log. From then on, an earlier start and another directory are rejected everywhere. A later
 start of the same directory is accepted once the previous one was silent for PLACEABLE_S, or when the same
-directory on the same machine says that it has ended. Rejected processes are shown to the operator. No I/O here
-but reads of the state.
+directory on the same machine says that it has ended. Rejected processes are shown to the operator. No I/O
+here but reads of the state.
 """
 
 import logging

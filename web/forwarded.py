@@ -33,7 +33,7 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """What a proxy reported about a request; scheme and host are "" if it did not report them."""
+    """The facts that a proxy reported about a request; scheme and host are "" if it did not report them."""
 
     client: str
     scheme: str = ""

@@ -121,7 +121,7 @@ class ManifestImageBody(Struct, frozen=True, kw_only=True):
 
 
 class ManifestBody(Struct, frozen=True, kw_only=True):
-    """What was found in the archive of a project. All fields but `archive` are empty unless it is `gns3`."""
+    """The contents of the archive of a project. All fields but `archive` are empty unless it is `gns3`."""
 
     file_uuid: FileUuid
     archive: Annotated[

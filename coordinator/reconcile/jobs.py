@@ -135,7 +135,7 @@ class CoordinatorJobs:
         return kind != REPAIR or at_s < wait.soon_s or wait.short == self._short()
 
     def _short(self) -> object:
-        """Return a value that changes when other blobs lack replicas: these need not wait for hopeless ones."""
+        """Return a value that changes if other blobs lack replicas: they need not wait for hopeless ones."""
         return self._context.look(GetReplicaCounts(), ReplicaCounts).short
 
 

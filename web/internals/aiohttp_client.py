@@ -1,4 +1,4 @@
-"""What is private in aiohttp's client, by plain names. Shared by calls of members and calls of peers.
+"""Access to private parts of aiohttp's client, by plain names. Shared by calls of members and calls of peers.
 
 aiohttp repeats a request of some methods if its connection breaks before the response. This module prevents
 that for requests whose body is already consumed, and for connections that had failed before the request.

@@ -304,7 +304,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class RevokedNode(Struct, frozen=True, kw_only=True):
-    """What the revocation of a node leaves to repair, and content that is nowhere else."""
+    """The work that the revocation of a node leaves to repair, and content that is nowhere else."""
 
     id: str
     replicas: int
