@@ -1,4 +1,4 @@
-"""What the API answers, as types. Fields that a newer server adds are left out.
+"""The responses of the API, as types. Fields that a newer server adds are ignored.
 
 Times are RFC 3339 in UTC, "" for never; sizes are bytes; hashes are lower-case hexadecimal digits.
 """
@@ -27,7 +27,7 @@ class Secret(Struct, frozen=True, kw_only=True):
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """What is stored of a file: its size, checksum (sha256), name and type."""
+    """The stored content of a file: its size, checksum (sha256), name and type."""
 
     size_bytes: int
     sha256: str
