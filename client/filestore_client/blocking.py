@@ -345,7 +345,7 @@ class BlockingUsers(Blocking[administration.Users]):
 
 
 class BlockingJoinTokens(Blocking[administration.JoinTokens]):
-    """Tokens by which machines join as nodes. Admins only."""
+    """Tokens with which machines join as nodes. Admins only."""
 
     list = listing(administration.JoinTokens.list)
     create = blocking(administration.JoinTokens.create)
@@ -384,7 +384,7 @@ class BlockingCluster(Blocking[administration.Cluster]):
 
 
 class BlockingAudit(Blocking[administration.Audit]):
-    """Who did what. Admins only."""
+    """The audit log: who did what. Admins only."""
 
     list = listing(administration.Audit.list)
 
