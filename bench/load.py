@@ -22,6 +22,7 @@ import uvloop
 from msgspec import Struct
 
 from metadata.model.records import DEFAULT_BUCKET_ID, Caller, NodeRecord, ProjectFileRecord, UploadRecord
+from metadata.model.rules import RULES
 from metadata.protocol.calls import HeartbeatCall
 from metadata.protocol.commands import (
     AnnounceNode,
@@ -32,7 +33,6 @@ from metadata.protocol.commands import (
     encode_envelope,
 )
 from metadata.protocol.queries import GetProjectFile
-from metadata.protocol.rules import RULES
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.tls_contexts import MemberContexts
 from metadata.rpc.view import View

@@ -23,10 +23,10 @@ from coordinator.machine.nodes import is_forgotten
 from coordinator.storage.state_store import Store
 from metadata.model.instance import contradiction, parsed
 from metadata.model.records import ClusterView, NodeRecord
+from metadata.model.rules import NODES_TELL_RULES
 from metadata.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
 from metadata.protocol.commands import AnnounceNode, AnyCommand, MoveNode, OpenSession
 from metadata.protocol.queries import GetView
-from metadata.protocol.rules import NODES_TELL_RULES
 from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
 
 _UNKNOWN: Final = (

@@ -42,6 +42,7 @@ from coordinator.storage.state_store import Store
 from coordinator.user_tokens import UserTokens
 from metadata.model.jobs import check_parameters, job_kind
 from metadata.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord, UserRecord
+from metadata.model.rules import MEMBERS_ARE_NAMED, RULES, NotInForce
 from metadata.protocol.calls import (
     PROOF_NONE,
     PROOF_SOON,
@@ -100,7 +101,6 @@ from metadata.protocol.queries import (
     GetUser,
     ListQuery,
 )
-from metadata.protocol.rules import MEMBERS_ARE_NAMED, RULES, NotInForce
 from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
 from runtime.clock import now_ms
 

@@ -23,6 +23,7 @@ from coordinator.storage.state_store import Store
 from metadata.model.jobs import JOBS
 from metadata.model.records import DOWN, ClusterView
 from metadata.model.replica_records import ReplicaCounts
+from metadata.model.rules import RULES
 from metadata.protocol.calls import (
     FOR_BROWSERS,
     INTERMEDIATE,
@@ -35,7 +36,6 @@ from metadata.protocol.calls import (
     StatusReply,
 )
 from metadata.protocol.queries import GetReplicaCounts
-from metadata.protocol.rules import RULES
 from metadata.rpc.member_metrics import expiries
 from metadata.rpc.node_health import NodeHealth
 from runtime.bounds import COUNT_MAX

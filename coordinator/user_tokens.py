@@ -13,8 +13,8 @@ from ca.usertoken import SERVICE_ROLE, TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.admin.authority import SigningAuthority
 from coordinator.member.member_clocks import MemberClocks
 from metadata.model.records import Caller, UserRecord
+from metadata.model.rules import LONG_SERVICE_TOKENS, NotInForce
 from metadata.protocol.calls import MintReply, TicketReply
-from metadata.protocol.rules import LONG_SERVICE_TOKENS, NotInForce
 
 
 class UserTokens:

@@ -23,7 +23,7 @@ from ca.hostnames import authority_of
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from ca.webcertificate import WebCertificate
-from metadata.protocol.rules import SMALL_BLOBS_ARE_PACKED
+from metadata.model.rules import SMALL_BLOBS_ARE_PACKED
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.member_metrics import MemberMetrics
 from metadata.rpc.roster import read_known

@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.released_columns > tests/unit/coordinator/storage/released_columns.txt
 
 renews the list that `test_released_columns.py` reads, in the commit that raises RULES
-(metadata/protocol/rules.py): from there on, the release before this one is a newer one.
+(metadata/model/rules.py): from there on, the release before this one is a newer one.
 """
 
 import sqlite3

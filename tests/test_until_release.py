@@ -39,5 +39,5 @@ def test_nothing_stays_longer_than_the_release_that_it_is_marked_with() -> None:
 
 
 def test_marks_are_found() -> None:
-    assert any(place.startswith("metadata/protocol/rules.py:") for place in places("0.3.0"))
+    assert any(place.startswith("metadata/model/rules.py:") for place in places("0.3.0"))
     assert places("0.2.0") == []

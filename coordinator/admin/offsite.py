@@ -34,7 +34,7 @@ from ca.secretfiles import read_secret, sync_directory, write_secret
 from ca.tls import client_context, read_roots
 from coordinator.admin.restore import HISTORY_DIGITS, copy_durably
 from coordinator.storage.config import CoordinatorFiles, NotInitialised
-from metadata.protocol.rules import RULES
+from metadata.model.rules import RULES
 from metadata.rpc.connector import Connector
 from runtime.file_digests import digest_beside, sha256_of
 from runtime.json_files import decode_foreign

@@ -39,8 +39,8 @@ from coordinator.storage.config import COORDINATORS_MAX, CoordinatorConfig, Coor
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_store import Store
 from metadata.model.records import CoordinatorRecord
+from metadata.model.rules import RULES
 from metadata.protocol.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
-from metadata.protocol.rules import RULES
 from metadata.rpc.roster import write_known
 from runtime.clock import now_ms
 from runtime.disk import while_stopped

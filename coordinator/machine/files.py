@@ -31,8 +31,8 @@ from coordinator.machine.execution.pages import (
     file_filters,
     read_page,
 )
+from metadata.model import rules
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller, FilePage, FileRecord
-from metadata.protocol import rules
 from metadata.protocol.commands import DeleteFile, UpdateFile
 from metadata.protocol.queries import CheckNewFile, ListBucketFiles
 

@@ -7,8 +7,8 @@ from typing import Any
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.machine.execution.access import is_enabled_admin, require_admin
 from coordinator.machine.execution.change import Change, Question, rules_in_force
+from metadata.model import rules
 from metadata.model.records import JoinTokenPage, JoinTokenRecord
-from metadata.protocol import rules
 from metadata.protocol.commands import AdmitCoordinator, CreateJoinToken, DeleteJoinToken
 from metadata.protocol.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
 

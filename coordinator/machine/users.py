@@ -13,6 +13,7 @@ from coordinator.machine import join_tokens, parts, permissions, public_tokens
 from coordinator.machine.execution.access import require_admin, require_user
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import LIST_SCAN_MAX
+from metadata.model import rules
 from metadata.model.records import (
     ADMIN_ROLE,
     BACKUP,
@@ -24,7 +25,6 @@ from metadata.model.records import (
     UserPage,
     UserRecord,
 )
-from metadata.protocol import rules
 from metadata.protocol.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
 from metadata.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
 

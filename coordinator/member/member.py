@@ -1,6 +1,4 @@
-"""One member of the group without clock, threads and sockets.
-
-It is the core with its log, its state and those who wait.
+"""One member of the group without clock, threads and sockets: core, log, state and those who wait.
 
 What `coordinator.member.driver` does on an event loop and the simulator does on simulated time is decided
 here, so both run the same code. A turn, in the order of the contract in coordinator/raft:

@@ -3,7 +3,8 @@
 from typing import Final
 
 from ca.errors import PayloadTooLarge
-from metadata.protocol import commands, rules
+from metadata.model import rules
+from metadata.protocol import commands
 from metadata.protocol.commands import AnyCommand, Envelope, encode_envelope
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # no API body is larger, and no command larger than its body
@@ -41,7 +42,7 @@ _ENDING: Final = (commands.Expire, commands.Collect, commands.CollectOverQuota)
 
 def check_known(command: AnyCommand, in_force: int) -> None:
     """Raises NotInForce while a member may not know this command yet, by the rules in force."""
-    rules.require(rules.needed(command), in_force)
+    rules.require(command.rules_needed, in_force)
 
 
 def frees(command: AnyCommand) -> bool:

@@ -13,8 +13,8 @@ from coordinator.member.driver import Driver
 from coordinator.raft.core import NotLeader
 from coordinator.storage.state_store import Store
 from metadata.model.records import ClusterView, NodeRecord
+from metadata.model.rules import RULES
 from metadata.protocol.commands import RaiseRules
-from metadata.protocol.rules import RULES
 from metadata.rpc.client import MetadataClient
 from runtime.background import Work
 

@@ -28,9 +28,9 @@ from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Message
 from coordinator.rpc.call_metrics import ServedCalls
 from coordinator.rpc.raft_wire import messages_in
+from metadata.model.rules import NotInForce
 from metadata.protocol.calls import AnyCall, RenewCall
 from metadata.protocol.commands import Reply
-from metadata.protocol.rules import NotInForce
 from metadata.rpc import instances, wire
 from metadata.rpc.deadlines import Deadlines
 from metadata.rpc.instances import Instance

@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS applied (
     view_version  INTEGER NOT NULL                -- log index of the last change to what nodes watch (see GetView)
 ) STRICT;
 
--- What commands mean (see metadata/protocol/rules.py); without a row the first rules are in force.
+-- What commands mean (see metadata/model/rules.py); without a row the first rules are in force.
 CREATE TABLE IF NOT EXISTS rules (
     one      INTEGER PRIMARY KEY CHECK (one = 1),
     version  INTEGER NOT NULL

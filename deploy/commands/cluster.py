@@ -103,7 +103,7 @@ def setup(
     coordinator and a node of the same cluster. Run it again to resume after an interruption.
     """
     from deploy.setup.machine import found_in, set_up
-    from deploy.setup.plan import MachinePlan, own_name
+    from deploy.setup.plan import MachinePlan
     from deploy.setup.steps import NewCluster
 
     text, found = _text(join_text, join_file), found_in(data)
@@ -116,16 +116,8 @@ def setup(
         raise click.UsageError("--node-only: a node joins a cluster with the text of --join.")
     if token is None and is_new and _may_ask() and cluster_is_default():
         cluster = click.prompt("The name of the cluster", cluster)
-    if name and found.name not in ("", name):
-        raise Conflict(
-            f"--name: the members of this machine are named {found.name}, which is for good. Leave --name out"
-            " to go on."
-        )
-    name = name or found.name or own_name()
-    if not name:
-        raise click.UsageError("--name: the name of this machine is not valid here. Give another one.")
     plan = MachinePlan(
-        name=name,
+        name=_name(name, found.name),
         address=plain_address(address or found.address or _address(token)),
         data=data,
         peer_port=peer_port,
@@ -143,6 +135,20 @@ def setup(
     _tell(
         set_up(plan, found, token, cluster_asked, node_only=node_only, start=not no_start, machines=machines)
     )
+
+
+def _name(given: str | None, found: str) -> str:
+    """The name of this machine's members. Raises Conflict if they have another one, UsageError."""
+    from deploy.setup.plan import own_name
+
+    if given and found not in ("", given):
+        raise Conflict(
+            f"--name: the members of this machine have the name {found}, which cannot change. Leave --name out."
+        )
+    name = given or found or own_name()
+    if not name:
+        raise click.UsageError("--name: the name of this machine is not valid here. Give another one.")
+    return name
 
 
 def cluster_is_default() -> bool:

@@ -188,9 +188,8 @@ def put(
     outcomes = connection.run(work)
     if len(outcomes) == 1 and not isinstance(outcomes[0], FileRecord):
         raise outcomes[0]
-    named = [file.path for file in wanted] or [Path("-")]
-    code = _print_outcomes(named, outcomes, is_guessed=chosen is None, as_json=as_json)
-    return code or (FAILED if is_unread else 0)
+    paths = [file.path for file in wanted] or [Path("-")]
+    return _print_outcomes(paths, outcomes, is_guessed=chosen is None, as_json=as_json) or is_unread * FAILED
 
 
 async def put_files(

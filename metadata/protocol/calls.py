@@ -420,7 +420,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
 
 
 class RulesCall(Struct, frozen=True, tag="rules"):
-    """The newest rules that this coordinator knows (`metadata/protocol/rules.py`): a number."""
+    """The newest rules that this coordinator knows (`metadata/model/rules.py`): a number."""
 
 
 AnyCall = (

@@ -22,6 +22,7 @@ import msgspec
 from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, RateLimited, Unavailable
 from ca.identity import Identity
 from metadata.model.records import Caller, CoordinatorRecord, TokenKeyRecord
+from metadata.model.rules import FIRST, require
 from metadata.protocol.calls import (
     CALL_TIMEOUT_S,
     PROOF_NONE,
@@ -53,7 +54,6 @@ from metadata.protocol.calls import (
 )
 from metadata.protocol.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AnyCommand, OpenSession
 from metadata.protocol.queries import AnyQuery
-from metadata.protocol.rules import FIRST, needed_by_fields, require
 from metadata.rpc import wire
 from metadata.rpc.change_session import ChangeSession
 from metadata.rpc.connection import LinkDown, PeerLink
@@ -135,7 +135,7 @@ class MetadataClient:
         that has waited long enough (`runtime/time_limits.py`), or without heartbeats of the
         leader; NotInForce for a field that an older leader would pass over.
         """
-        require(needed_by_fields(command), self.rules_in_force)
+        require(command.rules_of_fields, self.rules_in_force)
         call = partial(ProposeCall, command=command)
         return msgspec.msgpack.decode(await self._change(call, timeout_s), type=reply_type)
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from ca.errors import FilestoreError, Unavailable
+from metadata.model.rules import RULES
 from metadata.protocol.calls import HeartbeatCall
-from metadata.protocol.rules import RULES
 from node.diskio.executor import DiskWorkers
 from node.packs.index import IndexDamaged
 from node.storage.blobs import BlobStore

@@ -18,9 +18,9 @@ from ca.keys import new_key
 from ca.tls import Credential
 from coordinator.storage.config import CoordinatorFiles
 from metadata.model.records import Caller, CoordinatorRecord, JoinTokenRecord, NodeRecord
+from metadata.model.rules import RULES
 from metadata.protocol.calls import HeartbeatCall, JoinCall
 from metadata.protocol.commands import AnnounceNode, CreateJoinToken
-from metadata.protocol.rules import RULES
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.roster import Roster
 from metadata.rpc.tls_contexts import MemberContexts

@@ -17,12 +17,12 @@ from typing import Final
 
 import pytest
 
-from metadata.protocol.rules import RULES
+from metadata.model.rules import RULES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".previous-release"
 # Where the rules lie, and where they lay before.
-RULES_FILES: Final = ("metadata/protocol/rules.py", "coordinator/machine/execution/rules.py")
+RULES_FILES: Final = ("metadata/model/rules.py", "coordinator/machine/execution/rules.py")
 _NUMBER: Final = re.compile(r"^RULES: Final = (\d+)", re.MULTILINE)
 _INSTALL_S: Final = 600.0
 

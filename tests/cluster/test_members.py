@@ -25,9 +25,9 @@ from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_store import Store
 from deploy.dev_cluster import Member
 from metadata.model.records import Caller, JoinTokenRecord, NodeRecord, UploadRecord, UserRecord
+from metadata.model.rules import RULES
 from metadata.protocol import commands, queries
 from metadata.protocol.calls import AnyCall, HeartbeatCall, MintCall, ProposeCall
-from metadata.protocol.rules import RULES
 from metadata.rpc import wire
 from metadata.rpc.client import MetadataClient, _SessionEnded
 from metadata.rpc.websocket import dialling, peer_url

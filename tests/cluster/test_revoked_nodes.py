@@ -15,8 +15,8 @@ from ca.identity import Identity, Role
 from ca.tls import Credential
 from deploy.dev_cluster import Member
 from deploy.processes import LOOPBACK, is_ready, wait_until
+from metadata.model.rules import RULES
 from metadata.protocol.calls import HeartbeatCall
-from metadata.protocol.rules import RULES
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.tls_contexts import MemberContexts
 from metadata.rpc.websocket import peer_url

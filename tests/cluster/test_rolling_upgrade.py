@@ -15,7 +15,7 @@ import pytest
 from ca.errors import Unavailable
 from deploy.dev_cluster import Member
 from deploy.processes import is_ready, stop_children, wait_until
-from metadata.protocol.rules import RULES
+from metadata.model.rules import RULES
 from tests.cluster.mixed_versions import Load, MixedCluster
 from tests.cluster.packed import holders_of, packed_on, packs_of
 from tests.cluster.previous_release import PreviousRelease, previous_release

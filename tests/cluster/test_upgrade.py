@@ -9,7 +9,7 @@ from coordinator.machine.execution.change import rules_in_force
 from coordinator.storage.config import CoordinatorFiles
 from deploy.dev_cluster import Member
 from deploy.processes import wait_until
-from metadata.protocol.rules import FIRST, RULES
+from metadata.model.rules import FIRST, RULES
 from tests.cluster.harness import Cluster
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.dev_cluster import Member
 from deploy.processes import wait_until
-from metadata.protocol.rules import RULES
+from metadata.model.rules import RULES
 from tests.cluster.harness import FILESTORE, Answer
 from tests.cluster.mixed_versions import COMMAND_S, MixedCluster
 from tests.cluster.previous_release import PreviousRelease

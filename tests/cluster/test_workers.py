@@ -18,8 +18,8 @@ import pytest
 
 from deploy.dev_cluster import Member
 from deploy.processes import wait_until
+from metadata.model.rules import RULES
 from metadata.protocol.calls import HeartbeatCall
-from metadata.protocol.rules import RULES
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeFiles

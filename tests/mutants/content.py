@@ -277,9 +277,9 @@ RIGHTS = (
     ),
     Mutant.of(
         "field proposed that older members pass over",
-        "metadata/protocol/rules",
-        "max(command.since, needed_by_fields(command))",
-        "command.since",
+        "metadata/protocol/commands/root",
+        "max(self.since, self.rules_of_fields)",
+        "self.since",
         f"{_PARTS}commands_wait_for_the_rules_that_have_them",
     ),
 )

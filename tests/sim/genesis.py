@@ -12,6 +12,7 @@ from functools import lru_cache
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store
 from metadata.model.records import Caller, CoordinatorRecord
+from metadata.model.rules import RULES
 from metadata.protocol.commands import (
     AnyCommand,
     Bootstrap,
@@ -20,7 +21,6 @@ from metadata.protocol.commands import (
     OpenSession,
     encode_envelope,
 )
-from metadata.protocol.rules import RULES
 from tests.unit import state
 
 ADMIN = Caller("admin", 1)

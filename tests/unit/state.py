@@ -19,9 +19,9 @@ from metadata.model.records import (
     CoordinatorRecord,
     NodeRecord,
 )
+from metadata.model.rules import RULES
 from metadata.protocol import commands, queries
 from metadata.protocol.commands import Envelope, Reply
-from metadata.protocol.rules import RULES
 
 ADMIN = Caller("admin", 1)
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 from ca.errors import InvalidRequest
 from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.replies import Sessions
-from metadata.protocol.rules import FIRST
+from metadata.model.rules import FIRST
 
 
 class Change(Struct, frozen=True):

@@ -15,8 +15,8 @@ import msgspec
 from ca.errors import InvalidRequest
 from coordinator.machine.execution import touched
 from coordinator.machine.execution.change import Change, rules_in_force
+from metadata.model import rules
 from metadata.model.records import HashReport, StateHash
-from metadata.protocol import rules
 from metadata.protocol.commands import HashState, HashWhole, ReportHash
 
 TABLES = (

@@ -5,8 +5,8 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from metadata.model.records import Caller
+from metadata.model.rules import ENDS_ARE_COUNTED
 from metadata.protocol.commands.root import NODES, Command
-from metadata.protocol.rules import ENDS_ARE_COUNTED
 from runtime.bounds import Count, Instant, LifeSeconds, Names, Text
 
 Target = Literal["bucket", "file"]

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from metadata.model.records import Caller, CertificateRecord, CoordinatorRecord
+from metadata.model.rules import COORDINATORS_JOIN, MEMBERS_ARE_NAMED, RESTORES_ARE_KNOWN
 from metadata.protocol.commands.root import ITSELF, NODES, Command
-from metadata.protocol.rules import COORDINATORS_JOIN, MEMBERS_ARE_NAMED, RESTORES_ARE_KNOWN
 from runtime.bounds import Count, Names, Pem, Text, WrappedKey
 
 COORDINATORS_LISTED_MAX = 64  # voters and learners; far beyond what Raft admits

@@ -4,8 +4,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from metadata.model.later_fields import in_the_log, with_later
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller, Manifest
+from metadata.model.rules import CONTENT_COMES_WITH_CREATION, FILES_ARE_RENAMED, UPLOADS_ARE_CONCATENATED
 from metadata.protocol.commands.root import ITSELF, NODES, Command
-from metadata.protocol.rules import CONTENT_COMES_WITH_CREATION, FILES_ARE_RENAMED, UPLOADS_ARE_CONCATENATED
 from runtime.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Parts, Text
 
 

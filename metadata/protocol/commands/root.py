@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from metadata.protocol.rules import FIRST
+from metadata.model.rules import FIRST
 
 S = TypeVar("S", bound=Struct)
 NODES: Final = "nodes"
@@ -25,6 +25,20 @@ class Command(Struct, frozen=True, kw_only=True, tag_field="type"):
     is_long: ClassVar[bool] = False
     since: ClassVar[int] = FIRST
     fields_since: ClassVar[Mapping[str, int]] = {}
+
+    @property
+    def rules_needed(self) -> int:
+        """The oldest rules by which this command means what it says."""
+        return max(self.since, self.rules_of_fields)
+
+    @property
+    def rules_of_fields(self) -> int:
+        """The oldest rules that all fields of this command need which are set.
+
+        Who knows the command and not such a field applies it without that field, and says that it is done.
+        """
+        later = self.fields_since.items()
+        return max((since for name, since in later if getattr(self, name) is not UNSET), default=FIRST)
 
 
 def leaves(root: type[S]) -> Iterator[type[S]]:

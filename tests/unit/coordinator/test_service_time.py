@@ -15,6 +15,7 @@ from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import EntryKind
 from coordinator.rpc.server import value_of
 from metadata.model.records import DEFAULT_BUCKET_ID, Caller, UserRecord
+from metadata.model.rules import RULES
 from metadata.protocol.calls import (
     AnyCall,
     HeartbeatCall,
@@ -36,7 +37,6 @@ from metadata.protocol.commands import (
     decode_envelope,
 )
 from metadata.protocol.queries import CheckAdmin, CountCollectable, GetProjectFile, GetPublicContent
-from metadata.protocol.rules import RULES
 from metadata.rpc import wire
 from runtime.clock import now_ms
 from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking

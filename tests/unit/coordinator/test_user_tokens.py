@@ -13,6 +13,7 @@ from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.rpc.server import value_of
 from coordinator.user_tokens import UserTokens
 from metadata.model.records import Caller, ContentRecord, UserRecord
+from metadata.model.rules import LONG_SERVICE_TOKENS
 from metadata.protocol.calls import (
     AnyCall,
     MintCall,
@@ -27,7 +28,6 @@ from metadata.protocol.calls import (
 )
 from metadata.protocol.commands import AnyCommand, DeleteUser, PutUser, RevokeUser, WithdrawPermission
 from metadata.protocol.queries import CheckAdmin, GetContent, GetTicketContent, GetUser
-from metadata.protocol.rules import LONG_SERVICE_TOKENS
 from metadata.rpc import wire
 from runtime.clock import now_ms
 from tests.unit.coordinator_group import Coordinator, Spoken, group_in, speaking

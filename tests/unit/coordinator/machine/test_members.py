@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from coordinator.machine.expiry import JOIN_TOKEN_RETENTION_MS
 from coordinator.storage.state_store import Store
 from metadata.model.records import Caller
+from metadata.model.rules import REVOKED_TOKENS_STAY_KNOWN
 from metadata.protocol import commands, queries
 from metadata.protocol.commands import SESSIONS_MAX
-from metadata.protocol.rules import REVOKED_TOKENS_STAY_KNOWN
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,

@@ -12,8 +12,8 @@ import pytest
 
 from coordinator.machine.uploads import UPLOAD_LIFE_MS
 from metadata.model.records import DEFAULT_BUCKET_ID, Caller
+from metadata.model.rules import UPLOADS_ARE_CONCATENATED
 from metadata.protocol import commands, queries
-from metadata.protocol.rules import UPLOADS_ARE_CONCATENATED, needed
 from runtime.bounds import PARTS_MAX
 from tests.unit.coordinator.machine.test_uploads import sha256_of
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create, create_bucket, grant
@@ -347,9 +347,9 @@ def test_part_that_has_lost_its_bytes_is_brought_again_for_its_file(state: State
 
 
 def test_commands_wait_for_the_rules_that_have_them() -> None:
-    assert needed(begin("p1", 3)) == UPLOADS_ARE_CONCATENATED
-    assert needed(final("p1", size_bytes=3)) == UPLOADS_ARE_CONCATENATED
-    assert needed(create(ADMIN, "f")) < UPLOADS_ARE_CONCATENATED
+    assert begin("p1", 3).rules_needed == UPLOADS_ARE_CONCATENATED
+    assert final("p1", size_bytes=3).rules_needed == UPLOADS_ARE_CONCATENATED
+    assert create(ADMIN, "f").rules_needed < UPLOADS_ARE_CONCATENATED
 
 
 def test_more_parts_than_are_taken_do_not_decode() -> None:

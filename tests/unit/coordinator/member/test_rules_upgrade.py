@@ -12,9 +12,9 @@ from ca.errors import InvalidRequest, Unavailable
 from ca.tls import Peer
 from coordinator.member.rules_upgrade import Upgrades
 from coordinator.rpc.server import Refused, value_of
+from metadata.model.rules import FIRST, RULES
 from metadata.protocol.calls import AnyCall, RulesCall
 from metadata.protocol.commands import MoveNode, RaiseRules
-from metadata.protocol.rules import FIRST, RULES
 from tests.unit.coordinator.reconcile.test_job_runs import member
 from tests.unit.peer_ports import connected, serving
 from tests.unit.state import ADMIN, cluster_view, coordinator

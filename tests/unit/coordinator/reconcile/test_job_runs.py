@@ -23,9 +23,9 @@ from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_store import Store
 from metadata.model.jobs import job_kind
+from metadata.model.rules import RULES
 from metadata.model.safety_limits import clock_doubt, correction_ms
 from metadata.protocol import commands
-from metadata.protocol.rules import RULES
 from runtime.clock import now_ms
 from tests.unit.coordinator.member.test_driver import leading
 from tests.unit.coordinator.member.test_driver_group import Group, caught_up, let_in

@@ -11,6 +11,7 @@ import pytest
 from ca.errors import Gone
 from ca.identity import Identity, Role
 from coordinator.raft.messages import Message, MessageKind
+from metadata.model.rules import RULES
 from metadata.protocol.calls import (
     AnyCall,
     FollowCall,
@@ -22,7 +23,6 @@ from metadata.protocol.calls import (
     SnapshotChunkCall,
 )
 from metadata.protocol.queries import GetView
-from metadata.protocol.rules import RULES
 from metadata.rpc import wire
 from metadata.rpc.instances import Instance
 from metadata.rpc.tls_contexts import MemberContexts

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from metadata.model.later_fields import LATER
-from metadata.protocol.rules import RULES, TABLES_SINCE
+from metadata.model.rules import RULES, TABLES_SINCE
 from tests.cluster.previous_release import ROOT
 from tests.released_columns import SCHEMA, columns_of, released
 
@@ -43,7 +43,7 @@ def test_every_newer_table_is_in_digests_by_the_newest_rules() -> None:
     newer = set(columns_of(schema)) - RELEASED.keys()
     hashed = {table for table, since in TABLES_SINCE.items() if since == RULES}
     assert newer == hashed, (
-        "metadata/protocol/rules.py: TABLES_SINCE names each new table with RULES. If RULES has just risen,"
+        "metadata/model/rules.py: TABLES_SINCE names each new table with RULES. If RULES has just risen,"
         " `python -m tests.released_columns` prints the tables that are not new any more"
     )
 

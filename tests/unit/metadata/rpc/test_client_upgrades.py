@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from ca.errors import InvalidRequest, Unavailable
+from metadata.model.rules import RULES, NotInForce
 from metadata.protocol.calls import AnyCall, HeartbeatCall, ProposeCall
 from metadata.protocol.commands import AddIntermediate, HashState, OpenSession, UpdateProjectFile
 from metadata.protocol.queries import CountSoleReplicas, GetView, ListNodes
-from metadata.protocol.rules import RULES, NotInForce
 from metadata.rpc import wire
 from metadata.rpc.client import MetadataClient
 from tests.unit.metadata.rpc.test_client import DEADLINE_S, LONG_S, Answering, client, coordinators, read

@@ -18,8 +18,8 @@ from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store
 from metadata.model.later_fields import LATER, later_of
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, Manifest
+from metadata.model.rules import RULES
 from metadata.protocol import commands
-from metadata.protocol.rules import RULES
 from tests.unit.state import (
     ADMIN,
     State,

@@ -11,9 +11,10 @@ import pytest
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.database import UnknownRules
 from coordinator.storage.state_store import Store
-from metadata.protocol import commands, rules
+from metadata.model import rules
+from metadata.model.rules import FIRST, RULES
+from metadata.protocol import commands
 from metadata.protocol.commands import Envelope, encode_envelope
-from metadata.protocol.rules import FIRST, RULES
 from tests.unit.state import ADMIN, State, bootstrap, create, dump, grant, public_token
 
 
@@ -73,8 +74,8 @@ def test_digests_by_different_rules_differ(state: State, tmp_path: Path) -> None
 def test_life_from_the_time_of_the_leader_waits_for_coordinators_that_know_it() -> None:
     """An older one would apply the command without it: a permission without end."""
     for command in (grant(ADMIN, "file:f1", "user:bob"), public_token(ADMIN, "f1", "t1")):
-        assert rules.needed(command) == FIRST
-        assert rules.needed(msgspec.structs.replace(command, ttl_seconds=1)) == rules.ENDS_ARE_COUNTED
+        assert command.rules_needed == FIRST
+        assert msgspec.structs.replace(command, ttl_seconds=1).rules_needed == rules.ENDS_ARE_COUNTED
 
 
 def test_log_from_before_the_first_release_is_refused(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from ca.errors import Unavailable
 from coordinator.member.proposing import check_known
+from metadata.model.rules import FILES_ARE_RENAMED, FIRST
 from metadata.protocol import commands, queries
 from metadata.protocol.invalidation import NOTHING, file_key, invalidated
-from metadata.protocol.rules import FILES_ARE_RENAMED, FIRST
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_bucket, grant
 from tests.unit.stored_kinds import KINDS, KindOfFile
 

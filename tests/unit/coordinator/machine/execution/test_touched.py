@@ -11,8 +11,8 @@ import pytest
 from coordinator.machine.execution import touched
 from coordinator.machine.execution.digests import tables_of
 from coordinator.storage.state_store import Store
+from metadata.model.rules import RULES
 from metadata.protocol import commands
-from metadata.protocol.rules import RULES
 from tests.unit.state import ADMIN, State, create, dump
 
 TABLES = tables_of(RULES)

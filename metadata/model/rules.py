@@ -1,4 +1,4 @@
-"""The version of the rules by which commands are applied, and the version that each meaning needs.
+"""The versions of the rules by which commands are applied. Shared by proposers and the state machine.
 
 The meaning of commands may change from one version of this program to the next, but never while coordinators
 run different versions: each applies the same log, and must reach the same state.
@@ -12,15 +12,10 @@ does not know a query another does (`metadata.rpc.client`). (etcd and CockroachD
 name of cluster version.)
 """
 
-from typing import TYPE_CHECKING, Final
-
-from msgspec import UNSET
+from typing import Final
 
 from ca.errors import Unavailable
 from metadata.model.later_fields import LATER
-
-if TYPE_CHECKING:
-    from metadata.protocol.commands.root import Command
 
 FIRST: Final = 5  # those of release 0.1.0, the first: no state and no log of older rules is read
 # until 0.3.0: FIRST becomes 6, and what asks for these is always so
@@ -65,17 +60,3 @@ def require(needed: int, known: int) -> None:
             "This change needs the current version on every member. Upgrade members that run an older "
             "version, start those that are down, and remove those that are gone."
         )
-
-
-def needed(command: "Command") -> int:
-    """The oldest rules by which this command means what it says."""
-    return max(command.since, needed_by_fields(command))
-
-
-def needed_by_fields(command: "Command") -> int:
-    """The oldest rules that all fields of this command need which are set.
-
-    Who knows the command and not such a field applies it without that field, and says that it is done.
-    """
-    later = command.fields_since.items()
-    return max((since for name, since in later if getattr(command, name) is not UNSET), default=FIRST)
