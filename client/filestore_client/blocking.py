@@ -291,7 +291,7 @@ class BlockingFiles(OpeningFiles):
     download = blocking(Files.download)
     read = listing(Files.read)
     list = listing(Files.list)
-    named = blocking(Files.named)
+    named = listing(Files.named)
     find = blocking(Files.find)
     in_bucket = listing(Files.in_bucket)
     get = blocking(Files.get)
