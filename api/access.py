@@ -1,7 +1,7 @@
-"""Who asks, and the record of it: credentials, failed ones counted and audited, administrative acts audited.
+"""Authenticate callers, count and audit failed credentials, and audit administrative actions.
 
-The edge verifies the token and hands a Caller on; what that caller may do is decided by the state machine, in
-the same step as the command or query itself.
+The edge verifies the token and passes on a Caller. The state machine decides what the caller may do, in the
+same step as the command or query itself.
 """
 
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ async def authenticate(request: web.Request, *, at_any_age: bool = False) -> Cal
 
 
 def bearer(request: web.Request) -> str:
-    """What follows `Bearer` and spaces in the one Authorization header. Raises Unauthorized."""
+    """Return the bearer token of the one Authorization header. Raises Unauthorized."""
     headers = request.headers.getall(hdrs.AUTHORIZATION, [])
     if len(headers) != 1:
         raise Unauthorized(f"{len(headers)} Authorization headers")

@@ -38,9 +38,11 @@ OPERATIONS: Final = OperationTable("Audit")
     ),
 )
 async def list_page(request: web.Request) -> web.Response:
-    """What people did through this member, newest first, as far back as it keeps that (320 MiB, more than a
-    million entries). Attempts without a valid credential are among them, kept apart (96 MiB), so that they
-    push out nothing else. Each member has logs of its own. Admins only.
+    """List what people did through this member, newest first. Admins only.
+
+    The member keeps 320 MiB of entries, which is more than a million. Attempts without a valid credential are
+    included. They are kept separately (96 MiB), so that they do not displace other entries. Each member has
+    its own logs.
     """
     caller = await authenticate(request)
     filters = {name: query_text(request, name) for name in AuditFilters.__struct_fields__}

@@ -111,7 +111,7 @@ async def get(request: web.Request) -> web.Response:
     changes=True,
 )
 async def update(request: web.Request) -> web.Response:
-    """What the body leaves out stays as it is. Needs admin on the bucket."""
+    """Change a bucket. Absent fields keep their values. Needs admin on the bucket."""
     caller = await authenticate(request)
     bucket_id = path_uuid(request, "bucket_id")
     body = await read_json(request, UpdateBucketBody)

@@ -59,9 +59,10 @@ OPERATIONS: Final = OperationTable(_TAG)
     changes=True,
 )
 async def join(request: web.Request) -> web.Response:
-    """The credential is a join token. The same token, id and key again get the same answer for a while.
+    """Sign the certificate of a node. The credential is a join token.
 
-    A node id that is taken is a conflict: such a node is given another one.
+    A repeated request with the same token, id and key gets the same response for a while. If the node id is
+    already used, the response is a conflict, and the node needs another id.
     """
     check_join_rate(request)
     services = request.app[API]
@@ -69,7 +70,7 @@ async def join(request: web.Request) -> web.Response:
         token_id, secret = split_bearer(bearer(request))
         secret_sha256 = secret_digest(secret)
         known = CheckJoinSecret(token_id=token_id, secret_sha256=secret_sha256)
-        await services.metadata.read(known, type(None))  # a stranger is told nothing of what it has sent
+        await services.metadata.read(known, type(None))  # a stranger learns nothing about the content
     except Unauthorized as error:
         raise refuse_join(request, error) from error
     body = await read_json(request, JoinBody)
@@ -164,7 +165,10 @@ async def authority(request: web.Request) -> web.Response:
     changes=True,
 )
 async def add_intermediate(request: web.Request) -> web.Response:
-    """The leader looks whether the cluster can sign with it before it is taken. Admins only."""
+    """Replace the intermediate certificate. Admins only.
+
+    The leader first checks that the cluster can sign with the new one.
+    """
     caller = await authenticate(request)
     body = await read_json(request, IntermediateBody)
     try:
@@ -248,11 +252,12 @@ async def list_join_tokens(request: web.Request) -> web.Response:
     Answer("The token is revoked.", DeletedJoinToken),
 )
 async def delete_join_token(request: web.Request) -> web.Response:
-    """The token admits nobody any more; nodes that have joined with it stay. Admins only."""
+    """Revoke a join token. Nodes that have joined with it stay. Admins only."""
     caller = await authenticate(request)
     token_id = request.match_info["token_id"]
     if not is_token_id(token_id):
-        raise NotFound("No such join token.")  # before it is recorded: somebody may have pasted a whole token
+        # Not recorded in the audit log: it may be a whole token that was pasted.
+        raise NotFound("No such join token.")
     command = DeleteJoinToken(caller=caller, token_id=token_id)
     async with audited(request, "delete_join_token", principal=caller.subject, target=token_id):
         await request.app[API].metadata.propose(command, type(None))
@@ -260,5 +265,5 @@ async def delete_join_token(request: web.Request) -> web.Response:
 
 
 def url_of(services: ApiServices, record: NodeRecord) -> str:
-    """Where clients reach a node; "" while this member's view does not have it yet."""
+    """Return the address of a node for clients, or "" if this member's view does not have the node yet."""
     return services.node_url(record.node_id) if services.view.node(record.node_id) is not None else ""

@@ -26,7 +26,7 @@ DEGRADED: Final = "degraded"
 UNAVAILABLE: Final = "unavailable"
 CLOCK_OFFSET_MS_MAX: Final = 5000
 _MIB: Final = 1 << 20
-_WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
+_WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need no attention
 _SILENT: Final = frozenset({DOWN, "suspect"})
 _DIFFER: Final = (
     "The states of coordinators differ, and it is not known yet which one is wrong. Until then, a "

@@ -1,4 +1,7 @@
-"""What the handlers of the metadata API work with. Shared by all of them; a process makes one at start."""
+"""The objects that handlers of the metadata API work with. Shared by all of them.
+
+Each process creates them once.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -16,30 +19,29 @@ from web.web_access import WebAccess, came_through_proxy
 
 
 class BundleSource(Protocol):
-    """What a coordinator hands to a machine that joins.
+    """Create bundles for machines that join as coordinators.
 
-    A Protocol, as `coordinator.admin.restore`, which has the one class of this kind, may import the API, and
-    the API nothing of a coordinator.
+    A Protocol, as its one class is in `coordinator.admin.restore`, which may import the API, and the API
+    nothing of a coordinator.
     """
 
     async def require_of_cluster_key(self, token_id: str, secret: str) -> None:
         """Raises Unauthorized for a token that has ended, or was made with rights in the API alone."""
 
     async def new(self) -> bytes:
-        """A bundle of the present. Raises InvalidRequest when nobody could begin with it."""
+        """Return a bundle of the current state. Raises InvalidRequest if no machine could start with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServices:
-    """What the handlers use of their process.
+    """The services of their process that handlers use.
 
-    `node_url`: `https://HOST:PORT` of a node's client port, by node id. `readiness` is the status that
-    /readyz answers; it raises Unavailable, whose details say what is missing, while this process cannot
-    serve. `work`: the background work of this member, by worker process; None of one that does not answer.
-    `exposition`: the text of /metrics and its content type, for what a scrape accepts, where it
-    contains more than this process's own registry. `bundles`: of a coordinator, what it hands to a machine
-    that becomes another. `authority`: `HOST:PORT` of this process's own client port; `access` is how people
-    reach it.
+    `node_url` returns `https://HOST:PORT` of a node's client port by node id. `readiness` is the status that
+    /readyz returns; it raises Unavailable with the reason while this process cannot serve. `work` returns the
+    background work of this member by worker process, with None for a process that does not answer.
+    `exposition` returns the text of /metrics and its content type for an Accept header, if it contains more
+    than the registry of this process. `bundles` creates the bundles of new coordinators, on a coordinator.
+    `authority` is `HOST:PORT` of this process's own client port; `access` describes how people reach it.
     """
 
     metadata: MetadataClient
@@ -59,17 +61,19 @@ class ApiServices:
         return self.access.shared_url(request) or self.node_url("")
 
     def holder_url(self, request: web.Request, node_id: str) -> str:
-        """The beginning of an address at a node, for the sender of this request.
+        """Return the URL of a node for the sender of this request.
 
-        It is the node's own for whoever reaches nodes; else the public one, as any node passes on to it.
+        For a client that can reach nodes this is the node's own address; otherwise it is the public one, as
+        every node forwards requests.
         """
         return self.node_url(node_id) if self.reaches_nodes(request) else self.access.shared_url(request)
 
     def reaches_nodes(self, request: web.Request) -> bool:
-        """Whether the sender of a request is to be told addresses of nodes.
+        """Return whether the sender of a request should receive addresses of nodes.
 
-        Without a public address everybody is. With one, who asked this process by its own address: such a
-        client reaches members and trusts the root of the cluster, of which the public certificate is not.
+        Without a public address every client does. With one, only a client that used this process's own
+        address does: such a client reaches members and trusts the cluster's root, which has not issued the
+        public certificate.
         """
         asked = request.headers.get(hdrs.HOST, "").lower()
         is_own = asked == self.authority and not came_through_proxy(request)

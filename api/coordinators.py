@@ -174,10 +174,10 @@ def _is_leader(reply: StatusReply) -> bool:
 
 
 def _standing(reply: StatusReply) -> tuple[bool, int, int]:
-    """A key by which the best informed reply is the greatest.
+    """Return a sort key that is greatest for the best informed reply.
 
-    That is the reply of the leader, of two that claim to lead the one of the later term, then of whoever has
-    applied most.
+    That is the reply of the leader; of two leaders the one of the later term; then the one that has applied
+    most.
     """
     return _is_leader(reply), reply.coordinator.term, reply.coordinator.applied
 
@@ -197,7 +197,7 @@ def _certificates(replied: list[StatusReply]) -> list[EndingCertificate]:
 def _coordinator_state(
     record: CoordinatorRecord, replies: dict[str, StatusReply | None], best: StatusReply
 ) -> CoordinatorState:
-    """What a coordinator says of itself, and what the leader says of it."""
+    """Combine what a coordinator and the leader report about the coordinator."""
     own_id = record.coordinator_id
     reply = replies.get(own_id)
     seen = next((each for each in best.coordinator.followers if each.id == own_id), None)

@@ -29,8 +29,9 @@ OPERATIONS: Final = OperationTable("Cluster")
     query=PAGE_PARAMETERS,
 )
 async def list_all(request: web.Request) -> web.Response:
-    """Content that no node holds whole, at most 1,000 of each kind: first that of which bytes are damaged on
-    every node, then that which can be made whole. Admins only.
+    """List content that is complete on no node, at most 1,000 items of each kind. Admins only.
+
+    Content with bytes that are damaged on every node comes first, followed by content that can be restored.
     """
     caller = await authenticate(request)
     metadata = request.app[API].metadata

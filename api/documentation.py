@@ -1,7 +1,7 @@
-"""The interface described by itself: its OpenAPI document, and a page that shows it in a browser.
+"""The OpenAPI document of the interface, and a page that shows it in a browser.
 
-The page is Swagger UI as the package `offapi` ships it, and loads nothing from anywhere else. The package is
-never imported: that would read its other viewers too, into memory.
+The page is Swagger UI as the package `offapi` ships it, and loads nothing from other sites. The package is
+never imported, as that would load its other viewers into memory too.
 """
 
 import asyncio
@@ -82,7 +82,10 @@ class Documentation:
         return msgspec.json.encode(document(self.operations))
 
     async def get_document(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        """What this process serves, as OpenAPI 3.1. A coordinator serves all but content. No credential."""
+        """Return the operations of this process as OpenAPI 3.1. A coordinator has no content.
+
+        No credential.
+        """
         body = await asyncio.to_thread(lambda: self.encoded)
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-cache"})
 

@@ -1,4 +1,4 @@
-"""What is said of a kind of file once: its Structs, the checks of their fields, the words of its operations.
+"""The definition of a kind of file: its Structs, the checks of their fields, the texts of its operations.
 
 The Structs say what the fields are, and which of them a creation takes, a change may name, a record shows and
 a list is narrowed by. A kind's own are those that a Struct has beside its base. They have the same names in
@@ -43,11 +43,11 @@ Act = Literal["create", "list", "get", "update", "delete"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKind:
-    """A kind of file: its Structs, and the words of its operations.
+    """A kind of file: its Structs, and the texts of its operations.
 
-    `checks`: what the own fields of bodies must be beyond their types, `filter_checks`: what those of
-    `list_filter` must be. `metadata`: what its record has beside the file's. `descriptions`: where an
-    operation has more to say than that of every kind. `deleted_errors`: beside those of every kind.
+    `checks` are the checks of the own fields of bodies beyond their types, `filter_checks` those of
+    `list_filter`. `metadata` names the part of the record that belongs to this kind. `descriptions` replace
+    the general description of an operation. `deleted_errors` are errors in addition to those of every kind.
     """
 
     name: str  # in the log, and of its operations
@@ -90,7 +90,7 @@ class FileKind:
 
 @functools.cache
 def own_fields(struct: type[Struct], base: type[Struct]) -> tuple[str, ...]:
-    """The fields that a Struct has beside those of its base, in its order."""
+    """Return the fields that a Struct has in addition to its base, in their order."""
     return tuple(name for name in struct.__struct_fields__ if name not in base.__struct_fields__)
 
 

@@ -113,7 +113,7 @@ _DESCRIPTIONS: Final[Mapping[Act, str]] = {
 
 
 def operations(kind: FileKind) -> tuple[Operation, ...]:
-    """Creation, list, record, change and deletion; what a kind has beside them is its own business."""
+    """Return the operations that every kind has: create, list, show, change and delete."""
     return (*_of_collection(kind), *_of_record(kind))
 
 
@@ -213,7 +213,7 @@ async def _create(kind: FileKind, request: web.Request) -> web.StreamResponse:
 
 
 async def _create_by_tus(kind: FileKind, request: web.Request, caller: Caller) -> web.StreamResponse:
-    """The same for headers that say what the body would; a final upload is answered when it is available."""
+    """Create a file from tus headers. The response to a final upload is sent when the file is available."""
     parts = tus_creation.parts_of(request)
     if not parts:
         command: CreateAnyFile | CreatePartial
@@ -246,7 +246,7 @@ async def _answer_to_tus(
         return tus_creation.answer_to(upload, initialisation, concat=concat)
     try:
         found = await _find(kind, request, caller, upload.file_uuid)
-    except FilestoreError:  # the file is there whatever that says; without the record the client asks for it
+    except FilestoreError:  # the file exists in any case; the client can ask for the record
         return tus_creation.answer_to(upload, initialisation, concat=concat)
     response = record_response(found.body, found.updated_at_ms, status=201)
     response.headers.update(tus_creation.headers_of(upload, initialisation.upload_url))
@@ -291,7 +291,7 @@ def _command(
     file_uuid: str = "",
     parts: list[str] | UnsetType = UNSET,
 ) -> CreateAnyFile:
-    """What a creation proposes. Raises InvalidRequest naming the field."""
+    """Return the command of a creation. Raises InvalidRequest naming the field."""
     return kind.create_command(
         caller=caller,
         file_uuid=file_uuid or str(uuid_utils.uuid7()),
@@ -365,7 +365,7 @@ async def _find(kind: FileKind, request: web.Request, caller: Caller, file_uuid:
 
 
 def _given(kind: FileKind, body: Struct, names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of a kind's own fields that a body has, checked in this order. Raises InvalidRequest."""
+    """Return the given own fields of a kind that a body has, checked in this order. Raises InvalidRequest."""
     values = ((name, getattr(body, name)) for name in names)
     checks = {**kind.checks, **{each.name: check_label for each in later_of(kind.name) if each.is_label}}
     return {

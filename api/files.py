@@ -96,9 +96,9 @@ async def _deleted(request: web.Request, command: DeleteFile) -> web.Response:
 
 
 async def _require_content(request: web.Request, caller: Caller, file_uuid: str) -> None:
-    """Raises PreconditionFailed when the content is not the one that the request names.
+    """Raise PreconditionFailed if the content does not match the request's preconditions.
 
-    What is true now stays true: content never changes once it is available.
+    The result stays valid, as content never changes once it is available.
     """
     query = GetContent(caller=caller, file_uuid=file_uuid)
     try:

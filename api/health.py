@@ -1,4 +1,4 @@
-"""What watches a process from outside: is it alive, can it serve, and its numbers. No credential."""
+"""The endpoints for monitoring: whether the process runs, whether it can serve, metrics. No credential."""
 
 from typing import Annotated, Final, Literal
 

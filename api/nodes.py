@@ -26,7 +26,7 @@ from web.app import json_response, read_json
 _NODES: Final = "/api/v1/cluster/nodes"
 _NODE: Final = f"{_NODES}/{{id}}"
 _TAG: Final = "Cluster"
-# States of nodes whose content can be read. Of one that has just come back nobody knows what it still has.
+# States of nodes whose content can be read. A node that has just come back may have lost some.
 _THERE: Final = frozenset({HEALTHY, "draining"})
 NAMED_MAX: Final = 5  # uploads in a refusal
 COUNTED_MAX: Final = 10_000  # blobs that are only on one node
@@ -118,10 +118,10 @@ async def stop_draining(request: web.Request) -> web.Response:
     changes=True,
 )
 async def revoke(request: web.Request) -> web.Response:
-    """The certificates of a node are dead at once, whatever its state, and its copies do not count: for one
-    that was stolen, or copied. Admins only.
+    """Revoke the certificates of a node at once, in any state. Admins only.
 
-    It stays in the list until it is removed, or joins anew with a token of its name.
+    This is for a node that was stolen or copied. Its replicas do not count any more. The node stays in the
+    list until it is removed, or joins again with a token for its name.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
@@ -176,14 +176,15 @@ async def forget_instance(request: web.Request) -> web.Response:
     errors=(Conflict,),
 )
 async def remove(request: web.Request) -> web.Response:
-    """The node leaves for good, and its certificates are revoked. Admins only.
+    """Remove a node permanently and revoke its certificates. Admins only.
 
-    A conflict unless it is draining and holds nothing any more, unfinished uploads neither. With `force`:
-    unless it is recorded as down, or `is_gone` says that it is gone for good, and it is not heard; its copies
-    are given up, and made elsewhere as far as others hold them. Also a conflict where no node that is not
-    down holds some of it, or may not hold what was acknowledged of an unfinished upload, unless `give_up`
-    says that this content is lost. `give_up` is said as well to remove one that keeps damaged copies with
-    bytes that no other node has.
+    The response is a conflict unless the node is draining and has neither replicas nor unfinished uploads.
+
+    With `force`, the node must be recorded as down; or `is_gone` says that it is gone for good, and it must
+    send no heartbeats. Its replicas are given up, and created on other nodes if another replica exists. The
+    response is also a conflict if no live node has some of its content, or the acknowledged bytes of an
+    unfinished upload, unless `give_up` accepts that loss. `give_up` is also required for a node that keeps
+    damaged copies with bytes that no other node has.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
@@ -206,12 +207,12 @@ async def remove(request: web.Request) -> web.Response:
 
 
 async def _require_expendable(services: ApiServices, command: RemoveNode) -> None:
-    """Raises Conflict when the cluster still needs a node that is to be removed by force.
+    """Raise Conflict if the cluster still needs a node that is to be removed by force.
 
-    It does when a node that is said to be gone was heard just now; and, unless `give_up` is set, when no
-    other node that is there has some of what this one has: it may come back, or its disk. The same is true of
-    one that is not down, which the log refuses: it may be down by then. Raises Forbidden for a caller that is
-    no admin, and shall not know; Unavailable when nobody leads.
+    That is the case if a node that is said to be gone has just sent a heartbeat. Unless `give_up` is set, it
+    is also the case if no other live node has some of its content, as the node or its disk may come back. The
+    check includes nodes that are not down, which the log rejects: such a node may be down by then. Raises
+    Forbidden for a caller that is not an admin; Unavailable if there is no leader.
     """
     node_id = command.node_id
     leader = await _leader(services, command.caller)
@@ -243,7 +244,7 @@ async def _require_expendable(services: ApiServices, command: RemoveNode) -> Non
 
 
 async def _leader(services: ApiServices, caller: Caller) -> StatusReply:
-    """What the coordinator that leads sees. Raises Forbidden for a caller that is no admin; Unavailable."""
+    """Return the status reply of the leader. Raises Forbidden if the caller is not an admin; Unavailable."""
     replies = (await services.metadata.status(caller)).values()
     leaders = [reply for reply in replies if reply is not None and reply.coordinator.role == "leader"]
     if not leaders:

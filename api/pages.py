@@ -145,7 +145,7 @@ def query_number(request: web.Request, name: str, default: int, number_max: int)
 
 
 def file_filters(request: web.Request) -> FileFilters:
-    """What the query of the request asks for. Raises InvalidRequest naming the parameter."""
+    """Return the filters in the request's query. Raises InvalidRequest naming the parameter."""
     status = query_text(request, "status")
     if status and status not in STATUSES:
         raise InvalidRequest(f"status: expected one of {', '.join(STATUSES)}")

@@ -63,9 +63,9 @@ OPERATIONS: Final = OperationTable(KIND.tag, operations(KIND))
     errors=(NotAvailable,),
 )
 async def get_manifest(request: web.Request) -> web.Response:
-    """What the stored archive says of itself: read from it, not declared by anybody. Needs read.
+    """Return what was found in the stored archive, not what was declared about it. Needs read.
 
-    There is none before the upload has ended.
+    There is no manifest before the upload has ended.
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)

@@ -59,9 +59,9 @@ OPERATIONS: Final = OperationTable("Public tokens")
     changes=True,
 )
 async def create(request: web.Request) -> web.Response:
-    """A temporary link to the file, for whoever has it. Needs admin on the file.
+    """Create a temporary link with which anyone can download the file. Needs admin on the file.
 
-    It works while who made it may do so still; it is shown in this answer and never again.
+    The link works while its creator has this permission. It is shown only in this response.
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)

@@ -74,12 +74,12 @@ def client_routes(operations: Iterable[Operation]) -> list[web.RouteDef]:
 
 
 def _node_url(request: web.Request) -> str:
-    """Where a node is, for somebody who needs content. Raises Unavailable."""
+    """Return the URL of a node, for a client that needs content. Raises Unavailable."""
     return request.app[API].holder_url(request, "")
 
 
 def _members(request: web.Request) -> ConsoleMembers:
-    """Whom a page may ask beside this process: nobody, where the cluster is reached by a public address."""
+    """Return the other members that a page may connect to: none if the cluster has a public address."""
     api = request.app[API]
     return api.view.console_members() if api.reaches_nodes(request) else ConsoleMembers()
 
@@ -128,7 +128,7 @@ def _patient(handler: Handler) -> Handler:
 
 
 def _json(handler: Handler) -> Handler:
-    """A handler whose answer is JSON: callers that take none are refused before anything is done."""
+    """Wrap a handler that returns JSON: reject clients that do not accept JSON before anything is done."""
     watching = watched(handler)
 
     async def answering(request: web.Request) -> web.StreamResponse:

@@ -108,11 +108,11 @@ class Creation:
         return isinstance(self.command, CreatePartial)
 
     def with_placement(self, file_uuid: str, node_id: str) -> "Creation":
-        """The same under this id, proposed with the node that has the bytes at hand."""
+        """Return this creation with an id, and with the node that has the bytes as its first node."""
         return replace(self, command=structs.replace(self.command, file_uuid=file_uuid, placement=[node_id]))
 
     def with_content(self, content: StoredContent) -> "Creation":
-        """The same, proposed with all of its content."""
+        """Return this creation with all of its content."""
         return replace(self, command=structs.replace(self.command, content=content, placement=[]))
 
 
@@ -122,9 +122,9 @@ RECEIVE = web.AppKey[Receive]("receive")
 
 
 async def begin(metadata: MetadataClient, creation: Creation) -> UploadRecord:
-    """The upload: a new one, unless the same was asked for before, under the same key.
+    """Create the upload, or return the one that was created before with the same key.
 
-    That may have left no room for another: so it is looked for whatever this one is refused for.
+    The earlier one may use up the quota, so it is looked up whatever this creation is rejected for.
     """
     command = creation.command
     try:
@@ -142,7 +142,7 @@ async def begin(metadata: MetadataClient, creation: Creation) -> UploadRecord:
 
 
 async def made(request: web.Request, metadata: MetadataClient, creation: Creation) -> web.StreamResponse:
-    """The answer to a creation by tus. Raises UnsupportedMediaType for bytes where nobody takes them."""
+    """Answer a creation by tus. Raises UnsupportedMediaType for bytes that this process cannot accept."""
     receive = request.app.get(RECEIVE)
     if request.body_exists and receive is None:
         raise UnsupportedMediaType(
@@ -156,14 +156,14 @@ async def made(request: web.Request, metadata: MetadataClient, creation: Creatio
 
 
 def is_by_tus(request: web.Request) -> bool:
-    """Whether a request creates by tus. One that has a body in JSON does not, whatever its headers are."""
+    """Return whether a request creates by tus. A request with a JSON body never does."""
     if "Tus-Resumable" not in request.headers:
         return False
     return not request.body_exists or request.content_type == PATCH_TYPE
 
 
 def parts_of(request: web.Request) -> list[str] | None:
-    """What `parts_field` finds in a creation by tus. Raises PreconditionFailed, Forbidden too."""
+    """Return the result of `parts_field` for a creation by tus. Also raises PreconditionFailed, Forbidden."""
     require_version(request.headers)
     parts = parts_field(request.headers)
     if parts and request.body_exists:
@@ -172,7 +172,7 @@ def parts_of(request: web.Request) -> list[str] | None:
 
 
 def body_of(request: web.Request, body_type: type[_Body], *, is_final: bool = False) -> _Body:
-    """What a creation by tus says, as the body that would say it. A final upload has no size yet.
+    """Convert the headers of a creation by tus to a body. A final upload has no size yet.
 
     Raises PayloadTooLarge, InvalidRequest naming header or field.
     """
@@ -238,7 +238,7 @@ def answer_to(
 
 
 def headers_of(upload: UploadRecord, url: str, *, concat: str = "") -> dict[str, str]:
-    """The headers of an answer to a creation by tus. That of a final upload tells no offset."""
+    """The headers of an answer to a creation by tus. The response to a final upload has no offset."""
     headers = RESUMABLE | {"Location": url}
     if concat:
         headers["Upload-Concat"] = concat
@@ -261,7 +261,7 @@ async def options(request: web.Request) -> web.StreamResponse:
 
 
 def options_of(names: str, tag: str, path: str) -> Operation:
-    """The operation that tells what can be done with the collection at `path` by tus."""
+    """Return the operation that describes the tus extensions of the collection at `path`."""
     told = {
         "Tus-Resumable": "The version of the protocol: 1.0.0.",
         "Tus-Version": "Versions: 1.0.0.",
@@ -303,7 +303,7 @@ def _kinds(body_type: type[CreateFileBody]) -> Mapping[str, type]:
 
 
 def _value(text: str, kind: type) -> Any:
-    """What a text stands for; itself where it is nothing of the kind, which is refused by its name then."""
+    """Convert a text to `kind`. Invalid text is returned unchanged and rejected later, with its field."""
     if kind is bool:
         return {"true": True, "false": False}.get(text, text)
     if kind is int and text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX:

@@ -87,8 +87,9 @@ async def mint(request: web.Request) -> web.Response:
     body=RenewTokenBody,
 )
 async def renew(request: web.Request) -> web.Response:
-    """Another token for whoever shows a good one, with the roles and groups that the user has now. The one
-    that was shown lives on until its own end. Who was revoked or disabled gets none.
+    """Renew the token of the caller, with the user's current roles and groups.
+
+    The old token stays valid until it expires. Revoked or disabled users get no token.
     """
     caller = await authenticate(request)
     body = await read_json(request, RenewTokenBody)
@@ -251,14 +252,14 @@ async def key_set(request: web.Request) -> web.Response:
 async def _require_existing(request: web.Request, caller: Caller, user_id: str) -> None:
     """Raise NotFound if the request wants an existing user and there is none. Admins only.
 
-    If the user is deleted between this check and the change, the change creates it anew.
+    If the user is deleted between this check and the change, the change creates it again.
     """
     if query_flag(request, "existing"):
         await request.app[API].metadata.read(FindUser(caller=caller, user_id=user_id), UserRecord)
 
 
 def _path_user(request: web.Request) -> str:
-    """The id of the user in the path. Raises NotFound: nobody has a malformed id."""
+    """Return the id of the user in the path. Raises NotFound for a malformed id."""
     try:
         return check_user_id(request.match_info["user_id"])
     except InvalidRequest as error:

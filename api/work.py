@@ -22,7 +22,7 @@ OPERATIONS: Final = OperationTable("Cluster")
     "GET /api/v1/work", "show_work", "Show the background work of this member", Answer("The work.", WorkList)
 )
 async def show(request: web.Request) -> web.Response:
-    """What the member that is asked does by itself, and how that goes, by its clock. Admins only."""
+    """Show the background work of the member, with its state by the member's clock. Admins only."""
     caller = await authenticate(request)
     services = request.app[API]
     await services.metadata.read(CheckAdmin(caller=caller), UserRecord)

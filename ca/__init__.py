@@ -1,1 +1,1 @@
-"""Who you are: keys, certificates, join tokens, user tokens, TLS contexts and the root of all errors."""
+"""Identity: keys, certificates, join tokens, user tokens, TLS contexts and the root of all errors."""

@@ -59,7 +59,7 @@ class LeafCertificate:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What signs leaves: the intermediate with its key. `root_pem` is a bundle while roots change."""
+    """The signer of leaves: the intermediate with its key. `root_pem` is a bundle while roots change."""
 
     root_pem: str
     intermediate_pem: str
@@ -173,7 +173,7 @@ def certificates_in(pem: str) -> list[x509.Certificate]:
 
 
 def is_for(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
-    """Whether it certifies the public half of this key; not if its own key is of a kind that nobody knows."""
+    """Return whether a certificate is for the public half of this key; False for unknown kinds of keys."""
     try:
         return certificate.public_key() == key.public_key()
     except X509_FAILURES:
@@ -186,7 +186,7 @@ def root_digest(root_pem: str) -> str:
 
 
 def trusted_root(root_pem: str, digest: str) -> str:
-    """The PEM of the one certificate with this digest, written anew so that nothing else comes along.
+    """Return the PEM of the one certificate with this digest, re-encoded so that nothing else is included.
 
     The joiner's first contact (fetched unverified) goes through here. Raises UntrustedCertificate.
     """
@@ -251,7 +251,7 @@ class Renewal:
     due_at_ms: int
 
     def is_due(self, at_ms: int) -> bool:
-        """Also of one that is not valid yet: it was made by a clock that ran ahead."""
+        """Return whether renewal is due. A certificate that is not valid yet is due: its clock ran ahead."""
         return at_ms >= self.due_at_ms or at_ms < self.not_before_ms
 
 
@@ -270,7 +270,7 @@ def serial_hex(certificate: x509.Certificate) -> str:
 
 
 def validity_ms(certificate: x509.Certificate) -> tuple[int, int]:
-    """Not before and not after, ms since the epoch."""
+    """Return the times before and after which a certificate is not valid, in ms since the epoch."""
     not_before, not_after = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return int(not_before.timestamp()) * 1000, int(not_after.timestamp()) * 1000
 
@@ -314,7 +314,7 @@ _LEAF_PURPOSES: Final = x509.ExtendedKeyUsage(
 def _builder(
     subject: x509.Name, issuer: x509.Name, public_key: PublicKey, now: datetime, not_after: datetime
 ) -> x509.CertificateBuilder:
-    """What all three kinds share: names, random serial, back-dated validity, subject key identifier."""
+    """Return the common part of all three kinds: names, serial, back-dated validity, key identifier."""
     assert isinstance(public_key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey), "public key not checked"
     return (
         x509.CertificateBuilder()

@@ -1,8 +1,8 @@
-"""Certificate signing requests: making one, and refusing every request that asks for more than a key.
+"""Create certificate signing requests, and reject every request that asks for more than a key.
 
-Only the public key is taken from a request; names come from the identity that was authorised. What a request
-asks for beyond that is refused aloud, never dropped. (RFC 2986. cryptography checks none of this by itself:
-it calls RSA-512, DSA, P-224 and explicit curve parameters validly signed.) No I/O here.
+Only the public key of a request is used; names come from the authorised identity. If a request asks for
+anything else, it is rejected with an error instead of ignoring the rest. (RFC 2986. cryptography checks none
+of this: it calls RSA-512, DSA, P-224 and explicit curve parameters validly signed.) No I/O here.
 """
 
 import base64
@@ -158,7 +158,7 @@ def _check_signature(request: x509.CertificateSigningRequest) -> None:
 
 
 def _check_attributes(request: x509.CertificateSigningRequest) -> None:
-    """A second list of extensions would stay unread, whatever it asks for."""
+    """Reject a second list of extensions, which would not be read, whatever it asks for."""
     if sum(1 for attribute in request.attributes if attribute.oid in _EXTENSION_REQUESTS) > 1:
         raise _refused("it contains more than one extension request")
 

@@ -10,12 +10,12 @@ CATALOGUE: list[type["FilestoreError"]] = []  # those that have a code of their 
 
 
 class FilestoreError(Exception):
-    """What a caller can be told. `details` says what was wrong with this request and what to do."""
+    """The root of all errors. `details` says what was wrong with this request and what to do."""
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal Server Error"
-    lasts: ClassVar[bool] = False  # of a trouble that every request meets until somebody mends it
+    lasts: ClassVar[bool] = False  # a problem that every request meets until it is fixed
 
     def __init_subclass__(cls, *, code: str = "", status: int = 0, title: str = "") -> None:
         """A code makes it one of the catalogue."""

@@ -1,8 +1,8 @@
-"""Names of machines: which ones a member may be reached by. No I/O here.
+"""The names of machines that are allowed as member addresses. No I/O here.
 
-A name stands in the certificate of its member beside the member's identity, which others verify by a name as
-well (`Identity.dns_name`). So no machine may have a name of that form: its certificate would be another
-member's.
+The certificate of a member contains its machine name in addition to its identity. Others verify the identity
+by a name as well (`Identity.dns_name`). So no machine may have a name of that form: its certificate would be
+another member's.
 """
 
 import ipaddress
@@ -41,7 +41,7 @@ def is_loopback_name(name: str) -> bool:
 
 
 def is_identity_name(name: str) -> bool:
-    """Whether it is of the form by which members verify each other."""
+    """Return whether a name has the form by which members verify each other."""
     return _IDENTITY.fullmatch(name.lower()) is not None
 
 

@@ -1,4 +1,4 @@
-"""Who a member of the cluster is, and the checks on the names and addresses that make it up.
+"""The identity of a member, and the checks on the names and addresses in it.
 
 An identity is read from the one URI name of a certificate (SPIFFE ID), never from its addresses. No I/O here.
 """
@@ -14,7 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from ca.errors import InvalidRequest, Unauthorized
 from ca.hostnames import WANTED, check_name, is_literal, is_loopback_name
 
-# One DNS label (RFC 1123, section 2.1), lower case: it stands in host names, URIs and file names alike.
+# One DNS label (RFC 1123, section 2.1), lower case: it is used in host names, URIs and file names.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _URI = re.compile(r"spiffe://(?P<cluster>[a-z0-9-]+)/(?P<role>node|coordinator)/(?P<id>[a-z0-9-]+)")
 _PORT_MAX = 65_535
@@ -30,7 +30,7 @@ X509_FAILURES = (
     ValueError,
     TypeError,
     OverflowError,
-    UnsupportedAlgorithm,  # a signature, a key or a curve that nobody knows: one flipped bit is enough
+    UnsupportedAlgorithm,  # an unknown signature, key or curve: one flipped bit is enough
     x509.DuplicateExtension,
     x509.ExtensionNotFound,
     x509.InvalidVersion,
@@ -41,7 +41,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Role(StrEnum):
-    """What a member does: hold bytes, or agree on metadata."""
+    """The role of a member: store bytes, or agree on metadata."""
 
     NODE = "node"
     COORDINATOR = "coordinator"
@@ -116,11 +116,12 @@ def check_cluster_name(value: object) -> str:
 
 
 def check_address(value: object, *, development: bool, field: str = "ip_address") -> str:
-    """What others can dial, in its canonical form: an IPv4 or IPv6 address, or the DNS name of a machine.
+    """Return an address that others can connect to, in canonical form: an IP address or a DNS name.
 
     IPv4-mapped IPv6 becomes IPv4, a name lower case. Loopback, unspecified, multicast and link-local
-    addresses pass with `development` only, and likewise IPv6 addresses that embed such an IPv4 one, and names
-    for loopback. Zones (`%eth0`) never do. Raises InvalidRequest naming `field`, with the reason.
+    addresses are allowed with `development` only, and so are IPv6 addresses that embed such an IPv4 one, and
+    names for loopback. Zones (`%eth0`) are never allowed. Raises InvalidRequest naming `field`, with the
+    reason.
     """
     if not isinstance(value, str):
         raise InvalidRequest(f"{field}: {WANTED}")
@@ -181,7 +182,7 @@ def _embedded_ipv4(address: _Address) -> list[_Address]:
 
 
 def _behind_prefix(address: int, bits: int) -> ipaddress.IPv4Address:
-    """The IPv4 address behind a NAT64 prefix of so many bits."""
+    """Return the IPv4 address after a NAT64 prefix of `bits` bits."""
     if bits == 96:
         return ipaddress.IPv4Address(address & 0xFFFF_FFFF)
     without_gap = address >> 64 << 56 | address & (1 << 56) - 1  # 120 bits

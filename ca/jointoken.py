@@ -37,7 +37,7 @@ class JoinToken:
 
     @property
     def bearer(self) -> str:
-        """What the joiner sends once it trusts the root: `<token id>.<secret>`."""
+        """Return the credential that the joiner sends once it trusts the root: `<token id>.<secret>`."""
         return f"{self.token_id}.{self.secret}"
 
     @staticmethod

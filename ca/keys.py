@@ -38,7 +38,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def key_to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """PKCS #8 PEM without a passphrase; whoever stores it uses `ca.secretfiles.write_secret` or `wrap`."""
+    """Return PKCS #8 PEM without a passphrase. Store it with `ca.secretfiles.write_secret` or `wrap`."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -56,7 +56,7 @@ def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def public_key_digest(public_key: PublicKey) -> str:
-    """SHA-256, in hex, of the DER SubjectPublicKeyInfo: which key it is, whatever certificate carries it."""
+    """Return the SHA-256 (hex) of the DER SubjectPublicKeyInfo: the same for every certificate of a key."""
     der = public_key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()
 
@@ -77,7 +77,7 @@ def wrap(cluster_key: bytes, plaintext: bytes, *, purpose: str) -> bytes:
 
 
 def unwrap(cluster_key: bytes, wrapped: bytes, *, purpose: str) -> bytes:
-    """What `wrap` sealed. Raises WrongClusterKey, naming the purpose and nothing else."""
+    """Decrypt the result of `wrap`. Raises WrongClusterKey, naming the purpose and nothing else."""
     if len(cluster_key) != CLUSTER_KEY_BYTES:
         raise WrongClusterKey(f"the cluster key has {len(cluster_key)} bytes, not {CLUSTER_KEY_BYTES}")
     if len(wrapped) < len(_VERSION) + _NONCE_BYTES + _TAG_BYTES or wrapped[:1] != _VERSION:

@@ -1,6 +1,6 @@
 """Small files that must survive a crash whole, and secrets that only their owner may read.
 
-A file is written beside its place under a name nobody knows, synced, and renamed: a reader sees the old
+A file is written under a random name in the same directory, synced, and renamed: a reader sees the old
 content or the new, never a part. A crash may leave a `.NAME.*.tmp` behind; nothing reads it.
 """
 
@@ -35,7 +35,7 @@ def write_durable(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def create_secret(path: Path, data: bytes) -> None:
-    """The same as `write_secret` for a file that must not exist yet. Raises Conflict when it does."""
+    """Write a secret like `write_secret`, if the file does not exist. Raises Conflict if it does."""
     try:
         _place(path, data, SECRET_MODE, _link)
     except FileExistsError as error:
@@ -75,7 +75,10 @@ def reserve_secret(path: Path) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    """The content of a secret. Raises UnsafeSecretFile when others could read it too, or nobody can."""
+    """Return the content of a secret.
+
+    Raises UnsafeSecretFile if others could read it too, or it is unreadable.
+    """
     try:
         # Without O_NONBLOCK a FIFO in this place would hold the process until someone writes to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -123,7 +126,7 @@ def _is_systemd_credential(path: Path) -> bool:
 
 
 def _place(path: Path, data: bytes, mode: int, settle: Callable[[str, str], None]) -> None:
-    """Write a synced file beside `path` and let `settle(temporary, final)` give it its name."""
+    """Write a synced file next to `path`; `settle(temporary, final)` gives it its name."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     # Never wider than the final mode at any moment; fchmod undoes what the umask took away.
@@ -143,7 +146,7 @@ def _place(path: Path, data: bytes, mode: int, settle: Callable[[str, str], None
 
 
 def _link(temporary: str, final: str) -> None:
-    """Give the file its name unless the name is taken: unlike rename, link(2) refuses to replace."""
+    """Give the file its name unless the name is used: unlike rename, link(2) does not replace."""
     os.link(temporary, final)
     Path(temporary).unlink()
 

@@ -47,7 +47,7 @@ class SetupToken:
 
     @property
     def url(self) -> str:
-        """Where the coordinator is asked."""
+        """Return the URL of the coordinator."""
         return f"https://{self._place}"
 
     @property
@@ -99,7 +99,7 @@ def new_setup_token(
 
 
 def is_of_cluster_key(cluster_key: bytes, token_id: str, secret: str, *, at_s: float) -> bool:
-    """Whether a token lives that was made by somebody who has the cluster key; in constant time."""
+    """Return whether a token is valid and was made with the cluster key; in constant time."""
     match = _ID.fullmatch(token_id)
     if match is None or at_s >= int(match["ends_at_s"]) + REPEAT_S:
         return False

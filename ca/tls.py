@@ -67,7 +67,7 @@ def read_roots(path: Path) -> str:
 
 
 def _text_of(path: Path) -> str:
-    """What is no ASCII stays none, and is no PEM text to who asks for certificates. Raises OSError."""
+    """Read a file as ASCII. Other bytes are replaced, so that they are not valid PEM. Raises OSError."""
     return path.read_text("ascii", "replace")
 
 
@@ -103,11 +103,11 @@ class Credential:
         return renewal_of(*validity_ms(self.chain()[0]), random.uniform(-1, 1))
 
     def require(self, identity: Identity) -> None:
-        """Raises UnusableCredential unless the certificate on disk is this member's and can be used.
+        """Raise UnusableCredential unless the certificate on disk is this member's and can be used.
 
-        It is refused when it is another member's, when there is none, when it is not for the key beside it,
-        and when it does not lead to the root that is trusted here. With a damaged one every handshake would
-        fail, and nobody would say why. Its time is not looked at.
+        It is rejected if it belongs to another member, is missing, does not match its key, or was not issued
+        under the trusted root. With such a certificate every handshake would fail without an explanation. Its
+        time is not checked.
         """
         try:
             chain = self.chain()
@@ -135,9 +135,9 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a mutual TLS connection. The caller looks at the times on every request.
+    """The other end of a mutual TLS connection. The caller checks the times on every request.
 
-    `instance`: which process it says it is, "" if it does not; the certificate does not prove that.
+    `instance` is the process that it claims to be, or ""; the certificate does not prove that.
     """
 
     identity: Identity
@@ -212,10 +212,7 @@ def client_context(root_pem: str) -> ssl.SSLContext:
 
 
 def first_contact_context() -> ssl.SSLContext:
-    """Verifies nobody.
-
-    Only for fetching the root, which `certificates.trusted_root` then checks. Send no secret.
-    """
+    """Return a context that verifies no certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _harden(context, ssl.TLSVersion.TLSv1_2)
     context.check_hostname = False
@@ -224,9 +221,9 @@ def first_contact_context() -> ssl.SSLContext:
 
 
 def distrust(error: Exception) -> str:
-    """What is wrong with a server's certificate: text to go on after "the certificate".
+    """Explain what is wrong with a server's certificate: text that follows "the certificate".
 
-    `error` is the one that its handshake ended with.
+    `error` is the error of its handshake.
     """
     code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
     if code == _NOT_YET_VALID:
@@ -274,10 +271,9 @@ class ReloadingContext:
 
 
 def peer_identity(connection: _Connection) -> Peer:
-    """Who is at the other end: identity, serial and end of the certificate that the handshake verified.
+    """Return the identity, serial and end of the certificate that the handshake verified.
 
-    `connection` is an asyncio transport (None when it is closed already) or a TLS object. Raises
-    Unauthorized.
+    `connection` is an asyncio transport (None if it is already closed) or a TLS object. Raises Unauthorized.
     """
     found = connection
     if connection is not None and not isinstance(connection, _Tls):
@@ -315,7 +311,7 @@ def _harden(context: ssl.SSLContext, minimum: ssl.TLSVersion) -> None:
 
 
 def _trust_only(context: ssl.SSLContext, root_pem: str) -> None:
-    """Trust these roots. They are written anew, so that OpenSSL reads no more into the text than we did."""
+    """Trust these roots only. They are re-encoded, so that OpenSSL reads nothing else from the text."""
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     roots = certificates_in(root_pem)
     try:

@@ -1,11 +1,11 @@
-"""User tokens: ES256 JWTs that say who calls, minted by an admin's request and verified on every member.
+"""User tokens: ES256 JWTs that identify the caller, minted for admins and verified on every member.
 
-Tickets are signed by the same keys: one lets whoever has it read one file, as the user that it was made for.
+Tickets are signed by the same keys. The bearer of a ticket may read one file, as the user of the ticket.
 
 The rules are RFC 8725's and RFC 9068's: one algorithm, keys from a static map, typ, issuer and audience
-strict, every claim required and typed. typ and audience of a ticket are others than those of a token, so that
-neither passes for the other. Time is an argument. Whether `generation` is still the user's is the caller's to
-compare with replicated state, on every request. No I/O here.
+strict, every claim required and typed. typ and audience of tickets and tokens differ, so that they cannot be
+confused. Time is an argument. On every request, the caller must compare `generation` with the replicated
+state of the user. No I/O here.
 """
 
 import base64
@@ -75,7 +75,7 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a verified token says. Roles and groups are those of the time of minting."""
+    """The claims of a verified token. Roles and groups are those at the time of minting."""
 
     subject: str
     generation: int
@@ -88,7 +88,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a verified ticket says: whom it stands for, and the one file that it is for."""
+    """The claims of a verified ticket: its user, and the one file that it is for."""
 
     subject: str
     generation: int
@@ -226,14 +226,17 @@ class Verifier:
         return signed.claims
 
     def ends_at_ms(self, token: str) -> int:
-        """When a token of ours ends, by itself or with its key. Raises Unauthorized for every other text."""
+        """Return when a valid token expires, by itself or with its key.
+
+        Raises Unauthorized for other texts.
+        """
         signed = self._signed(token)
         return int(min(signed.claims.expires_at_ms, signed.key_ends_at_ms))
 
     def verify_ticket(self, text: str, *, now_ms: int) -> Ticket:
-        """What a good ticket says at `now_ms`; it ends to the second.
+        """Return the claims of a ticket that is valid at `now_ms`; it expires to the second.
 
-        Raises Gone for one that has ended, Unauthorized for every other text, and nothing else.
+        Raises Gone for an expired ticket, Unauthorized for every other text, and nothing else.
         """
         if not isinstance(text, str) or len(text) > TOKEN_BYTES_MAX or not _COMPACT.fullmatch(text):
             raise Unauthorized("not a compact JWT of at most 4 KiB")
@@ -274,9 +277,9 @@ class Verifier:
         claims: Sequence[str],
         typed: Callable[[Mapping[str, Any], float], _T],
     ) -> _T:
-        """What `typed` makes of the claims of a token of this typ, and of when its key ends.
+        """Verify a token of this typ, and return what `typed` makes of its claims and of its key's expiry.
 
-        Its signature is good then. Raises Unauthorized.
+        Raises Unauthorized.
         """
         options: jwt.types.Options = {
             "require": list(claims),

@@ -1,8 +1,8 @@
-"""A certificate that browsers trust, beside that of the cluster: its names, and whether it can be used.
+"""A certificate that browsers trust, in addition to that of the cluster: its names, and whether it is usable.
 
-An operator, or an ACME client, puts it and its key on disk as two files. Both are read whole before anything
-of them is used: a context is made, the pair, the names and the dates are looked at, and only then do
-handshakes get it.
+An operator, or an ACME client, writes the certificate and its key to two files. Both are read completely
+before they are used: a context is created, the pair, the names and the dates are checked, and only then do
+handshakes use it.
 """
 
 import ssl
@@ -30,7 +30,7 @@ class UnusableWebCertificate(Internal):
 
 @dataclass(frozen=True, slots=True)
 class WebCertificateFiles:
-    """Where the certificate for browsers lies (PEM, its intermediates behind it), and where its key."""
+    """The paths of the certificate for browsers (PEM, followed by its intermediates) and of its key."""
 
     certificate: Path
     key: Path
@@ -64,7 +64,7 @@ class WebCertificate:
         return 0 if self._loaded is None else self._loaded.not_after_ms
 
     def reload(self) -> None:
-        """Use the pair that lies on disk now. Raises UnusableWebCertificate; then the old one stays."""
+        """Use the pair on disk. Raises UnusableWebCertificate, and the old one stays in use."""
         self._loaded = _load(self._files, self._clock_ms())
 
     def context_for(self, name: str) -> ssl.SSLContext | None:
@@ -110,7 +110,7 @@ def _read(path: Path) -> bytes:
 
 
 def _names_of(path: Path, leaf: x509.Certificate) -> frozenset[str]:
-    """The DNS names; a client that asks for an address sends no name, and cannot be told from a member."""
+    """Return the DNS names. A client that connects by address sends none and looks like a member."""
     try:
         found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         names = frozenset(name.lower().rstrip(".") for name in found.get_values_for_type(x509.DNSName))

@@ -1,1 +1,1 @@
-"""What the cluster agrees on: commands, the replicated log, the state machine, and the RPC to reach them."""
+"""The replicated metadata of the cluster: commands, the log, the state machine, and the RPC to reach them."""

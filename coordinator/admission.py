@@ -1,13 +1,13 @@
-"""Who may speak on the peer port of a coordinator, as its state has it.
+"""Access control of a coordinator's peer port, by its state.
 
-These are members with a live certificate, and of a node the one process that speaks for it.
+It admits members with a valid certificate, and of each node only one process.
 
-A certificate lies in a directory, and a directory can be copied. So each start of a node says which directory
-and which start it is (`metadata.model.instance`), with every connection, and announces itself: that is in
-the log. An earlier start, and another directory, are refused everywhere from then on; a later start of the
-same directory is taken once nobody was heard of the one before for PLACEABLE_S, or when the same directory on
-the same machine says that it has ended. Who is refused is told to the operator. No I/O here but reads of the
-state.
+A certificate is in a directory, and directories can be copied. So each connection of a node says from which
+directory, and from which start of it, the process runs (`metadata.model.instance`), and each start is
+announced in the log. From then on, an earlier start and another directory are rejected everywhere. A later
+start of the same directory is accepted once the previous one was silent for PLACEABLE_S, or when the same
+directory on the same machine says that it has ended. Rejected processes are shown to the operator. No I/O
+here but reads of the state.
 """
 
 import logging
@@ -30,8 +30,8 @@ from metadata.protocol.rules import NODES_TELL_RULES
 from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
 
 _UNKNOWN: Final = (
-    "the cluster does not know its certificate; if it is the right process, revoke the node, and let it join"
-    " anew with a token of its name"
+    "the cluster does not know its certificate. If it is the right process, revoke the node, and let "
+    "it join again with a token for its name"
 )
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Admission:
             self._require_forgotten(node, peer)
         if node is not None and (why := contradiction(node.speaker, peer.instance)):
             self._refuse(node, peer.instance, why)
-            raise Conflict(f"This process is not taken for the node {identity.id}: {why}.")
+            raise Conflict(f"This process is not accepted as the node {identity.id}: {why}.")
         if not is_live:
             raise Unavailable(f"The leader has to record the certificate of the node {identity.id} first.")
 
@@ -122,7 +122,7 @@ class Admission:
             isinstance(call, ReadCall) and isinstance(call.query, GetView)
         )
         if not is_open and known and all(each.coordinator_id != peer.identity.id for each in known):
-            raise Unavailable(f"The coordinator {peer.identity.id} is not known here.")
+            raise Unavailable(f"The coordinator {peer.identity.id} is unknown here.")
 
     def require_speaker(self, peer: Peer, command: AnyCommand) -> None:
         """Raises Unavailable while another process speaks for the node, and has not ended for certain.
@@ -135,10 +135,10 @@ class Admission:
             return
         if not isinstance(command, AnnounceNode):
             if not self.speaks(peer):
-                raise Unavailable(f"This process is not announced as the node {node.node_id} yet.")
+                raise Unavailable(f"This process has not announced itself as the node {node.node_id} yet.")
             return
         if command.instance and command.instance != peer.instance:
-            raise InvalidRequest("instance: another one than the connection tells")
+            raise InvalidRequest("instance: does not match the instance of this connection")
         self.require_ended(peer, succeeds=command.succeeds)
 
     def require_ended(self, peer: Peer, *, succeeds: str = "") -> None:
@@ -151,8 +151,8 @@ class Admission:
         silent_s = self._clock_s() - since_s
         if silent_s < PLACEABLE_S:
             if last is not None:
-                self._refuse(node, peer.instance, "another process speaks for it, and is heard")
-            raise Unavailable(f"Another process spoke as the node {node.node_id} {silent_s:.1f} s ago.")
+                self._refuse(node, peer.instance, "another process of this name is sending heartbeats")
+            raise Unavailable(f"Another process of the node {node.node_id} was active {silent_s:.1f} s ago.")
 
     def _require_sound(self, command: AnyCommand) -> None:
         """Raises InvalidRequest for an address that no certificate may be for, whoever checked it before."""
@@ -168,8 +168,8 @@ class Admission:
         if peer.identity.role is not Role.NODE or call.rules >= rules or rules < NODES_TELL_RULES:
             return
         why = (
-            f"The node {peer.identity.id} runs an older version than the cluster, which has gone on to the"
-            f" rules {rules}: install the version of the others."
+            f"The version of the node {peer.identity.id} is older than the cluster requires, which "
+            f"uses the rules {rules}. Install the version of the other members."
         )
         if self._health.refuse_too_old(peer.identity.id, at_s=self._clock_s()):
             _log.warning("%s", why)
@@ -197,12 +197,12 @@ class Admission:
             self._version = view.version
 
     def _refuse(self, node: NodeRecord, instance: str, why: str) -> None:
-        """To be told to operators for a while; logged once for each process."""
+        """Show a rejected process to operators for a while; logged once for each process."""
         self._health.refuse(node.node_id, why, at_s=self._clock_s())
         if self._logged.get(node.node_id) != instance:
             self._logged[node.node_id] = instance
             _log.warning(
-                "a second process claims to be the node %s and is refused: %s",
+                "rejected a second process that claims to be the node %s: %s",
                 node.node_id,
                 why,
                 extra={"refused": instance, "speaks": node.speaker},

@@ -1,8 +1,8 @@
-"""What a coordinator tells of the cluster and of its own disk, beside its part in the Raft group.
+"""The metrics of the cluster and of a coordinator's own disk, without those of the Raft group.
 
 Everything is read at the scrape, from memory or off an index: the cost does not grow with the files. Each
-coordinator tells what it knows; only the leader hears for certain how the nodes are, so a rule asks the one
-whose `filestore_raft_is_leader` is 1.
+coordinator reports what it knows. Only the leader certainly receives the nodes' heartbeats, so a rule uses
+the one whose `filestore_raft_is_leader` is 1.
 """
 
 import shutil
@@ -87,12 +87,12 @@ class ClusterMetrics(Collector):
         )
         yield _gauge(
             "filestore_nodes_failing_copies",
-            "Nodes that repeatedly failed as target or source of replicas, as the leader has seen.",
+            "Nodes that repeatedly failed as target or source of replicas, as seen by the leader.",
             len(self._failing_nodes()),
         )
         yield _gauge(
             "filestore_nodes_contested",
-            "Nodes for which a second process was refused here within half a minute.",
+            "Nodes for which a second process was rejected here in the last half minute.",
             len(self._contested_nodes()),
         )
         yield _gauge(
@@ -109,7 +109,9 @@ class ClusterMetrics(Collector):
         files, used_bytes = self._ledger.store.usage()
         yield _gauge("filestore_files", "Files with a record.", files)
         yield _gauge(
-            "filestore_used_bytes", "Bytes of all files, each file's counted for itself.", used_bytes
+            "filestore_used_bytes",
+            "Total size of all files, counting content once for each file.",
+            used_bytes,
         )
 
     def _replicas(self) -> Iterator[Metric]:
@@ -125,7 +127,7 @@ class ClusterMetrics(Collector):
         view = self._view()
         yield _gauge(
             "filestore_blobs_on_few_nodes",
-            "Blobs with fewer replicas than wanted, those on draining nodes included.",
+            "Blobs with fewer replicas than wanted, including those on draining nodes.",
             counts.few,
         )
         yield _gauge(
@@ -171,11 +173,11 @@ class ClusterMetrics(Collector):
     def _jobs(self) -> Iterator[Metric]:
         running = GaugeMetricFamily("filestore_job_running", "1 while the job runs.", labels=["job_name"])
         failed = GaugeMetricFamily(
-            "filestore_job_failed", "1 if the last run of the job that ended has failed.", labels=["job_name"]
+            "filestore_job_failed", "1 if the last finished run of the job failed.", labels=["job_name"]
         )
         completed = GaugeMetricFamily(
             "filestore_job_completed_timestamp_seconds",
-            "When a run of the job was last completed; 0 if none is on record.",
+            "When a run of the job last completed; 0 if none is recorded.",
             labels=["job_name"],
         )
         running_names = {run.job_name for run in self._ledger.store.running_runs()}
@@ -188,7 +190,7 @@ class ClusterMetrics(Collector):
         yield from (running, failed, completed)
         sent = GaugeMetricFamily(
             "filestore_offsite_snapshot_timestamp_seconds",
-            "When a snapshot of the metadata was last sent to another place; 0 if none is on record.",
+            "When a snapshot of the metadata was last sent to another place; 0 if none is recorded.",
         )
         if self._sends_snapshots:
             sent.add_metric([], outcomes.get(SNAPSHOT.name, JobOutcome()).sent_at_ms / 1000)
@@ -196,14 +198,14 @@ class ClusterMetrics(Collector):
         yield from self._amounts()
 
     def _amounts(self) -> Iterator[Metric]:
-        """Of the newest run of each job, all zero if there is none."""
+        """Yield the amounts of the newest run of each job, all zero without a run."""
         found = {
             run.job_name: amounts_of(run.job_name, _result(run)) for run in self._ledger.store.newest_runs()
         }
         readings: dict[str, tuple[str, Callable[[Amounts], int]]] = {
-            "looked": ("What the newest run of the job has looked at.", lambda a: a.looked),
-            "done": ("What it has done: copied, released, dropped, read.", lambda a: a.done),
-            "left": ("What it has still to do, as far as it knows.", lambda a: a.left or 0),
+            "looked": ("Items that the newest run of the job has checked.", lambda a: a.looked),
+            "done": ("Items that it has processed: copied, released, dropped, read.", lambda a: a.done),
+            "left": ("Items that remain, as far as it knows.", lambda a: a.left or 0),
             "bytes": ("Bytes that it has copied, read or freed.", lambda a: a.size_bytes),
         }
         for name, (text, read) in readings.items():

@@ -23,13 +23,13 @@ def reason_of(group: BaseExceptionGroup) -> Exception | None:
         return trouble
     if (lost := first_in(group, AcknowledgedLost)) is not None:
         return StateLost(
-            f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."
-            " Set this member up again with `filestore coordinator rebuild`, under a new name."
+            f"Entries that this member acknowledged ({lost}) are gone: its directory is an old copy. "
+            "Create this member again with `filestore coordinator rebuild`, under a new name."
         )
     if (contradicted := first_in(group, CommittedContradicted)) is not None:
         return StateLost(
-            f"The leader lacks what was committed ({contradicted}): those that elected it have lost changes"
-            " that were acknowledged. They are here: copy this directory before anything else, and see"
-            " FilestoreCoordinatorDiverged in the runbook."
+            f"The leader lacks committed entries ({contradicted}): the members that elected it have "
+            "lost acknowledged changes. They are stored here. Copy this directory before anything "
+            "else, and see FilestoreCoordinatorDiverged in the runbook."
         )
     return None

@@ -1,6 +1,6 @@
-"""Where new bytes go, and who works on a job: the leader adds it to commands. Apart from calls: no I/O.
+"""Choose nodes for new bytes and for jobs, which the leader adds to commands. Apart from calls: no I/O.
 
-The leader knows it, since it hears the nodes.
+The leader can choose, as it receives the heartbeats of nodes.
 """
 
 import time
@@ -22,7 +22,7 @@ SHOWN_MAX = 3  # nodes that are named in a refusal
 
 
 class Placing:
-    """What only a leader knows of a command, of the nodes that `view` names."""
+    """The fields of a command that only a leader can set, for the nodes of `view`."""
 
     def __init__(self, identity: Identity, view: Callable[[], ClusterView], health: NodeHealth) -> None:
         self._identity, self._view, self._health = identity, view, health
@@ -42,14 +42,18 @@ class Placing:
         return msgspec.structs.replace(command, placement=placed)
 
     def placement(self, file_uuid: str, size_bytes: int) -> list[str]:
-        """Where so many bytes go. Raises Unavailable, Refused."""
+        """Return the nodes for this many bytes. Raises Unavailable, Refused."""
         view = self._view()
         if view.nodes and self._health.is_silent():
-            raise Unavailable("No node was heard since this coordinator started.")
+            raise Unavailable("No node has sent a heartbeat since this coordinator started.")
         candidates = self._health.candidates(view.nodes, at_s=time.monotonic())
         if len(candidates) < view.write_quorum:
             failed = [n.node_id for n in view.nodes if self._health.disk(n.node_id) == DISK_FAILED]
-            why = f" The disks of these take no bytes: {', '.join(failed[:SHOWN_MAX])}." if failed else ""
+            why = (
+                f"The disks of these nodes cannot be written: {', '.join(failed[:SHOWN_MAX])}."
+                if failed
+                else ""
+            )
             raise Refused(
                 Unavailable.code,
                 f"{counted(len(candidates), 'node takes', 'nodes take')} new files, {view.write_quorum} must."
@@ -59,9 +63,11 @@ class Placing:
         if len(roomy) < view.write_quorum:
             raise Refused(
                 InsufficientStorage.code,
-                f"{counted(len(roomy), 'node has', 'nodes have')} room for"
-                f" {size_bytes} bytes more, {view.write_quorum} must have it:"
-                f" delete files or add nodes. Short: {_shortage(candidates, roomy)}.",
+                (
+                    f"{counted(len(roomy), 'node has', 'nodes have')} room for {size_bytes} more bytes, "
+                    f"{view.write_quorum} are required: delete files or add nodes. Short: "
+                    f"{_shortage(candidates, roomy)}."
+                ),
             )
         return choose(file_uuid, roomy, view.replicas)
 
@@ -70,6 +76,6 @@ def _shortage(candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> st
     """Which nodes lack room, and how much each has."""
     short = [candidate for candidate in candidates if candidate not in roomy]
     return ", ".join(
-        f"{each.node_id} with {each.free_bytes} bytes free, of which {each.reserve_bytes} stay so"
+        f"{each.node_id} with {each.free_bytes} bytes free, of which {each.reserve_bytes} are reserved"
         for each in short[:SHOWN_MAX]
     )

@@ -1,4 +1,4 @@
-"""What a member of the Raft group tells about itself."""
+"""The metrics of a member of the Raft group."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from runtime.metrics import DURATION_BUCKETS_S
 
 
 class CoordinatorMetrics:
-    """What a member of the Raft group tells about itself; `status` is asked at every scrape."""
+    """The metrics of a member of the Raft group; `status` is called at every scrape."""
 
     def __init__(self, registry: CollectorRegistry, status: Callable[[], CoordinatorStatus]) -> None:
         readings: dict[str, tuple[str, Callable[[CoordinatorStatus], int]]] = {
@@ -20,19 +20,19 @@ class CoordinatorMetrics:
             "filestore_raft_commit_index": ("Last committed entry.", lambda s: s.commit),
             "filestore_raft_applied_index": ("Last entry in the database.", lambda s: s.applied),
             "filestore_raft_followers_active": (
-                "Members that answer the leader, itself included; 0 elsewhere.",
+                "Members that answer the leader, including the leader; 0 on other members.",
                 lambda s: sum(follower.active for follower in s.followers),
             ),
             "filestore_raft_followers": (
-                "Voters and learners, the leader included; 0 elsewhere.",
+                "Voters and learners, including the leader; 0 on other members.",
                 lambda s: len(s.followers),
             ),
             "filestore_raft_lag_entries": (
-                "Committed entries that the slowest member lacks; 0 but on the leader.",
+                "Committed entries that the slowest member lacks; 0 on other members than the leader.",
                 lambda s: max((max(s.commit - f.match, 0) for f in s.followers), default=0),
             ),
             "filestore_cache_leases": (
-                "Processes of nodes with a lease on cached records; 0 but on the leader.",
+                "Node processes with a lease on cached records; 0 on other members than the leader.",
                 lambda s: s.cache_leases,
             ),
             "filestore_coordinator_disk_full": (
@@ -56,7 +56,7 @@ class CoordinatorMetrics:
                 lambda s: len(s.diverged),
             ),
             "filestore_raft_states_differ": (
-                "1 while members differ and it is unknown whose state is wrong: no snapshot is handed out.",
+                "1 while members differ and it is unknown whose state is wrong; no snapshot is sent.",
                 lambda s: int(s.differ),
             ),
         }

@@ -87,7 +87,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What the client port's application is built from. `readiness` is what /readyz says."""
+    """The parts of the client port's application. `readiness` is the answer of /readyz."""
 
     config: CoordinatorConfig
     files: CoordinatorFiles
@@ -236,7 +236,9 @@ def _contexts_of(files: CoordinatorFiles, config: CoordinatorConfig, access: Web
     try:
         contexts.credential.require_address(config.own.address)
     except UnusableCredential as error:
-        why = f"coordinator.json: address: {error.details}. `coordinator rebuild --address` moves it."
+        why = (
+            f"coordinator.json: address: {error.details}. To change it, use `coordinator rebuild --address`."
+        )
         raise InvalidRequest(why) from error
     return contexts
 
@@ -355,7 +357,7 @@ class _Member:
         )
 
     def peer_port(self, service: Service, calls: ServedCalls, known: KnownInstances) -> PeerPort:
-        """Where `service` is asked."""
+        """Create the peer port of `service`."""
         return PeerPort(
             service.handle,
             self.driver.step,
@@ -367,7 +369,7 @@ class _Member:
         )
 
     def service(self, identity: Identity) -> Service:
-        """What answers the calls of other members."""
+        """Create the service for calls of other members."""
         return Service(
             identity,
             self.driver,
@@ -460,7 +462,9 @@ async def _serve(
                 _log.info(told, own.coordinator_id, own.address, own.api_port, own.peer_port)
             await wait_for_first(stop.wait(), member.removed.wait())
         if member.removed.is_set():
-            _log.warning("this coordinator was removed from the cluster: it ends, and its data can go")
+            _log.warning(
+                "this coordinator was removed from the cluster: it stops, and its data can be deleted"
+            )
         member.manager.stopping()
         _log.info("stopping")
         await member.operations.hand_over()

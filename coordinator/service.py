@@ -1,4 +1,4 @@
-"""What a coordinator answers to the calls of members.
+"""Answer the calls of members to a coordinator.
 
 These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, the group's changes.
 Who calls is the certificate's identity; a node acts for itself only. The time of every change is this
@@ -254,7 +254,7 @@ class Service:
         if last is not None and not last.heartbeat.takes_bytes:
             return
         if at_s - since_s < PLACEABLE_S and not self._health.is_cut_off(node_id, at_s=at_s):
-            raise Refused(Unavailable.code, f"Node {node_id} was heard less than {PLACEABLE_S:.0f} s ago.")
+            raise Refused(Unavailable.code, f"Node {node_id} was active less than {PLACEABLE_S:.0f} s ago.")
 
     def _require_leader(self) -> None:
         """Raises NotLeader: only the leader knows the time and who lives."""
@@ -288,7 +288,7 @@ class Service:
 
     def _require_right_state(self) -> None:
         if self._digests.is_odd:
-            raise Unavailable("The state of this coordinator is wrong: others answer.")
+            raise Unavailable("The state of this coordinator is wrong. Ask another one.")
 
     def _check_again(self, peer: Peer, known: int) -> None:
         """For who has waited for its answer: it may have been removed meanwhile, or before it asked.
@@ -331,7 +331,7 @@ class Service:
 
     async def _follow(self, peer: Peer, call: FollowCall) -> FollowReply:
         if peer.identity.role is not Role.NODE:
-            raise Forbidden("Only nodes keep records.")
+            raise Forbidden("Only nodes may cache records.")
         known = self._view().version
         reply = await self._driver.following.follow(call)
         self._check_again(peer, known)
@@ -386,7 +386,7 @@ class Service:
     def _require_address_known(self, address: str) -> None:
         """Raises NotInForce for a name while a coordinator may run that signs no certificate for one."""
         if not is_literal(address) and self._store.rules() < MEMBERS_ARE_NAMED:
-            raise NotInForce("A name is an address once all members run this version; give an IP.")
+            raise NotInForce("Some members run a version without DNS names. Give an IP address.")
 
     def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:
         """A mistyped address would cost the token and the name. That of a node that is down may be reused."""
@@ -394,8 +394,8 @@ class Service:
             is_there = node.address == address and api_port in (node.api_port, node.peer_port)
             if is_there and node.node_id != node_id and node.state == HEALTHY:
                 raise Conflict(
-                    f"The node {node.node_id} listens at {address}:{api_port}. Where it is gone for good,"
-                    " remove it first (`filestore node remove --force --is-gone`)."
+                    f"The node {node.node_id} has the address {address}:{api_port}. If it is gone for "
+                    "good, remove it first (`filestore node remove --force --is-gone`)."
                 )
 
     async def _renew(self, peer: Peer, call: RenewCall) -> JoinReply:
@@ -403,7 +403,7 @@ class Service:
         identity = peer.identity
         node = next((n for n in self._view().nodes if n.node_id == identity.id), None)
         if identity.role is not Role.NODE or node is None:
-            raise Forbidden("Only nodes renew their certificate here.")
+            raise Forbidden("Only nodes renew their certificates here.")
         self._membership.require_ended(peer)
         public_key = csr.check_csr(call.csr, identity, address=node.address)
         command = RenewCertificate(
@@ -481,19 +481,19 @@ class Service:
 
 def _require_coordinator(identity: Identity) -> None:
     if identity.role is not Role.COORDINATOR:
-        raise Forbidden("Snapshots and bundles are for coordinators.")
+        raise Forbidden("Only coordinators may fetch snapshots and bundles.")
 
 
 def require_own(identity: Identity, command: AnyCommand) -> None:
     """A member speaks for itself only. Raises Forbidden."""
     if isinstance(command, ReportHash):
         if (identity.role, identity.id) != (Role.COORDINATOR, command.coordinator_id):
-            raise Forbidden("A coordinator speaks for itself only.")
+            raise Forbidden("A coordinator may only act for itself.")
         return
     if not isinstance(command, NODE_COMMANDS):
-        raise Forbidden(f"A {type(command).__name__} is not proposed by members.")
+        raise Forbidden(f"A member may not propose {type(command).__name__}.")
     if isinstance(command, OWN_COMMANDS) and command.node_id != identity.id:
-        raise Forbidden("A node speaks for itself only.")
+        raise Forbidden("A node may only act for itself.")
     content = command if isinstance(command, CompleteUpload) else getattr(command, "content", UNSET)
     if content is not UNSET and identity.id not in content.replicas:
-        raise Forbidden("The node that completes an upload holds its content.")
+        raise Forbidden("The node that completes an upload must hold its content.")

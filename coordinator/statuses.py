@@ -1,6 +1,7 @@
-"""What one coordinator shows of itself, of the group and of the nodes: `filestore status`, and metrics.
+"""One coordinator's view of itself, of the group and of the nodes: `filestore status`, and metrics.
 
-By the state that lies here, and by what is heard here: nobody is asked, so it answers without a quorum too.
+It uses the local state and the heartbeats received here, without asking others, so it works without a
+majority too.
 """
 
 import time
@@ -156,9 +157,9 @@ class Statuses:
         return [node.node_id for node in self._view().nodes if self._health.rival(node.node_id, at_s=at_s)]
 
     def failing_nodes(self) -> dict[str, str]:
-        """What is told of nodes that fail at copies, by node; that one is down says enough.
+        """Return descriptions of nodes that fail at copies, by node; nodes that are down are omitted.
 
-        Only by whoever leads: others make none.
+        Only the leader has them, as others make no copies.
         """
         if not self._driver.is_leader:
             return {}
@@ -175,7 +176,7 @@ class Statuses:
         return found
 
     def _described(self, nodes: list[NodeStatus]) -> list[NodeStatus]:
-        """With what the log has of each, which metrics do not ask for."""
+        """Add the log's facts about each node, which metrics do not need."""
         replicas = self._store.node_replicas()
         ends_at_ms = dict(self._store.node_certificates_ending(before_ms=COUNT_MAX))
         return [
@@ -231,7 +232,7 @@ def own_end_ms(credential: Credential) -> int:
 def ending_soon(
     store: Store, credential: Credential, own_id: str, *, at_ms: int, web_ends_ms: Mapping[str, int]
 ) -> list[CertificateEnd]:
-    """Those of nodes, the newest that each was given; of this coordinator and the authority, by its file.
+    """Return certificates that expire soon: the newest of each node; of this coordinator by its file.
 
     `web_ends_ms`: when those for browsers end, by the member, such as `node n1`; 0 where it has none.
     """

@@ -1,6 +1,7 @@
-"""What the coordinator that leads signs with the key of user tokens, dated by the clock that it goes by.
+"""Sign with the key of user tokens, on the leading coordinator, dated by its effective clock.
 
-Nothing here is recorded, and nobody is asked: whoever calls has proved the caller, and read the user.
+Nothing here is recorded, and no other member is asked: the calling code has authenticated the caller, and
+read the user.
 """
 
 from collections.abc import Callable

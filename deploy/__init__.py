@@ -1,1 +1,1 @@
-"""What operators touch: the `filestore` command and the development cluster."""
+"""The tools for operators: the `filestore` command and the development cluster."""

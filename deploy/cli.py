@@ -30,9 +30,9 @@ OTHER_WORDS: Final = {  # of other programs, for commands of ours
 
 
 class CliEntry(NamedTuple):
-    """Where a command is defined, below deploy.commands, and the summary that `filestore --help` shows.
+    """The module of a command in deploy.commands, and its summary in `filestore --help`.
 
-    The summary is the first sentence of the command's own help (a test compares them): to load every command
+    The summary is the first sentence of the command's own help (a test compares them): loading every command
     for it would take four times as long as all the rest.
     """
 
@@ -91,7 +91,7 @@ class Commands(click.Group):
     """Loads a command when it is asked for: all of them would take as long as the one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """What click asks for to show them, or what was meant."""
+        """Return the names of all commands, for help and suggestions."""
         return list(ENTRIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -128,7 +128,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """What `deploy.entry` calls; never returns, except for an interrupt outside of click."""
+    """Run the command; called by `deploy.entry`. Returns only for an interrupt outside of click."""
     _open_standard_streams()
     try:
         answer = cli.main(prog_name="filestore", standalone_mode=False)
@@ -169,7 +169,7 @@ def suggested(error: click.ClickException) -> click.ClickException:
 
 
 def _open_standard_streams() -> None:
-    """Those that we were started without lead nowhere: a socket in the place of one would be taken for it."""
+    """Open missing standard streams on /dev/null; otherwise a socket could get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR_FILENO:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

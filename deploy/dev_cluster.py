@@ -2,9 +2,9 @@
 
 Coordinators and nodes are child processes on loopback.
 
-Directory: layout.json (who, which ports), one directory per member, logs/, and while everything is ready
-cluster.json, admin.token and curl.conf. A first start that did not get that far leaves nothing to keep,
-so the next one begins anew.
+Directory: layout.json (members and ports), one directory per member, logs/, and while everything is ready
+cluster.json, admin.token and curl.conf. A first start that failed leaves nothing worth keeping, so the next
+one starts from scratch.
 """
 
 import asyncio
@@ -62,12 +62,12 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Where its API is."""
+        """Return the URL of its API."""
         return f"https://{LOOPBACK}:{self.api_port}"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What the first start decided. `complete` once every member is set up."""
+    """The decisions of the first start. `complete` once every member is set up."""
 
     replicas: int
     write_quorum: int
@@ -339,7 +339,7 @@ class DevelopmentCluster:
 
 
 def serve(directory: Path, *, base_port: int | None) -> None:
-    """What `filestore dev` does: start, tell, wait for SIGINT or SIGTERM, stop.
+    """Run `filestore dev`: start, print the addresses, wait for SIGINT or SIGTERM, stop.
 
     Raises Conflict, Unavailable.
     """
@@ -370,7 +370,7 @@ def only_one(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Conflict(f"Another `filestore dev` runs on {directory}.") from error
+            raise Conflict(f"Another `filestore dev` is using {directory}.") from error
         yield
     finally:
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Where the command and every process begin. Apart from `cli`, whose import can be interrupted.
+"""The entry point of the command and every process. Apart from `cli`, whose import can be interrupted.
 
-Loading the product takes a moment, in which it can be interrupted like later. Nothing that is loaded is
-garbage: looking for some would take a fifth of that moment.
+Loading the product takes a moment, in which it can be interrupted like later. The garbage collector is off
+meanwhile: it would find nothing, and take a fifth of that moment.
 """
 
 import gc

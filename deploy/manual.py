@@ -74,7 +74,7 @@ def page(words: tuple[str, ...], command: click.Command) -> str:
 
 
 def _parts(command: click.Command) -> list[tuple[str, click.Command]]:
-    """What is in a group, in its order; nothing for a command."""
+    """Return the commands of a group, in its order; none for a command."""
     if not isinstance(command, click.Group):
         return []
     context = click.Context(command)
@@ -96,7 +96,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that roff shows as it is, and of which a copied option is one."""
+    """Escape text so that roff prints it unchanged, and options can be copied."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     return f"\\&{escaped}" if escaped.startswith(".") else escaped
 

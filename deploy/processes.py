@@ -22,7 +22,7 @@ POLL_S = 0.05
 PROBE_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 25.0  # a node drains for at most 20 s
 PORTS_VARIABLE = "FILESTORE_PORTS"
-# Below the range from which outgoing connections take theirs: a port must still be free at the next start.
+# Below the range of outgoing connections, so that a port is still free at the next start.
 PORTS_DEFAULT = "20000-32000"
 ATTEMPTS = 1000  # to find ports; in the second half those count too that were given lately
 GIVEN_MAX = 512  # ports that are remembered as given
@@ -34,10 +34,10 @@ _given: deque[int] = deque(maxlen=GIVEN_MAX)
 
 
 class Flag:
-    """What a signal handler sets and the main thread waits for.
+    """A flag that a signal handler sets and the main thread waits for.
 
-    Without a lock: a second signal that comes inside of the handler, or of the waiting, would wait for it for
-    ever, as in threading.Event.
+    It has no lock: a second signal during the handler, or during the wait, would wait for the lock forever,
+    as in threading.Event.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Flag:
         self._is_set = True
 
     def clear(self) -> None:
-        """As it was made."""
+        """Reset the flag."""
         self._is_set = False
 
     def wait(self, timeout_s: float) -> bool:
@@ -150,12 +150,11 @@ def is_ready(port: int, context: ssl.SSLContext, *, host: str = LOOPBACK) -> boo
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports on which nobody listens now, in a row, out of FILESTORE_PORTS (`LOW-HIGH`).
+    """Return consecutive loopback ports that are free now, from FILESTORE_PORTS (`LOW-HIGH`).
 
-    While there are others, none that this process was given lately: who has it may be about to listen there,
-    or to start again.
+    It avoids ports that it has returned recently: their user may be about to listen there, or to restart.
 
-    Raises Unavailable when none are found, InvalidRequest when the variable is no such range.
+    Raises Unavailable if none are found, InvalidRequest if the variable is not such a range.
     """
     low, high = _port_range(os.environ.get(PORTS_VARIABLE, PORTS_DEFAULT))
     for attempt in range(ATTEMPTS):

@@ -1,1 +1,1 @@
-"""What can be said to the coordinators, and the client side of saying it."""
+"""The messages to the coordinators, and the client that sends them."""

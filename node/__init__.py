@@ -1,1 +1,1 @@
-"""What users touch: blob replicas, uploads, downloads, the HTTP interface."""
+"""A node: blob replicas, uploads, downloads, the HTTP interface for content."""

@@ -27,15 +27,15 @@ from runtime.wording import counted
 _PREFIX: Final = re.compile(r"[0-9a-f]{2}", re.ASCII)
 _WRITABLE: Final = 0o222
 _LEAVE: Final = (
-    "Leave it where it is, start the node and run the job scrub: the node takes the blob out of service, and"
-    " serves the bytes of another node. Do not put a file there by hand."
+    "Leave it where it is, start the node and run the job scrub. The node takes the blob out of "
+    "service, and serves the bytes of another node. Do not replace the file by hand."
 )
-_STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
+_STRAY: Final = "This file does not belong to Filestore. Move it out of the data directory."
 
 
 @dataclass(slots=True)
 class _Count:
-    """What was seen on the way."""
+    """The counts of a check."""
 
     blobs: int = 0
     blob_bytes: int = 0
@@ -75,7 +75,7 @@ def _check_blobs(findings: Findings, blobs: Path, *, deep: bool) -> None:
     how = "every byte" if deep else "names, sizes and sidecars; --deep reads every byte"
     findings.fact(f"blobs: {count.blobs}, {count.blob_bytes} bytes ({how})")
     if count.sidecars_alone:
-        findings.fact(f"{count.sidecars_alone} sidecars without a blob, which crashes leave: harmless")
+        findings.fact(f"{count.sidecars_alone} sidecars without a blob, as crashes leave them: harmless")
 
 
 def _leaves(findings: Findings, blobs: Path) -> Iterator[Path]:
@@ -92,7 +92,7 @@ def _leaves(findings: Findings, blobs: Path) -> Iterator[Path]:
 
 
 def _entries(findings: Findings, directory: Path) -> "list[os.DirEntry[str]]":
-    """By name; none where there is no such directory, which was told of before."""
+    """Return the entries by name; none if the directory is missing, which was reported before."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -100,7 +100,7 @@ def _entries(findings: Findings, directory: Path) -> "list[os.DirEntry[str]]":
         return []
     except OSError as error:
         findings.problem(
-            directory, f"cannot be read: {error.strerror}", "Look at the disk and its file system."
+            directory, f"cannot be read: {error.strerror}", "Check the disk and its file system."
         )
         return []
 
@@ -127,11 +127,11 @@ def _check_blob(findings: Findings, path: Path, *, deep: bool) -> int:
     with open(descriptor, "rb", buffering=0) as file:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
-            findings.problem(path, "is no regular file", _LEAVE)
+            findings.problem(path, "is not a regular file", _LEAVE)
             return 0
         if facts.st_mode & _WRITABLE:
             mode = stat.S_IMODE(facts.st_mode)
-            findings.problem(path, f"has mode {mode:04o}: blobs never change", f"chmod 400 {path}")
+            findings.problem(path, f"has mode {mode:04o}, but blobs never change", f"chmod 400 {path}")
         if what := _sidecar_fault(path, facts.st_size):
             findings.problem(path, what, _LEAVE)
         elif deep and hashlib.file_digest(file, "sha256").hexdigest() != path.name:
@@ -140,7 +140,7 @@ def _check_blob(findings: Findings, path: Path, *, deep: bool) -> int:
 
 
 def _sidecar_fault(path: Path, size_bytes: int) -> str:
-    """What is wrong with the sidecar of a blob of this size; "" for nothing."""
+    """Return the fault in the sidecar of a blob of this size; "" for none."""
     sidecar = path.with_name(path.name + SIDECAR)
     try:
         decode_sidecar(sidecar.read_bytes(), size_bytes)
@@ -160,7 +160,7 @@ def _check_uploads(findings: Findings, uploads: Path) -> None:
             try:
                 _check_upload(findings, path)
             except OSError as error:
-                findings.problem(path, f"cannot be read: {error.strerror}", "Look at the disk.")
+                findings.problem(path, f"cannot be read: {error.strerror}", "Check the disk.")
         elif not entry.name.startswith(INCOMING):  # those are removed at the next start
             findings.problem(path, "does not belong among the uploads", _STRAY)
     findings.fact(f"uploads: {found}")
@@ -171,8 +171,8 @@ def _check_upload(findings: Findings, path: Path) -> None:
     finished, offset_path, data = path / "finished", path / "offset", path / "data"
     if finished.exists():
         if decode_finished(finished.read_bytes()[: FINISHED_BYTES + 1], path.name) is None:
-            advice = "Start the node: the upload goes on from its durable bytes, or begins again."
-            findings.problem(finished, "is no sound record of a finished upload", advice)
+            advice = "Start the node. The upload continues from its durable bytes, or starts again."
+            findings.problem(finished, "is not a valid record of a finished upload", advice)
         return
     if not offset_path.exists():
         return  # a crash in the moment in which it began
@@ -181,12 +181,12 @@ def _check_upload(findings: Findings, path: Path) -> None:
     _, offset = max(slots)
     data_bytes = data.stat().st_size if data.exists() else 0
     if data_bytes < offset:
-        advice = "Bytes that were acknowledged are gone: check the disk. The client uploads the file again."
-        findings.problem(data, f"has {data_bytes} bytes, {offset} were durable", advice)
+        advice = "Acknowledged bytes are lost: check the disk. The client uploads the file again."
+        findings.problem(data, f"has {data_bytes} bytes, but {offset} were durable", advice)
 
 
 def _describe_quarantine(findings: Findings, quarantine: Path) -> None:
     names = [entry.name for entry in _entries(findings, quarantine) if is_sha256(entry.name)]
     if names:
         found = counted(len(names), "blob that was", "blobs that were")
-        findings.fact(f"quarantine: {found} found damaged, or that nobody knew")
+        findings.fact(f"quarantine: {found} damaged or unknown to the log")

@@ -1,8 +1,8 @@
-"""Where a process of a node listens, and what it serves there.
+"""The listeners of a node process, and what they serve.
 
-The client port, with the plain one for a proxy beside it, is shared by all workers: the kernel deals
-connections out. The peer port is that of worker 0. Every worker of several has a Unix socket for the others,
-which serves what the peer port serves, without TLS.
+The client port, and the plain one for a proxy, are shared by all workers: the kernel distributes connections.
+The peer port is that of worker 0. Every worker of several has a Unix socket for the others, which serves what
+the peer port serves, without TLS.
 """
 
 import asyncio

@@ -41,20 +41,20 @@ _KNOWN: Final = frozenset(
 _PACKS: Final = "SELECT number, is_sealed, indexed_bytes, live_bytes, live_blobs FROM packs"
 _BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs ORDER BY pack, offset"
 _LEAVE: Final = (
-    "Leave it where it is, start the node and run the jobs compare and scrub: the node takes what is damaged"
-    " out of service, and other nodes bring it anew."
+    "Leave it where it is, start the node and run the jobs compare and scrub. The node takes the "
+    "damaged blobs out of service, and other nodes send them again."
 )
-_GONE: Final = "Is the disk mounted that belongs here? If it is, start the node: other nodes bring the blobs."
-_NO_HEADER: Final = "Its blobs are read without it, and nothing is lost. Look at the disk."
-_ANEW: Final = "Start the node: it makes the index anew from the packs."
-_STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
+_GONE: Final = "Is the right disk mounted? If so, start the node. Other nodes then send the blobs."
+_NO_HEADER: Final = "Its blobs can be read without it, and nothing is lost. Check the disk."
+_ANEW: Final = "Start the node. It creates the index again from the packs."
+_STRAY: Final = "This file does not belong to Filestore. Move it out of the data directory."
 
 _Blobs = dict[int, list[PackRecord]]  # by the number of the pack
 
 
 @dataclass(slots=True)
 class _Count:
-    """What was seen on the way."""
+    """The counts of a check."""
 
     packs: int = 0
     blobs: int = 0
@@ -80,12 +80,12 @@ def check_packs(findings: Findings, packs: Path, *, deep: bool) -> None:
             findings.problem(Path(entry.path), "does not belong among the packs", _STRAY)
     for number in sorted((blobs or {}).keys() - numbers):
         lost = counted(len((blobs or {})[number]), "blob", "blobs")
-        findings.problem(packs / pack_name(number), f"is missing: it had {lost}", _GONE)
+        findings.problem(packs / pack_name(number), f"is missing: it contained {lost}", _GONE)
     how = "every byte" if deep else "heads of records; --deep reads every byte"
     where = f"{count.blob_bytes} bytes in {counted(count.packs, 'pack', 'packs')}"
     findings.fact(f"packed blobs: {count.blobs}, {where} ({how})")
     if count.unbegun:
-        findings.fact(f"{count.unbegun} packs without a header, which crashes leave: harmless")
+        findings.fact(f"{count.unbegun} packs without a header, as crashes leave them: harmless")
 
 
 def _entries(findings: Findings, directory: Path) -> "Sequence[os.DirEntry[str]]":
@@ -93,15 +93,15 @@ def _entries(findings: Findings, directory: Path) -> "Sequence[os.DirEntry[str]]
         with os.scandir(directory) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        findings.problem(directory, f"cannot be read: {error.strerror}", "Look at the disk.")
+        findings.problem(directory, f"cannot be read: {error.strerror}", "Check the disk.")
         return []
 
 
 def _indexed(findings: Findings, packs: Path, *, deep: bool) -> _Blobs | None:
-    """What the index says of each pack; None where it says nothing."""
+    """Return the index's entries of each pack; None if it is unusable."""
     path = packs / INDEX
     if not path.exists():
-        findings.fact("the packs have no index: a start makes it anew")
+        findings.fact("the packs have no index: the next start creates it")
         return None
     parts = [part for suffix in ("", "-wal") if (part := packs / f"{INDEX}{suffix}").exists()]
     needed_bytes = sum(part.stat().st_size for part in parts)
@@ -144,7 +144,7 @@ def _check_pack(
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
-            findings.problem(path, "is no regular file", _LEAVE)
+            findings.problem(path, "is not a regular file", _LEAVE)
             return
         if facts.st_mode & OTHERS:
             findings.problem(path, f"has mode {stat.S_IMODE(facts.st_mode):04o}", f"chmod 600 {path}")
@@ -175,11 +175,11 @@ def _of(descriptor: int, header: PackHeader) -> Iterable[PackRecord]:
 
 
 def _fault(descriptor: int, header: PackHeader, record: PackRecord, *, deep: bool) -> str:
-    """What is wrong with a blob; "" for nothing. Raises OSError."""
+    """Return the fault of a blob; "" for none. Raises OSError."""
     if record.stop > os.fstat(descriptor).st_size:
-        return "lies behind its end"
+        return "is beyond its end"
     if decode_head(os.pread(descriptor, HEAD_BYTES, record.offset), record.offset, header.marker) != record:
-        return "has another head than the index says"
+        return "has a header that differs from the index"
     if deep:
         payload = payload_of(descriptor, record)
         if payload is None:

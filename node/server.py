@@ -84,7 +84,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """What a process of a node works with, and what it does by itself."""
+    """The services and the background work of a node process."""
 
     services: NodeServices
     watch: DiskWatch
@@ -154,7 +154,7 @@ async def _until_disk_takes_bytes(files: NodeFiles, manager: ServiceManager) -> 
 def _trouble(files: NodeFiles, *, is_waiting: bool) -> str:
     """Why to wait, or wait on: a disk that is being mended is not mounted for a while."""
     if is_waiting and not files.config.exists():
-        return f"{files.config.name} is not there"
+        return f"{files.config.name} is missing"
     return files.trouble()
 
 
@@ -175,7 +175,7 @@ async def _run(
     try:
         contexts.credential.require_address(config.address)
     except UnusableCredential as error:
-        why = f"node.json: address: {error.details}. `node set-address` moves it."
+        why = f"node.json: address: {error.details}. To change it, use `node set-address`."
         raise InvalidRequest(why) from error
     async with (
         open_node(files, config, contexts, metrics, siblings, start=start, access=access) as node,
@@ -225,7 +225,7 @@ def _worker_options(
 def _start_works_of_the_first(
     config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses
 ) -> None:
-    """What one process of a node does for all."""
+    """Start the background work that one process of a node does for all."""
     metadata, start = node.services.api.metadata, node.works.start
     start("announcement", node.announcement.run())
     start("ways to other nodes", node.reach.run())
@@ -264,7 +264,7 @@ def keep_large_buffers() -> None:
         return
     for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         if not mallopt(option, _BUFFER_BYTES_MAX):
-            _log.warning("the C library refuses a larger block size", extra={"option": option})
+            _log.warning("the C library rejects a larger block size", extra={"option": option})
 
 
 @asynccontextmanager
@@ -365,7 +365,7 @@ def _set_heartbeat_sources(
     reach: Reach,
     web: WebCertificate | None,
 ) -> None:
-    """What heartbeats say beside how the disk is."""
+    """Set the sources of heartbeat fields other than the state of the disk."""
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
     watch.custody_stopped = counts.custody_stops.kinds
     if custody is not None:
@@ -419,7 +419,7 @@ async def _readiness(view: View, announcement: Announcement, watch: DiskWatch, n
     view.require_leader()
     announcement.require()
     if not watch.is_writable() and not watch.is_full():
-        raise Unavailable("The disk of this node takes no bytes.")
+        raise Unavailable("The disk of this node cannot be written.")
     if not numbers.has_received_all():
         raise Unavailable("Some worker processes of this node have not started yet.")
     return "disk_full" if watch.is_full() else "ready"

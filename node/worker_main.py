@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class SupervisorOrders:
-    """What worker 0 wants. `drain` is set by its word, by SIGTERM, and when it is gone."""
+    """The orders of worker 0. `drain` is set by its message, by SIGTERM, and when it is gone."""
 
     def __init__(self, contexts: MemberContexts) -> None:
         self._contexts = contexts
@@ -107,7 +107,7 @@ async def run_worker(
 
 
 async def _say_drained(orders: SupervisorOrders) -> None:
-    """And stay for the other workers, whose last requests may belong here, until worker 0 hangs up."""
+    """Report that this worker is drained, and stay for requests of other workers until worker 0 hangs up."""
     with suppress(OSError):
         sys.stdout.buffer.write(DRAINED)
         sys.stdout.buffer.flush()
@@ -117,7 +117,7 @@ async def _say_drained(orders: SupervisorOrders) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """What `python -m node.worker_main` does."""
+    """Run `python -m node.worker_main`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--worker", type=int, required=True)
     parser.add_argument("--workers", type=int, required=True)

@@ -191,8 +191,8 @@ def _part(name: str, module: str, classes: Mapping[str, ast.ClassDef]) -> str:
         if not isinstance(found, ast.AsyncFunctionDef | ast.FunctionDef):
             continue
         if found.name[0] != "_" and found.name != "open":  # which is written by hand
-            answer = ast.unparse(found.returns) if found.returns else ""
-            how = "listing" if answer.startswith("AsyncIterator[") else "blocking"
+            lists = found.returns is not None and ast.unparse(found.returns).startswith("AsyncIterator")
+            how = "listing" if lists else "blocking"
             lines.append(f"{found.name} = {how}({inner}.{found.name})")
     title = f"{of}s" if of else name
     return f"class Blocking{title}({base}):\n" + textwrap.indent("\n".join(lines) + "\n", "    ")

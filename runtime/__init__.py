@@ -1,1 +1,1 @@
-"""What every process of both roles needs: configuration, life and end, logs, metrics, wording."""
+"""The basis of every process of both roles: configuration, start and end, logs, metrics, wording."""

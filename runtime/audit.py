@@ -1,14 +1,14 @@
-"""The audit log: who did what to which object, and how it ended, one JSON line each.
+"""The audit log: who did what to which object, with which result, as one JSON line each.
 
-`audit.log` has what people did; `housekeeping.log` what a node did by itself, which would bury it. Attempts
-without a valid credential are in `failed_attempts.log`: strangers can make them from many addresses, so they
-have a bound of their own and push out nothing that users did. Several
-processes may append to one file: each line is one write to the end of it. A file that is full becomes NAME.1,
-the one before NAME.2, and so on; the oldest goes.
+`audit.log` has the actions of people. `housekeeping.log` has the actions of the node itself, which would hide
+the others. Attempts without a valid credential are in `failed_attempts.log`: strangers can make them from
+many addresses, so they have their own bound and displace no actions of users. Several processes may append to
+one file: each line is one write to its end. A full file becomes NAME.1, the one before NAME.2, and so on; the
+oldest is deleted.
 
 Administrative actions call `check_writable` before they act and `record` after, and fail with either: an
-action that leaves no trace must not happen. Lines reach the kernel before the answer leaves; they are not
-fsynced: they prove nothing about the data, and a disk that syncs slowly must not slow down refusals.
+action that leaves no trace must not happen. Lines reach the kernel before the response is sent. They are not
+fsynced: they prove nothing about the data, and a disk that syncs slowly must not slow down rejections.
 """
 
 import errno
@@ -28,7 +28,8 @@ from runtime.timestamps import rfc3339
 
 _TOKEN: Final = re.compile(r"FST1\.[^\s/]*|eyJ[A-Za-z0-9_-]+\.[^\s/]*")
 SIZE_BYTES_MAX: Final = 32 << 20  # of one file, some 150,000 lines
-ROTATED_PEOPLE, ROTATED_HOUSEKEEPING, ROTATED_FAILED = 9, 2, 2  # full files beside the one that is written
+# full files, in addition to the one that is written
+ROTATED_PEOPLE, ROTATED_HOUSEKEEPING, ROTATED_FAILED = 9, 2, 2
 FAILED_ATTEMPTS: Final = "failed_attempts.log"
 TEXT_CHARS_MAX: Final = 512  # of each field: a line stays below what one write appends at once
 
@@ -58,7 +59,7 @@ class AuditLog:
 
     @classmethod
     def of_people(cls, path: Path) -> Self:
-        """The log of what people did, with failed attempts in a file beside it."""
+        """Open the log of people's actions, with failed attempts in a separate file."""
         return cls(path, failed=cls(path.with_name(FAILED_ATTEMPTS), rotated=ROTATED_FAILED))
 
     def check_writable(self) -> None:
@@ -127,7 +128,7 @@ class AuditLog:
         return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
     def _move_away(self, file: FileIO) -> None:
-        """Only one process does: whoever has the lock on the full file while that has the name."""
+        """Rotate a full file. Only one process does: the holder of its lock, while the file has its name."""
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)  # ends when the file is closed
         if not self._has_name(file):
             return
@@ -144,13 +145,13 @@ class AuditLog:
 
 
 class AuditLogUnwritable(Unavailable):
-    """What must leave a trace cannot be done."""
+    """An action that must leave a trace cannot be done."""
 
     lasts = True
 
 
 def _append(file: FileIO, line: bytes) -> None:
-    """In one write, which the kernel puts behind those of others. Raises OSError."""
+    """Append a line in one write, which the kernel puts after those of others. Raises OSError."""
     if file.write(line) != len(line):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

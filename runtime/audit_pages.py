@@ -1,12 +1,12 @@
-"""Pages of the audit log, the newest entries first, over all files that it was moved away to.
+"""Read pages of the audit log, newest entries first, over all rotated files.
 
-A page looks at so many bytes and no more, so that it may be short, or empty, and have a next one. A cursor
-names a file by what stays when that is moved away, and a place in it: entries that come meanwhile shift no
-page. Several logs are read as one, in the order of their times; a cursor names a place in each. Lines that
-are torn, or none of ours, are passed over.
+A page examines a bounded number of bytes, so it may be short or empty and still have a next one. A cursor
+identifies a file by properties that survive rotation, and a position in it, so that new entries shift no
+page. Several logs are merged by time; their cursor has a position in each. Torn and foreign lines are
+skipped.
 
-The clock of a machine may be set back, so that times need not rise along the log. What is sought by time is
-found where it went back by CLOCK_BACK_MS at most.
+A machine's clock may be set back, so times need not rise along the log. A search by time finds entries if the
+clock went back by at most CLOCK_BACK_MS.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class AuditPages:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="audit")
         reading = asyncio.wrap_future(self._pool.submit(read_page, self._logs, wanted, limit, cursor))
-        self._waiting += 1  # until it is read, also where whoever asked waits no longer
+        self._waiting += 1  # until it is read, even if the client has stopped waiting
         reading.add_done_callback(self._one_less)
         try:
             return await asyncio.shield(reading)
@@ -154,9 +154,9 @@ def _page_of(paths: Sequence[Path], wanted: AuditFilter, limit: int, cursor: str
 
 
 class _Page:
-    """A page of one log, of which the entries are taken one by one.
+    """A page of one log, whose entries are taken one by one.
 
-    `place`: behind what was taken of the log so far; END when nothing is left of it.
+    `place` is the position after the entries taken so far, or END if the log has no more.
     """
 
     def __init__(self, wanted: AuditFilter, limit: int, place: str) -> None:
@@ -186,7 +186,7 @@ class _Page:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether all entries are taken, and the log has more."""
+        """Return whether all entries are taken, and the log has more."""
         return not self.entries and self.place != END
 
     def take(self) -> AuditEntry:
@@ -252,7 +252,7 @@ def _files(paths: Sequence[Path]) -> Iterator[FileIO]:
 
 
 def _name_of(file: FileIO) -> str:
-    """What names a file wherever it is moved: when it began, and its inode, which may come again later."""
+    """Identify a file independently of its name: by its first time, and by its inode, which may be reused."""
     timed = _TIMED.search(os.pread(file.fileno(), HEAD_BYTES, 0))
     began_ms = 0
     if timed is not None:
@@ -264,9 +264,9 @@ def _name_of(file: FileIO) -> str:
 
 
 def _lines_before(file: FileIO, end: int) -> Iterator[tuple[int, bytes]]:
-    """The lines before `end`, the last of them first, each with where it begins.
+    """Yield the lines before `end`, the last first, each with its position.
 
-    What is too long to be a line comes as empty ones.
+    Lines that are too long are replaced by empty ones.
     """
     begun, tail, is_skipping = end, b"", False
     while begun > 0:
@@ -277,7 +277,7 @@ def _lines_before(file: FileIO, end: int) -> Iterator[tuple[int, bytes]]:
             return  # it was cut off meanwhile
         pieces = (block + tail).split(b"\n")
         at = begun + len(block) + len(tail)
-        if is_skipping:  # what stands at the end of the block is the beginning of what is too long
+        if is_skipping:  # the end of the block is the beginning of a line that is too long
             at -= len(pieces.pop())
             is_skipping = not pieces
             at -= 0 if is_skipping else 1

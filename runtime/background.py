@@ -1,9 +1,9 @@
 """Background work of a process: a step that is taken again and again, until the process ends.
 
-A `Work` says what its step is, and when the next one is due: after a pause, when an event is set, or
-whichever comes first. A step that fails is logged once per reason and counted; the next one follows after a
-rest, which grows. `Works` owns the tasks of a process, ends them, and lists its work for operators. A work
-belongs to the set in whose tasks it runs.
+A `Work` defines its step, and when the next one is due: after a pause, when an event is set, or both,
+whichever is first. A failed step is logged once per reason and counted; the next one follows after a pause
+that grows. `Works` owns the tasks of a process, ends them, and lists its work for operators. A work belongs
+to the set in whose tasks it runs.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _WORKS: Final[ContextVar["Works | None"]] = ContextVar("works", default=None)  #
 
 
 class Pause(NamedTuple):
-    """What a step returns if the next one is due at another time than usual. None: when the event is set."""
+    """Returned by a step if the next one is due at an unusual time. None: when the event is set."""
 
     s: float | None
 
@@ -82,15 +82,17 @@ class Work:
         outcome: Outcome | None = None,
         target: str = "",
     ) -> None:
-        """`name`: a fixed word or two, which a metric shows; `target`: an id, which none does.
+        """Define the work.
 
-        `every_s`: from the end of a step to the next; None: only when `event` is set. `first_s`: before the
-        first step, likewise. What sets the event during a step has another one follow. `ready` is awaited
-        once, before all that.
+        `name` is a fixed word or two, shown in a metric; `target` is an id, which is not.
 
-        A step that raises one of `fails` is followed by the next after `retry_s` (where it is not given,
-        `every_s`), twice as long each time, up to `retry_s_max` (likewise); whatever else it raises ends
-        `run`. `trouble` and `level`: what is logged then, once per reason.
+        `every_s` is the time from the end of a step to the next; None: only when `event` is set. `first_s` is
+        the time before the first step; None as above. Setting the event during a step causes another one.
+        `ready` is awaited once, before all that.
+
+        If a step raises one of `fails`, the next one follows after `retry_s` (default: `every_s`), doubled
+        each time up to `retry_s_max` (default: the same). Any other exception ends `run`. `trouble` and
+        `level` define what is logged then, once per reason.
         """
         self.name, self.target = name, target
         self._step, self._fails, self._outcome = step, fails, outcome
@@ -133,7 +135,7 @@ class Work:
         self._count_failure = count_failure
 
     async def run(self) -> None:
-        """Step after step, until cancelled. Raises whatever a step raises beside `fails`."""
+        """Run step after step, until cancelled. Raises what a step raises, except for `fails`."""
         works = _WORKS.get()
         if works is not None:
             works.add(self)
@@ -254,7 +256,7 @@ def _on_grid(pause_s: float, now_s: float) -> float:
 
 
 async def run_all(*works: Work) -> None:
-    """Run them beside each other until cancelled, or until one fails."""
+    """Run these works concurrently until cancelled, or until one fails."""
     async with asyncio.TaskGroup() as group:
         for work in works:
             group.create_task(work.run(), name=work.name)

@@ -23,7 +23,7 @@ IDS_MAX = 500  # in one question
 PARTS_MAX = 100  # partial uploads that one file is put together from
 IMAGES_MAX = 200  # that one project is noted to need
 LABEL_CHARS_MAX = 255
-LIFE_SECONDS_MAX = 100 * 366 * 86_400  # of what ends by itself: later ends are no different from none
+LIFE_SECONDS_MAX = 100 * 366 * 86_400  # of anything that expires: later times are equivalent to never
 SPANS_MAX = 1024  # of one damaged copy: what is beyond is only not known to be wrong
 
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]

@@ -9,5 +9,5 @@ def now_ms() -> int:
 
 
 def boot_time_s() -> float:
-    """A clock that is never set, and goes on while the machine is suspended."""
+    """Return the time of a clock that is never set, and that also runs while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -15,9 +15,9 @@ FILES_SPARE = 16  # inodes: an upload takes a handful until it is in place, a sn
 
 
 def writable_bytes(found: os.statvfs_result) -> int:
-    """What may be written to a file system; 0 also when it has room, and hardly for another file.
+    """Return how many bytes can be written to a file system; 0 if it has hardly any free inodes.
 
-    What the superuser alone may use does not count.
+    Space that is reserved for the superuser does not count.
     """
     if found.f_files and found.f_favail < FILES_SPARE:  # some file systems have no number of inodes
         return 0

@@ -1,7 +1,7 @@
-"""What has failed lately rests: the one memory of failures. No I/O; the clock is handed in.
+"""The memory of recent failures, with growing pauses between attempts. No I/O; the clock is passed in.
 
-What fails rests, twice as long each time, and one try follows; a success ends it. So what is broken costs one
-try now and then, and nothing else waits for it.
+After a failure follows a pause, which doubles each time, and then one attempt; a success ends it. So a broken
+item costs only one attempt now and then, and delays nothing else.
 """
 
 import time
@@ -14,8 +14,8 @@ REST_S_MIN: Final = 2.0
 REST_S_MAX: Final = 300.0
 FORGOTTEN_S: Final = 3600.0  # after its last failure: it was tried since if there was anything to do
 KEYS_MAX: Final = 10_000  # of one kind
-FAILING_MIN: Final = 2  # failures in a row of which an operator is told
-SHOWN_S_MIN: Final = 20.0  # so long at least; where there is work it is tried again sooner, else nobody waits
+FAILING_MIN: Final = 2  # failures in a row before the operator is informed
+SHOWN_S_MIN: Final = 20.0  # at least this long; due work is retried sooner
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Record:
 
 
 class Backoff:
-    """What has failed, by a key. The KEYS_MAX that failed last are known."""
+    """Recent failures by key. The last KEYS_MAX failed keys are kept."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Backoff:
         self._records: OrderedDict[str, _Record] = OrderedDict()
 
     def failed(self, key: str, reason: str) -> None:
-        """Once more; what fails while it rests was begun before, and is of the same event."""
+        """Record a failure. A failure during the pause belongs to the same event and is ignored."""
         if self.rests(key):
             return
         record = self._records.setdefault(key, _Record())
@@ -60,7 +60,7 @@ class Backoff:
         self._records.pop(key, None)
 
     def clear(self) -> None:
-        """So is everything."""
+        """Forget all failures."""
         self._records.clear()
 
     def rests(self, key: str) -> bool:
@@ -80,11 +80,10 @@ class Backoff:
         return record.failures
 
     def failing(self) -> dict[str, tuple[int, str]]:
-        """What has failed FAILING_MIN times in a row or more, and lately.
+        """Return the keys that have recently failed FAILING_MIN times in a row or more.
 
-        Each comes with how often, and with what the last time. It was tried again within twice its rest if
-        there was anything to do: a node that is back, and that nothing is wanted of, is not called failing
-        for ever.
+        Each has its number of failures and the last reason. If there was work for it, it was tried again
+        within twice its pause; so a node that is back but has no work is not reported forever.
         """
         return {
             key: (record.failures, record.reason)

@@ -1,4 +1,4 @@
-"""The sha256 of a file, in a file beside it. Shared by snapshots, their copies elsewhere, and restores.
+"""The sha256 of a file, in NAME.sha256. Shared by snapshots, their copies elsewhere, and restores.
 
 `sha256sum -c` reads that file too. Blocking, real files.
 
@@ -27,20 +27,20 @@ def sha256_of(path: Path, stop: Stop = NEVER) -> str:
 
 
 def digest_beside(path: Path) -> Path:
-    """Where the digest of a file lies."""
+    """Return the path of a file's digest."""
     return path.with_name(path.name + ".sha256")
 
 
 def write_digest(path: Path, *, named_as: Path | None = None, stop: Stop = NEVER) -> None:
-    """Write the digest of a file beside it, or beside the name that it is going to have, durably."""
+    """Write the digest of a file durably, named after the file or after its future name."""
     name = named_as or path
     write_secret(digest_beside(name), os.fsencode(f"{sha256_of(path, stop)}  {name.name}\n"))
 
 
 def matches_digest(path: Path, *, named_as: Path | None = None) -> bool:
-    """Whether a file is what its digest says; True when there is none.
+    """Return whether a file matches its digest; True if there is no digest.
 
-    The digest lies beside it, or beside the file that it is a copy of.
+    The digest is next to the file, or next to the file that it is a copy of.
     """
     try:
         line = digest_beside(named_as or path).read_bytes()

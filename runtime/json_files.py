@@ -17,7 +17,7 @@ _INDENT: Final = 2
 
 
 class _Sealed(Struct, frozen=True, forbid_unknown_fields=True):
-    """What lies on the disk. `crc32` covers `of` and the very bytes of `content`, in hexadecimal."""
+    """The format on disk. `crc32` covers `of` and the exact bytes of `content`, in hexadecimal."""
 
     crc32: str
     of: str
@@ -25,9 +25,10 @@ class _Sealed(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode_foreign(raw: bytes, expected: type[_T]) -> _T:
-    """Decode JSON of others; raises msgspec.DecodeError (a MsgspecError), also where bytes are no UTF-8.
+    """Decode JSON from an untrusted source; raises msgspec.DecodeError, also for bytes that are not UTF-8.
 
-    msgspec has that as an error of Python's own, which ended whoever had read a damaged file.
+    msgspec raises a builtin error of Python in that case, which used to end processes that read a damaged
+    file.
     """
     try:
         return msgspec.json.decode(raw, type=expected)

@@ -21,7 +21,7 @@ from runtime.json_files import unsealed
 WAIT_S: Final = (
     86_400.0  # an operator needs a day to notice that all clocks are wrong; then they are believed
 )
-STEP_MS: Final = 2 * 3_600_000  # back: followed at once, such as a time zone that was taken for UTC
+STEP_MS: Final = 2 * 3_600_000  # back: accepted at once, such as a time zone mistaken for UTC
 NEAR_MS: Final = 5 * 60_000  # a restart, and what a crash did not save: no pause; the way of an answer
 STARTING_S: Final = 60.0  # longer than it takes to hear the clocks of others
 
@@ -40,11 +40,10 @@ class Doubt(Struct, frozen=True):
 
 
 class SavedTime(Struct, frozen=True):
-    """What a coordinator remembers over a restart.
+    """The clock state that a coordinator keeps over a restart.
 
-    The running clock counts the seconds in which it has run, over all starts: it showed `running_s`. The kept
-    time is `ahead_ms` ahead of it, and has passed evenly since `even_since_s`. `shown_ms`: what the clocks
-    showed.
+    The running clock counts the seconds of running time over all starts: it showed `running_s`. The kept time
+    is `ahead_ms` ahead of it, and has run evenly since `even_since_s`. `shown_ms` is what the clocks showed.
     """
 
     running_s: float

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from ca.errors import Unavailable
 from runtime.service_manager import ServiceManager
 
-DESCRIPTORS_ENOUGH: Final = 1 << 20  # what an unlimited process is taken to have
+DESCRIPTORS_ENOUGH: Final = 1 << 20  # the assumed number for an unlimited process
 DESCRIPTORS_FEW: Final = 4096  # below it fewer uploads, blobs and connections are kept than were planned for
 KNOWN_S: Final = 5.0  # of a start, for the cluster to be known: a client that finds no port asks elsewhere
 COLLECT_AFTER: Final = 50_000  # objects more than before; 700 are what five commands under way hold
@@ -47,7 +47,7 @@ def descriptor_limit() -> int:
 
 
 def out_of_descriptors(error: OSError) -> Unavailable | None:
-    """What is told of this error if the process, or the system, has as many files open as it may."""
+    """Return an error for clients if the process or the system has too many open files; otherwise None."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
     return Unavailable("This process has too many open files.", retry_after_s=2)
@@ -83,7 +83,7 @@ def stop_signal() -> Iterator[asyncio.Event]:
 
 @contextlib.contextmanager
 def on_hangup(react: Callable[[], None], manager: ServiceManager) -> Iterator[None]:
-    """SIGHUP calls `react`, of which the manager is told, instead of ending the process. As `stop_signal`."""
+    """Call `react` on SIGHUP, and notify the manager, instead of ending the process. Like `stop_signal`."""
 
     def reload() -> None:
         manager.reloading()

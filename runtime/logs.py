@@ -1,9 +1,9 @@
 """Logs: one JSON object per line on stderr, so that no text of a user can forge a line.
 
-Callers hand facts over as `extra={...}`; they stand beside `time`, `level`, `component`, `logger`, `message`.
-What is logged while a request is served carries its `request_id`, on every member that works for it.
-No secret is ever handed to a logger: not a token, key, `Authorization` header, query string or public link.
-A trouble that lasts, such as a disk that fails, has two lines instead of thousands (`LastingTroubles`).
+Callers pass facts as `extra={...}`; they are added to `time`, `level`, `component`, `logger`, `message`.
+Lines that are logged during a request have its `request_id`, on every member that works for it. No secret is
+ever passed to a logger: not a token, key, `Authorization` header, query string or public link. A trouble that
+lasts, such as a disk that fails, has two lines instead of thousands (`LastingTroubles`).
 """
 
 import asyncio
@@ -71,10 +71,10 @@ class JsonLines(logging.Formatter):
 
 
 class LogLines(logging.StreamHandler[TextIO]):
-    """Where this process logs to. Lines of answers, of which there are many, have a way of their own.
+    """The log handler of this process. Access lines, of which there are many, take a faster way.
 
-    The lines of answers that a turn of the event loop gives are written together at its end, before any other
-    line that comes meanwhile, and when LINES_WAITING_MAX of them wait.
+    The access lines of one turn of the event loop are written together at its end, before any other line that
+    comes in the meantime, and when LINES_WAITING_MAX of them wait.
     """
 
     def __init__(self, component: str) -> None:
@@ -120,7 +120,7 @@ class LogLines(logging.StreamHandler[TextIO]):
         super().flush()
 
     def _write_waiting(self) -> None:
-        """For any thread: each line is taken by one."""
+        """Write the waiting lines. Any thread may call it; each line is written once."""
         lines = []
         with suppress(IndexError):
             while True:
@@ -155,12 +155,12 @@ def set_level(level: str) -> None:
 
 
 def usual_level() -> str:
-    """What is logged where nothing else is said."""
+    """Return the default log level."""
     return "info"
 
 
 def reread_level(read_level: ReadLevel) -> str:
-    """Log by the level that is told now, and what that is; one that cannot be read changes nothing."""
+    """Set the log level from its source and return it; if it cannot be read, nothing changes."""
     try:
         set_level(read_level())
     except FilestoreError as error:
@@ -169,7 +169,7 @@ def reread_level(read_level: ReadLevel) -> str:
 
 
 def current_level() -> str:
-    """What this process logs by now."""
+    """Return the current log level."""
     return logging.getLevelName(logging.getLogger().level).lower()
 
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from runtime.version import VERSION
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-ALL_TAKEN: Final = "all_taken"  # why a connection is refused: nobody else gets one either
+ALL_TAKEN: Final = "all_taken"  # why a connection is refused: no connection is accepted then
 GREEDY: Final = "greedy_address"  # or others do
 # From one answer out of memory to a big file over a slow wire.
 DURATION_BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0, 600.0)
@@ -90,7 +90,7 @@ class Requests(Collector):
         durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """What the library asks for at a scrape."""
+        """Yield the request metrics at a scrape."""
         requests = CounterMetricFamily(
             "filestore_http_requests",
             "HTTP requests by method, route template and status; 499 means that the client disconnected.",
@@ -113,7 +113,10 @@ class Requests(Collector):
 
 @dataclass(slots=True)
 class _Durations:
-    """Of one method and route. `counts`: of each bucket alone, the last without a bound."""
+    """The durations of one method and route.
+
+    `counts` has the number of each bucket alone, the last without a bound.
+    """
 
     sum_s: float = 0.0
     counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BUCKETS_S) + 1))

@@ -1,12 +1,12 @@
-"""What systemd is told of this process, by the protocol of sd_notify(3).
+"""Notify systemd about this process, by the protocol of sd_notify(3).
 
-It is told when the process serves, reloads and stops, and in a sentence how it is. Where it watches the
-process (`WatchdogSec=` of the unit), it is told again and again that the process lives. That is so while the
-event loop turns and a thread that waits for the disk takes jobs. A thread that the kernel holds for a device
-takes none, which is no fault of this process: it cannot be killed either, and started again it would wait as
-long.
+systemd is notified when the process serves, reloads and stops, with a status line. If it watches the process
+(`WatchdogSec=` of the unit), it receives a keep-alive message regularly. The message is sent while the event
+loop turns and a thread that waits for the disk accepts jobs. A thread that the kernel blocks for a device
+accepts none. That is not a fault of this process: it cannot be killed then, and after a restart it would wait
+just as long.
 
-Without `NOTIFY_SOCKET` in the environment nothing is told to anybody.
+Without `NOTIFY_SOCKET` in the environment, nothing is sent.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServiceManager:
-    """Tells systemd about this process, if it asked to be told."""
+    """Notify systemd about this process, if systemd has asked for it."""
 
     def __init__(self) -> None:
         address = os.environ.get("NOTIFY_SOCKET", "")
@@ -49,7 +49,7 @@ class ServiceManager:
 
     @property
     def beat_s(self) -> float:
-        """How often to tell that the process lives, and how it is."""
+        """Return the interval of keep-alive and status messages."""
         if self._watchdog_s is None:
             return BEAT_S
         return min(BEAT_S, self._watchdog_s / BEATS_PER_WATCHDOG)
@@ -64,12 +64,12 @@ class ServiceManager:
         self._change("RELOADING=1", now)
 
     def stopping(self) -> None:
-        """The process takes no more requests and ends soon."""
+        """Report that the process accepts no more requests and stops soon."""
         self._status = "Stopping"
         self._change("STOPPING=1", f"STATUS={self._status}")
 
     def alive(self) -> None:
-        """The process lives: the watchdog begins to wait anew."""
+        """Report that the process is alive, which resets the watchdog."""
         self._tell_changes()
         self._tell("WATCHDOG=1")
 
@@ -90,7 +90,7 @@ class ServiceManager:
             self._untold.popleft()
 
     def _tell(self, *facts: str, timeout_s: float = 0.0) -> bool:
-        """Send a datagram of some assignments; whether it went. A manager that takes none stops nothing."""
+        """Send a datagram with some assignments; return whether it was sent. Failures are ignored."""
         if not self._address:
             return True
         try:

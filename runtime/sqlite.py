@@ -1,4 +1,4 @@
-"""Room for the WAL of SQLite files, and a check that disturbs nobody. Shared by coordinators and nodes.
+"""Reserve space for the WAL of SQLite files, and check tables at low cost. Shared by coordinators and nodes.
 
 All calls block.
 """
@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 def integrity_of(path: Path, table: str, stop: threading.Event) -> str:
-    """What contradicts itself in a table and its indexes, "" for nothing.
+    """Return the inconsistency in a table and its indexes, or "" if there is none.
 
-    Works a quarter of the time: with few processors, requests need them. Given up when `stop` is set, and
-    when the WAL, which cannot begin anew meanwhile, grows too long. Raises sqlite3.Error.
+    It works a quarter of the time, as requests need the processors. It stops when `stop` is set, and when the
+    WAL, which cannot be reset meanwhile, grows too long. Raises sqlite3.Error.
     """
     wal = path.with_name(f"{path.name}-wal")
     is_given_up = False
@@ -50,10 +50,10 @@ def integrity_of(path: Path, table: str, stop: threading.Event) -> str:
 
 
 def reserve_wal(writer: sqlite3.Connection, path: Path) -> None:
-    """Give the WAL its room now, so that some more changes pass on a disk that is full.
+    """Reserve space for the WAL now, so that some more changes succeed on a full disk.
 
-    What lies behind its last frame is no valid frame, and ends a recovery like the end of the file. The write
-    lock keeps every other process from writing there meanwhile.
+    The bytes after its last frame are not a valid frame, and end a recovery like the end of the file. The
+    write lock keeps other processes from writing there in the meantime.
     """
     writer.execute("BEGIN IMMEDIATE")
     try:

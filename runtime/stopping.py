@@ -25,12 +25,12 @@ class Stop(threading.Event):
             raise WorkStopped
 
     def rest(self, pause_s: float) -> None:
-        """Leave disk and processor to others for so long. Raises WorkStopped as soon as this is set."""
+        """Leave disk and processor to others for this time. Raises WorkStopped as soon as this is set."""
         if self.wait(pause_s):
             raise WorkStopped
 
 
-NEVER: Final = Stop()  # for work that somebody waits for in any case
+NEVER: Final = Stop()  # for work whose caller waits in any case
 
 
 async def in_thread(work: Callable[[Stop], T]) -> T:

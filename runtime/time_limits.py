@@ -1,22 +1,25 @@
-"""The longest that a client waits without progress. Shared by every step of one request, across rooms.
+"""The longest time that a client waits without progress. Shared by every step of a request, across rooms.
 
 Each step of a request waits for others: for coordinators, for members of an upload, for the node that holds
-it. Whatever bound such a wait has of its own, it takes no longer than is left of PATIENCE_S (`bounded_s`), so
-what waits one after the other does not add up, however many steps there are. The time begins anew with
-progress (`moved`), which is, and nothing else is:
+it. Each such wait is limited to the rest of PATIENCE_S (`bounded_s`), in addition to its own bound, so that
+consecutive waits do not add up. The time restarts with progress (`moved`), which is only:
 
-- the client sent bytes, or this disk took them; while the client is waited for no time passes
-  (`client_sends`): the pace of bodies has bounds of its own, `web/rate_limits.py`;
-- the log told where the upload stands that the request is for, or took a change of it;
-- a member of the upload has more bytes durable than ever before, or has put the content into place, or has
-  taken some of a copy;
-- a span of a file was hashed that has to be;
-- the node that the request was passed on to says that it lives: that one has the same bound.
+- the client sent bytes, or this disk stored them; while waiting for the client no time passes
+  (`client_sends`), as the pace of bodies has its own bounds, `web/rate_limits.py`;
 
-To ask again, or somebody else, is no progress, and neither is any answer that a request only looks at. Work
-of this machine's own disk has no part in it: a disk that hangs is found out by
-`node/membership/disk_monitor.py`; neither have downloads (`own_bounds`). What no client waits for has no
-patience, and keeps its own bounds; so has what a request has left behind, once it is answered.
+- the log reported the state of the request's upload, or accepted a change of it;
+
+- a member of the upload has more durable bytes than ever before, has put the content into place, or has
+  received some of a copy;
+
+- a span of a file that must be hashed was hashed;
+
+- the node that the request was forwarded to reports that it is alive: it has the same bound.
+
+Asking again, or asking another node, is no progress, and neither is a response that a request only looks at.
+Work of this machine's own disk is not limited here: `node/membership/disk_monitor.py` detects a disk that
+does not respond. Neither are downloads (`own_bounds`). Work that no client waits for keeps its own bounds; so
+does work that a request leaves behind after its response.
 """
 
 import asyncio
@@ -32,7 +35,7 @@ SPARE_S: Final = 3.0  # of it, for what a request can do without: a copy beyond 
 
 
 class _Patience:
-    """What is left of one request's; `is_over` when it was answered. While `rests`, no time passes."""
+    """The remaining time of one request. `is_over` once it was answered. While `rests`, no time passes."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -74,7 +77,7 @@ def client_sends() -> Iterator[None]:
 
 @contextmanager
 def own_bounds() -> Iterator[None]:
-    """What is done within keeps to its own bounds alone: a download asks one replica after the other."""
+    """Exempt the enclosed work from the limit: a download tries one replica after the other."""
     with client_sends():
         yield
 
@@ -89,7 +92,7 @@ def failing(error: BaseException) -> None:
 
 
 def moved(*, allow_s: float = 0.0) -> None:
-    """The request that is served now got further; its next step may take so long, where that is more."""
+    """Restart the time of the current request; its next step may take `allow_s` if that is longer."""
     patience = _PATIENCE.get()
     if patience is not None and not patience.is_failing:
         patience.ends_at_s = patience.loop.time() + max(PATIENCE_S, allow_s)
@@ -102,7 +105,7 @@ def is_client_waiting() -> bool:
 
 
 def bounded_s(timeout_s: float) -> float:
-    """How long a wait may take that has so long by itself; 0 when the client has waited long enough."""
+    """Limit the timeout of a wait; 0 if the client has waited long enough."""
     patience = _PATIENCE.get()
     if patience is None or patience.is_over or patience.rests:
         return timeout_s

@@ -180,7 +180,7 @@ class Listener:
 
 
 def keeps_in_memory(request: web.Request, size_bytes: int) -> bool:
-    """Whether there is memory for so much of a client's body, which then counts until the request ends."""
+    """Return whether this much of a client's body fits in memory; it then counts until the request ends."""
     share = request.protocol.share  # type: ignore[attr-defined]  # it is a connection of ours
     return bool(share.takes_spare(size_bytes))
 

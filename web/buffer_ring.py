@@ -1,12 +1,15 @@
-"""Buffers that the kernel, or TLS, writes the rest of a body into: nothing copies it on its way.
+"""Buffers that the kernel or TLS writes the rest of a body into, without a copy on the way.
 
-While a ring has a connection nothing else reads from it. What it took from behind the body is its `rest`:
-nothing for a body of known length. Buffers are used again, and bounded: BUFFERS_MAX for a body, and
-SHARED_BYTES_MAX for all bodies of the process together, beyond which each still gets BUFFERS_MIN; with
-LARGE_BYTES_MAX of that in use new ones are small. What a body that broke off had handed out counts no more:
-it goes when its writer has done. With all of them full the socket is not read. Whoever takes bytes takes up
-to LENT_MAX buffers of them: the more at once, the fewer hand-overs there are, each of which costs as much as
-hashing 300 KiB, and while one lot is written, and the next waits, a third can arrive. For one event loop.
+While a ring has a connection, nothing else reads from the connection. Bytes after the body are its `rest`,
+which is empty for a body of known length.
+
+Buffers are reused and bounded: BUFFERS_MAX for one body, and SHARED_BYTES_MAX for all bodies of the process,
+beyond which each body still gets BUFFERS_MIN. When LARGE_BYTES_MAX is in use, new buffers are small. Buffers
+that an aborted body has handed out are not counted any more; they are freed when their writer has finished.
+While all buffers are full, the socket is not read.
+
+A consumer takes up to LENT_MAX buffers at once. Each hand-over costs as much as hashing 300 KiB, so fewer are
+better, and while one batch is written and the next waits, a third can arrive. For one event loop.
 """
 
 import asyncio
@@ -17,12 +20,12 @@ from web.chunked import Framing, MalformedBody, Span
 
 BUFFER_BYTES: Final = 2 << 20
 SMALL_BUFFER_BYTES: Final = 512 << 10
-LENT_MAX: Final = 3  # at once; twice that may be with whoever writes
+LENT_MAX: Final = 3  # at once; the writer may have up to twice this number
 BUFFERS_MAX: Final = 3 * LENT_MAX
 BUFFERS_MIN: Final = LENT_MAX + 1  # while a lot is written, one fills, however scarce they are
 LARGE_BYTES_MAX: Final = 64 << 20
 SHARED_BYTES_MAX: Final = 96 << 20
-IDLE_BYTES_MAX: Final = 16 << 20  # that are kept while nobody uploads
+IDLE_BYTES_MAX: Final = 16 << 20  # that are kept while there are no uploads
 FILL_S: Final = 0.01  # what came is handed on after this, however little it is
 SPANS_MAX: Final = 64  # of content in a buffer, which counts as full then; pieces of more are put together
 
@@ -44,14 +47,14 @@ class BufferPool:
         return idle.pop() if idle else bytearray(size_bytes)
 
     def give(self, buffer: bytearray) -> None:
-        """Take a buffer back that nobody uses any more."""
+        """Take back a buffer that is not used any more."""
         self.used_bytes -= len(buffer)
         idle_bytes = sum(size_bytes * len(idle) for size_bytes, idle in self._idle.items())
         if idle_bytes + len(buffer) <= IDLE_BYTES_MAX:
             self._idle[len(buffer)].append(buffer)
 
     def forget(self, buffers: Iterable[bytearray]) -> None:
-        """Count these buffers no more: somebody still uses them, and they do not come back."""
+        """Stop counting these buffers. They are still in use and will not be returned."""
         self.used_bytes -= sum(map(len, buffers))
 
 
@@ -83,7 +86,7 @@ class BodyRing(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Receive the bytes of this transport from now on. Its reading was paused, and goes on."""
+        """Receive the bytes of this transport from now on. Its reading was paused, and is resumed."""
         self._transport = transport
         transport.set_protocol(self)
         transport.resume_reading()

@@ -1,8 +1,8 @@
-"""Where the content lies in a body of known length or in chunks (RFC 9112, section 7.1), however it is cut.
+"""Find the content in a body of known length or in chunks (RFC 9112, section 7.1), however it is split.
 
-Pure, and nothing is copied: a span gives the place of content among the bytes that were looked at. Extensions
-and trailers are skipped if their form is right. It is stricter than the RFC where only an attacker would
-gain: lines end with CR LF, and have a bound.
+Pure, and nothing is copied: a span is a position in the examined bytes. Well-formed extensions and trailers
+are skipped. It is stricter than the RFC in cases that only help an attacker: lines end with CR LF and have a
+maximum length.
 """
 
 import re
@@ -39,18 +39,18 @@ class KnownLength:
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes may be taken from the connection at once."""
+        """Return how many bytes may be received from the connection at once."""
         return self._left_bytes
 
     def scan(self, data: memoryview) -> tuple[list[Span], int]:
-        """Where content lies in the next bytes, and how many of them are the body's."""
+        """Return the spans of content in the next bytes, and how many of the bytes belong to the body."""
         used_bytes = min(len(data), self._left_bytes)
         self._left_bytes -= used_bytes
         return [(0, used_bytes)], used_bytes
 
 
 class _Line(Enum):
-    """What the next line of the framing must be."""
+    """The expected kind of the next line of the chunked encoding."""
 
     SIZE = auto()
     END_OF_CHUNK = auto()
@@ -69,11 +69,14 @@ class Chunks:
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes may be taken at once; some of them may lie behind the body."""
+        """Return how many bytes may be received at once; some of them may be after the body."""
         return self._left_bytes + LOOK_BYTES
 
     def scan(self, data: memoryview) -> tuple[list[Span], int]:
-        """Where content lies in the next bytes, and how many of them are the body's. Raises MalformedBody."""
+        """Return the spans of content in the next bytes, and how many bytes belong to the body.
+
+        Raises MalformedBody.
+        """
         spans: list[Span] = []
         at = 0
         while at < len(data) and not self.is_ended:

@@ -104,7 +104,7 @@ class Connections(web.Server):
         request[_STARTED_S] = asyncio.get_running_loop().time()
         self._note_forwarded(request)
         is_last = _must_be_last(request)
-        if is_last:  # told with the head of the answer, whoever makes that
+        if is_last:  # announced in the head of the response, whichever code sends it
             close_behind(request)
         self.in_progress += 1
         served = REQUEST_ID.set(request_id(request))
@@ -138,9 +138,9 @@ class Connections(web.Server):
         return response
 
     def _note_forwarded(self, request: web.Request) -> None:
-        """Find out whom a request is from that a proxy or a member passed on.
+        """Determine the original client of a request that a proxy or a member forwarded.
 
-        What is kept for such a client counts as its own: the connection carries requests of many.
+        Memory for such a client counts as the client's own, as the connection carries requests of many.
         """
         known = self.web.forwarded(request.remote or "", request.headers, is_member=self._is_peer)
         if known is not None:
@@ -180,11 +180,11 @@ def _keep(request: web.Request, response: web.StreamResponse) -> None:
 
 
 def _must_be_last(request: web.Request) -> bool:
-    """Whether this request must be the last on its connection, which then closes with the answer.
+    """Return whether this request must be the last on its connection, which closes after the response.
 
-    What follows it was dropped, or cannot be understood: behind the head of a request to upgrade the parser
-    drops what came with it; behind that of a CONNECT it reads the next request, whatever the head says of a
-    body.
+    The bytes after such a request were dropped or cannot be understood. After the head of an upgrade request,
+    the parser drops the rest. After the head of a CONNECT, it reads the next request, even if the head
+    declares a body.
     """
     is_swallowed = hdrs.UPGRADE in request.headers and not request.body_exists
     is_odd = request.version.major != 1 or request.method == hdrs.METH_CONNECT
@@ -211,10 +211,10 @@ def _has_spoilt_the_parser(request: web.Request) -> bool:
 
 
 def tell_of_the_end(request: web.Request, response: web.StreamResponse) -> None:
-    """Have the head of an answer, which is about to be sent, tell that the connection closes behind it.
+    """Announce in the head of a response, which is about to be sent, that the connection closes after it.
 
-    A client that is not told so keeps the connection for its next request. A body in chunks of which nothing
-    has come yet will go past the parser: who answers before it takes such a body does so for peers.
+    Otherwise the client keeps the connection for its next request. A chunked body of which no byte has
+    arrived will bypass the parser: code that answers before it reads such a body does so for peers.
     """
     connection = request.protocol
     assert isinstance(connection, _Connection)
@@ -228,10 +228,9 @@ def tell_of_the_end(request: web.Request, response: web.StreamResponse) -> None:
 def _require_plain_framing(request: web.Request) -> None:
     """Refuse a body whose framing is not plain: a Content-Length, or `chunked` alone in HTTP/1.1.
 
-    Raises NotImplementedHere for codings that nobody here decodes (RFC 9112, section 6.1). Raises
-    InvalidRequest where the codings do not say where the body ends, and for a length that is no number that a
-    size can be (section 6.2). The parser takes any list of codings that ends with `chunked`, and in HTTP/1.0
-    too, which knows none.
+    Raises NotImplementedHere for codings that are not supported (RFC 9112, section 6.1). Raises
+    InvalidRequest if the codings do not define the end of the body, and for an invalid length (section 6.2).
+    The parser itself accepts any list of codings that ends with `chunked`, even in HTTP/1.0, which has none.
     """
     if _has_endless_body(request):
         raise errors.InvalidRequest("Content-Length: the value is too large.")
@@ -278,7 +277,7 @@ class _Connection(DirectConnection):
         self._headers_timer = self.loop.call_later(self.patience.headers_s, self._headers_too_slow)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection ends; aiohttp tells whoever reads the body."""
+        """Handle the end of the connection. aiohttp informs the reader of the body."""
         self._on_end()
         self._stop_headers_timer()
         self._stop_taking_timer()
@@ -309,7 +308,7 @@ class _Connection(DirectConnection):
     def pause_writing(self) -> None:
         """The client takes less than is written: from now on it has a deadline for taking some."""
         super().pause_writing()
-        if self.transport is not None:  # None while it is closed, which nobody has to wait for
+        if self.transport is not None:  # None while it is closed, which needs no wait
             self._watch_taking(self.transport)
 
     def resume_writing(self) -> None:

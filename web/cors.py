@@ -1,8 +1,8 @@
-"""Which pages of other origins may read answers: what browsers are told of it (Fetch standard, CORS).
+"""The CORS policy: which pages of other origins may read responses (Fetch standard, CORS).
 
-A page's script sends its token in a header of its own, so that browsers are never asked for credentials:
-cookies, of which there are none here, would not come along. Members of the cluster are such origins too, for
-the console's page goes on through another one when the one that served it dies. Pure: no I/O here.
+A page's script sends its token in a header of its own, so browsers need no credentials such as cookies, which
+do not exist here. Members of the cluster are such origins too, because the console's page continues with
+another member if its own fails. Pure: no I/O here.
 """
 
 import re
@@ -18,16 +18,16 @@ from web.forwarded import HOST
 OPTION: Final = "--cors-origin"
 ANY: Final = "*"
 ORIGINS_MAX: Final = 64
-PREFLIGHT_S: Final = 7200  # browsers keep an answer to a preflight no longer, whatever is said
+PREFLIGHT_S: Final = 7200  # browsers cache the answer to a preflight at most this long
 METHODS: Final = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
-# What requests of the API and of tus may have beside what browsers let every page send.
+# Headers of API and tus requests, in addition to those that browsers allow every page to send.
 SENT: Final = (
     "Authorization, Content-Digest, Content-Range, Content-Type, Digest, Idempotency-Key, If-Match,"
     " If-Modified-Since, If-None-Match, If-Range, If-Unmodified-Since, Prefer, Range, Repr-Digest,"
     " Tus-Resumable, Upload-Checksum, Upload-Concat, Upload-Defer-Length, Upload-Length,"
     " Upload-Metadata, Upload-Offset, X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
 )
-# What a page may read of an answer beside what browsers let every page read.
+# Headers of responses that a page may read, in addition to those that browsers always allow.
 READ: Final = (
     "Accept-Ranges, Allow, Content-Disposition, Content-Encoding, Content-Length, Content-Location,"
     " Content-Range, Date, Deprecation, ETag, Link, Link-Expires, Location, Preference-Applied, Repr-Digest,"
@@ -62,7 +62,7 @@ class CorsPolicy:
         self._members = members
 
     def with_members(self, members: Callable[[], ConsoleMembers]) -> "CorsPolicy":
-        """The same, with whatever members the cluster has when it is asked."""
+        """Return this policy with the current members of the cluster as additional origins."""
         return CorsPolicy(self._origins, members=members)
 
     @property
@@ -107,7 +107,7 @@ def parse_origins(texts: Collection[str]) -> CorsPolicy:
 
 
 def _origin(text: str) -> str:
-    """As a browser writes it: in lower case, without the port that goes without saying."""
+    """Normalise an origin as browsers write it: in lower case, without the default port."""
     found = None if text == ANY else _ORIGIN.fullmatch(text.lower())
     if text != ANY and found is None:
         raise InvalidRequest(

@@ -1,9 +1,9 @@
-"""Answers that are known as soon as the head of their request is here: they go out past aiohttp.
+"""Send responses that are known as soon as the request's head has arrived, bypassing aiohttp.
 
-What aiohttp does for each request (a task, a dozen objects) costs more than a small answer. So a connection
-passes what arrives to a responder, but only while nothing else happens there: no request runs, no byte of a
-request lies in aiohttp's parser, and all that was sent before has left. The responder takes exactly one whole
-head without a body, or nothing: then aiohttp gets the same bytes, as if nothing had been.
+The work of aiohttp for each request (a task, a dozen objects) costs more than a small response. So a
+connection passes arriving bytes to a responder, but only while it is idle: no request is running, aiohttp's
+parser contains no byte of a request, and everything sent before has left. The responder accepts exactly one
+whole head without a body, or nothing; then aiohttp gets the same bytes as if nothing had happened.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from web.internals.aiohttp_server import ServerConnection
 
 Send = Callable[[ServerConnection], Coroutine[object, object, None]]
 
-HEAD_BYTES_MAX: Final = 64 << 10  # of a head that comes in pieces, beyond which nobody looks for its end
+HEAD_BYTES_MAX: Final = 64 << 10  # of a head that arrives in pieces; beyond this its end is not searched
 CLIENT_GONE: Final = 499  # in logs and metrics only: the client went before it had its answer
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _log = logging.getLogger("filestore.http")
@@ -49,11 +49,10 @@ DIRECT: Final[web.AppKey[Responder]] = web.AppKey("direct")  # the one that is a
 
 
 class Boundary:
-    """Whether a parser stands between two requests, as far as its input and output show it.
+    """Track whether a parser is between two requests, judging from its input and output.
 
-    They show it while one request at a time goes in, which tells how long its body is and ends with what
-    arrived. After anything else this connection is not known to be at a boundary any more: a half request
-    may be waiting inside.
+    This is known while one request at a time arrives, with a declared length and nothing after it. After
+    anything else the state of this connection is unknown, as the parser may contain a part of a request.
     """
 
     __slots__ = ("_head", "_is_known", "_left_bytes", "is_at_body")

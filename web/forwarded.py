@@ -33,7 +33,7 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """What a proxy told of a request; scheme and host are "" where it did not say them."""
+    """The facts that a proxy reported about a request; scheme and host are "" if it did not report them."""
 
     client: str
     scheme: str = ""
@@ -52,7 +52,7 @@ class TrustedProxies:
         return found is not None and any(found in network for network in self._networks)
 
     def read(self, peer: str, headers: Headers) -> Forwarded | None:
-        """Whom the request of this connection is from; None where nobody there is to be believed."""
+        """Return the original client of a request, or None if no trusted proxy reported one."""
         if not self._networks or not self.trusts(peer):
             return None
         standard = self._standard(peer, headers.getall("Forwarded", ()))

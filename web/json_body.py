@@ -12,7 +12,7 @@ import msgspec
 
 from ca.errors import InvalidRequest
 
-PARTS_BYTES_MAX: Final = 128 << 10  # of a body, beside long text: to make objects of it takes 30 ms at most
+PARTS_BYTES_MAX: Final = 128 << 10  # of a body, without its long texts: parsing this much takes 30 ms at most
 JSON_INTEGER_DIGITS_MAX: Final = 20  # 2^64 has 20; longer ones become a number that every range refuses
 NUMBER_CHARS_MAX: Final = 64  # of one that may be an integer written with a fraction
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -30,13 +30,13 @@ def decode_json(data: bytes, body_type: type[T]) -> T:
     if len(data) > PARTS_BYTES_MAX:
         _require_few_parts(data, body_type)
     value = _parse_json(data) if data else {}
-    if isinstance(value, str):  # whose surrogates nobody has looked for
+    if isinstance(value, str):  # whose surrogates were not checked yet
         raise InvalidRequest(_explain("Expected `object`, got `str`", body_type))
     return convert_fields(value, body_type)
 
 
 def convert_fields(value: Any, body_type: type[T]) -> T:
-    """What was parsed, as a `body_type`; refused as `decode_json` does it."""
+    """Convert parsed JSON to a `body_type`. Errors are those of `decode_json`."""
     if isinstance(value, dict):
         for name, absent in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
             if value.get(name, 0) in absent:
@@ -61,9 +61,9 @@ def _optional_fields(body_type: type) -> tuple[tuple[str, tuple[str | None, ...]
 
 
 def _require_few_parts(data: bytes, body_type: type) -> None:
-    """Raises InvalidRequest for what would take long to parse, during which the event loop serves nobody.
+    """Raise InvalidRequest for a body that would take long to parse, which blocks the event loop.
 
-    Text is all that a body of ours is long for: a MiB of small objects would take a fifth of a second.
+    Only texts make our bodies long: a MiB of small objects would take a fifth of a second.
     """
     try:
         fields = _fields(data)

@@ -1,8 +1,8 @@
 """A listening socket: what arrives is counted and refused beyond a bound, before it costs anything.
 
-The loop's own server starts the TLS handshake with everybody and counts nobody before its end. Here a
-connection beyond the bound is closed as it is accepted, so that silent or greedy clients leave descriptors
-for those that are being served, and for files.
+The loop's own server starts the TLS handshake with every client, and counts clients only after it. Here a
+connection beyond the bound is closed as soon as it is accepted, so that silent or greedy clients leave
+descriptors for the clients that are being served, and for files.
 """
 
 import asyncio
@@ -23,15 +23,17 @@ from web.internals.tls import TlsListening
 from web.rate_limits import network_of
 
 CONNECTIONS_MAX: Final = 10_000  # of one listener
-GREED: Final = 4  # an address may hold so many times what is left: alone four fifths, and ten never all
+# an address may have this many times the remaining places: four fifths if alone, never all if ten
+GREED: Final = 4
 REFUSED_LOG_INTERVAL_S: Final = 10.0  # between two lines of the log about it
 ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
 BACKLOG: Final = 512
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = "::"  # of IPv4 too
-# The kernel keeps so much of an answer to a member beyond what that has room for. Of megabytes, as usual, it
-# sends the rest when the reader makes room, and in the reader's time where both are on one machine: measured,
-# a tenth of the work of a node that passes a download on. And each slow reader would cost as much memory.
+# The kernel buffers up to this much of a response to a member beyond the member's own buffer. It sends the
+# rest of a large response when the reader has room, and in the reader's time if both are on one machine:
+# measured, a tenth of the work of a node that forwards a download. A larger value would cost as much memory
+# for each slow reader.
 PEER_UNSENT_BYTES: Final = 128 << 10
 # And of one to a client without encryption: over loopback the kernel's bbr is quick with it only. The sender
 # is woken when half of that is left, which at 10 Gbit/s lasts a tenth of a millisecond.
@@ -45,12 +47,12 @@ _log = logging.getLogger("filestore.http")
 
 
 class Places:
-    """How many connections some listeners of this process have together.
+    """The limit of connections for some listeners of this process together.
 
-    Clients get half of the descriptors, members an eighth: the rest is for files and for connections of this
-    process to others, even when the listeners give all of theirs. The more are taken, the fewer one address
-    may have, so that a few addresses never have all of them (Choudhury and Hahne, Dynamic Queue Length
-    Thresholds for Shared-Memory Packet Switches, 1998).
+    Clients get half of the descriptors, members an eighth. The rest is for files and for this process's
+    connections to others, even if the listeners use their whole share. The more places are used, the fewer
+    one address may have, so that a few addresses never get all of them (Choudhury and Hahne, Dynamic Queue
+    Length Thresholds for Shared-Memory Packet Switches, 1998).
     """
 
     def __init__(self, *, peers: bool = False) -> None:
@@ -116,10 +118,10 @@ async def bound_socket(host: str, port: int, *, shared: bool = False) -> socket.
 
 
 def start_listening(bound: socket.socket) -> socket.socket:
-    """The same socket, where connections arrive from now on. Raises CannotListen, and closes it then."""
+    """Start to accept connections on a bound socket. Raises CannotListen, and closes the socket then."""
     try:
         bound.listen(BACKLOG)
-    except OSError as error:  # somebody else has come to listen meanwhile
+    except OSError as error:  # another process has started to listen in the meantime
         host, port = bound.getsockname()[:2]
         bound.close()
         raise _cannot_listen(error, host, port) from error
@@ -210,7 +212,7 @@ class Acceptor:
         if self._pause is not None:
             self._pause.cancel()
         self._listening.close()
-        await asyncio.sleep(0)  # a task that is cancelled before it began would leave its socket to nobody
+        await asyncio.sleep(0)  # a task that is cancelled before it starts would leave its socket open
         for beginning in self._beginning:
             beginning.cancel()
         await asyncio.gather(*self._beginning, return_exceptions=True)
@@ -249,7 +251,8 @@ class Acceptor:
                 await self._tls.accept(arrived, protocol)
             else:
                 await loop.connect_accepted_socket(lambda: protocol, arrived)
-        except (OSError, TimeoutError) as error:  # ssl.SSLError is one: no handshake, or nobody there
+        # includes ssl.SSLError: no handshake, or a client that has gone
+        except (OSError, TimeoutError) as error:
             self._places.give_back(token)
             _log.debug("connection not started", extra={"cause": type(error).__name__})
         except asyncio.CancelledError:

@@ -1,10 +1,10 @@
-"""The memory that a process keeps for clients, within a quota. Shared by connections and bodies.
+"""The memory that a process uses for clients, within a quota. Shared by connections and bodies.
 
-It counts large answers until they are taken, large bodies until they have come, and those that are content
-until it is stored. A client that takes its time costs what is kept for it, and there may be thousands. So all
-together have BUFFERED_BYTES_MAX, beside up to SMALL_BYTES for each connection. What one address may have
-shrinks with what is left, as with connections (`web/listener.py`): a few never have all of it.
-For one event loop.
+It counts large responses until they are sent, large bodies until they have arrived, and bodies of content
+until they are stored. Slow clients keep this memory in use, and there may be thousands. So all clients
+together have BUFFERED_BYTES_MAX, in addition to SMALL_BYTES for each connection. The share of one address
+shrinks with the remaining quota, as with connections (`web/listener.py`), so that a few addresses never use
+all of it. For one event loop.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from web.listener import GREED
 from web.rate_limits import network_of
 
 BUFFERED_BYTES_MAX: Final = 64 << 20  # some twenty of the longest pages; TLS, which copies, takes twice this
-SMALL_BYTES: Final = 64 << 10  # as much as lies in the buffers of any connection
+SMALL_BYTES: Final = 64 << 10  # as much as the buffers of any connection hold
 RETRY_AFTER_S: Final = 5
 
 
@@ -35,7 +35,7 @@ class Buffered:
         return Share(self, network_of(address) if address else "")
 
     def take(self, network: str, size_bytes: int) -> None:
-        """Count these bytes. Raises RateLimited where not so many are left, or not for this network."""
+        """Count these bytes. Raises RateLimited if the quota, or the share of this network, is used up."""
         left_bytes = self.left_bytes - size_bytes
         if left_bytes < 0 or (network and self._bytes[network] > GREED * left_bytes):
             raise RateLimited(
@@ -66,9 +66,9 @@ class Share:
         self._size_bytes = 0
 
     def take(self, size_bytes: int, *, is_refusable: bool = True) -> None:
-        """Count so many bytes in all for the request; a small number counts as nothing.
+        """Set the bytes counted for the request; small numbers count as nothing.
 
-        Raises RateLimited where that is more than there is.
+        Raises RateLimited if the quota is used up.
         """
         self.give_back()
         if size_bytes <= SMALL_BYTES:
@@ -80,7 +80,7 @@ class Share:
         self._size_bytes = size_bytes
 
     def takes_spare(self, size_bytes: int) -> bool:
-        """Count so many bytes, as `take` does, where half of all stays for those who have no other way."""
+        """Count bytes as `take` does, but leave half of the quota to requests that have no alternative."""
         self.give_back()
         if size_bytes > SMALL_BYTES and self._buffered.left_bytes - size_bytes < BUFFERED_BYTES_MAX // 2:
             return False

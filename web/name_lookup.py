@@ -1,9 +1,9 @@
-"""Names of machines become addresses: bounded, beside the event loop, and kept for a while.
+"""Look up names of machines with a bounded number of threads, and cache the results.
 
-The system's resolver answers in milliseconds or hangs, for tens of seconds and with the thread that asked
-it. So each name is asked for once at a time, in a thread of its own that nobody else needs and no end of a
-process waits for; there are only so many of them. A name that was known and cannot be looked up now keeps its
-last addresses for a day (RFC 8767): who is there is proved by a certificate in any case.
+The system's resolver answers in milliseconds or hangs for tens of seconds, together with its thread. So each
+name is looked up only once at a time, in its own thread, which no other work needs and no exit waits for. The
+number of these threads is bounded. If a known name cannot be looked up, its last addresses are used for a day
+(RFC 8767): a certificate proves the identity of the peer in any case.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from typing import Final
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 LOOKUP_S: Final = 1.0  # half of what the dial of a coordinator may take
-FRESH_S: Final = 5.0  # so long a name is not asked for again
-STALE_S: Final = 86_400.0  # so long the last addresses do where there are no newer ones
+FRESH_S: Final = 5.0  # a name is not looked up again within this time
+STALE_S: Final = 86_400.0  # the last addresses are used this long if there are no newer ones
 LOOKUPS_MAX: Final = 16  # at once; those that hang take a thread each
 NAMES_MAX: Final = 256  # the one not looked up for longest goes first; a cluster has fewer members
 ADDRESSES_MAX: Final = 8  # of one name that are tried in turn
@@ -40,13 +40,13 @@ class _Found:
 
 
 def of_system(name: str) -> list[tuple[socket.AddressFamily, str]]:
-    """What the system knows of a name. Blocks, perhaps for long. Raises OSError, UnicodeError."""
+    """Ask the system for a name. Blocks, perhaps for long. Raises OSError, UnicodeError."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((family, str(place[0])) for family, _, _, _, place in found))
 
 
 class NameLookup(AbstractResolver):
-    """What aiohttp asks for the addresses of a name. One for all connections of a process."""
+    """The resolver of aiohttp, one for all connections of a process."""
 
     def __init__(
         self, system: Callable[[str], Sequence[tuple[socket.AddressFamily, str]]] = of_system
@@ -55,7 +55,7 @@ class NameLookup(AbstractResolver):
         self._system = system
         self._found: OrderedDict[str, _Found] = OrderedDict()
         self._running: dict[str, Future[_Found]] = {}
-        self._failing: set[str] = set()  # of which the log has told
+        self._failing: set[str] = set()  # names whose failure was logged
         self._lock = threading.Lock()
 
     async def resolve(
@@ -98,7 +98,7 @@ class NameLookup(AbstractResolver):
         return found
 
     async def _asked(self, name: str) -> _Found:
-        """By a lookup that begins now, or began before. Raises OSError."""
+        """Return the result of a running or a new lookup. Raises OSError."""
         with self._lock:
             running = self._running.get(name)
             known = self._found.get(name)
@@ -125,7 +125,7 @@ class NameLookup(AbstractResolver):
         return future
 
     def _look_up(self, name: str, future: "Future[_Found]") -> None:
-        """In a thread of its own."""
+        """Look up a name. Runs in its own thread."""
         try:
             found = _Found(tuple(self._system(name))[:ADDRESSES_MAX], time.monotonic())
         except Exception as error:  # noqa: BLE001  # it belongs to those who wait
@@ -142,7 +142,7 @@ class NameLookup(AbstractResolver):
         future.set_result(found)
 
     def _tell(self, name: str, reason: str) -> None:
-        """Once, until it works again."""
+        """Log a failing name once, until it works again."""
         if name not in self._failing:
             self._failing.add(name)
             facts = {"name_looked_up": name, "reason": reason}

@@ -18,7 +18,7 @@ FAILED_AUTHENTICATION_BURST: Final = 20
 FAILED_AUTHENTICATION_PER_S: Final = 1.0
 JOINS_BURST: Final = 20  # a rack of machines behind one address, or a development cluster on loopback
 JOINS_PER_S: Final = 0.2
-PUBLIC_TOKENS_BURST: Final = 20  # tokens that lead nowhere; nobody guesses one of 256 bits
+PUBLIC_TOKENS_BURST: Final = 20  # unknown tokens; a token of 256 bits cannot be guessed
 PUBLIC_TOKENS_PER_S: Final = 1.0
 IPV6_PREFIX_BITS: Final = 64  # one subscriber holds a /64 and can take any address in it
 BODY_BYTES_PER_S_MIN: Final = 1024  # slower than the slowest modem is not a client but an attack
@@ -32,12 +32,12 @@ class RequestTimeouts:
     keep_alive_s: float = 75.0  # longer than the minute after which proxies drop an idle connection
     body_stall_s: float = 30.0
     json_body_s: float = 30.0
-    answer_stall_s: float = 60.0  # in which some of an answer has to be taken
+    answer_stall_s: float = 60.0  # the client must accept some of a response within this time
     linger_s: float = 5.0  # for what a client still sends after it was refused, so that it can read why
 
 
 class BodyPace:
-    """The least pace of a body: so many bytes in every `window_s` that are spent waiting for it."""
+    """The minimum rate of a body, in every `window_s` seconds spent waiting for it."""
 
     def __init__(self, window_s: float, *, bytes_per_s_min: float = BODY_BYTES_PER_S_MIN) -> None:
         self._window_s = window_s
@@ -125,7 +125,7 @@ class RateLimits:
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 of an IPv6 one."""
+    """Return the network that counts as one address: an IPv4 address, or the /64 of an IPv6 one."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

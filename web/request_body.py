@@ -51,7 +51,7 @@ def body_length(request: web.Request) -> int | None:
 
 
 async def body_chunks(request: web.Request, pace: BodyPace | None = None) -> AsyncGenerator[bytes, None]:
-    """The body in pieces of up to about 1 MiB, whatever has arrived; time between pieces does not count.
+    """Yield the body in pieces of up to about 1 MiB. Time between pieces does not count.
 
     Raises RequestTimeout below 1 KiB/s for 30 s, InvalidRequest for bad chunks, ClientGone.
     """
@@ -69,12 +69,12 @@ async def body_chunks(request: web.Request, pace: BodyPace | None = None) -> Asy
 async def body_batches(
     request: web.Request, pace: BodyPace | None = None, *, from_peer: bool = False
 ) -> AsyncGenerator[Batch, None]:
-    """The body as it comes, each time much of what is here, while more goes on arriving into bounded buffers.
+    """Yield the body in large batches, while more arrives into bounded buffers.
 
-    Raises as `body_chunks` does. The pieces are the caller's until it asks for the second batch after them:
-    their memory is used again. A long body comes without a copy when its length is known, or when it comes
-    in chunks `from_peer`, who waited for the head of the answer: many tiny ones would cost the loop ten times
-    what they cost the parser. Close it (`aclosing`) when not all of it is read.
+    Raises as `body_chunks` does. The pieces belong to the caller until it asks for the second batch after
+    them: their memory is reused. A long body arrives without a copy if its length is known, or if it comes in
+    chunks `from_peer`, who waited for the head of the response: many tiny chunks would cost the loop ten
+    times what they cost the parser. Close the generator (`aclosing`) if the body is not read to its end.
     """
     pace = pace or BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
     ring: BodyRing | None = None
@@ -126,7 +126,7 @@ async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[Batch, No
 
 
 def _lent(request: web.Request) -> BodyRing | None:
-    """A ring for what has not come of the body, all of which was taken; None while the parser has some."""
+    """Return a ring for the rest of the body, or None while the parser has some of it."""
     left_bytes = (request.content_length or 0) - request.content.total_bytes
     return _lender(request).lend(KnownLength(left_bytes)) if left_bytes else None
 
@@ -149,7 +149,7 @@ async def _say_continue(request: web.Request) -> None:
 
 
 async def _awaited_piece(request: web.Request, pace: BodyPace) -> bytes | None:
-    """What has arrived, after waiting for it at the client's pace: None for nothing yet, b"" at the end."""
+    """Wait for the next piece at the client's pace: None for nothing yet, b"" at the end."""
     now_s = asyncio.get_running_loop().time
     started_s = now_s()
     with client_sends():

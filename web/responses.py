@@ -1,4 +1,4 @@
-"""What goes back over HTTP: JSON, errors as `{code, error, details}`, and the headers of every answer."""
+"""The HTTP responses: JSON, errors as `{code, error, details}`, and the headers of every response."""
 
 import logging
 import re

@@ -1,6 +1,7 @@
-"""How browsers reach this process: what is configured for them.
+"""How browsers reach this process: the options for them, and their effect on a single request.
 
-What holds for a single request is asked here, too: whose it is, and by which address others reach the same.
+For a single request, this module determines the original client, and the address at which others reach the
+cluster.
 """
 
 import re
@@ -29,11 +30,11 @@ _PORT: Final = re.compile(r":([0-9]+)$")
 
 @dataclass(frozen=True, slots=True)
 class WebAccess:
-    """What the options say.
+    """The parsed options.
 
-    `certificate`: what clients get that ask for one of its names. `public_url`: by which people reach the
-    cluster, without a slash at its end, "" where nobody has said it. `proxies`: whose word about a client
-    counts. `cors`: which pages of other origins may read answers.
+    `certificate` is for clients that ask for one of its names. `public_url` is the address at which people
+    reach the cluster, without a slash at its end, or "" if it is not set. `proxies` are the trusted proxies.
+    `cors`: which pages of other origins may read responses.
     """
 
     certificate: WebCertificateFiles | None = None
@@ -49,11 +50,11 @@ class WebAccess:
         return Forwarded(client) if client else None
 
     def with_members(self, members: Callable[[], ConsoleMembers]) -> "WebAccess":
-        """The same, and the pages of members may read answers too."""
+        """Return these options, with the members' pages allowed to read responses too."""
         return replace(self, cors=self.cors.with_members(members))
 
     def shared_url(self, request: web.BaseRequest) -> str:
-        """By which address others reach what the sender of a request reaches; "" where nobody has said it."""
+        """Return the address at which others reach what the sender of a request reaches; "" if unknown."""
         known = request.get(_FORWARDED)
         if self.public_url or known is None or not known.scheme:
             return self.public_url
@@ -65,7 +66,7 @@ WEB: Final = web.AppKey("web", WebAccess)
 
 
 def understood(options: WebOptions) -> WebAccess:
-    """What the options say. Raises InvalidRequest, whose text names the option."""
+    """Parse the options. Raises InvalidRequest, whose text names the option."""
     if bool(options.certificate) != bool(options.key):
         given, missing = CERTIFICATE_OPTION, KEY_OPTION
         if options.key:

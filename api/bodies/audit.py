@@ -26,10 +26,10 @@ Target = Annotated[
     ),
 ]
 Since = Annotated[
-    GivenTimestamp, Meta(description=("Only entries from this time on. Any RFC 3339 time with a zone."))
+    GivenTimestamp, Meta(description="Only entries from this time on. Any RFC 3339 time with a zone.")
 ]
 Until = Annotated[
-    GivenTimestamp, Meta(description=("Only entries before this time. Any RFC 3339 time with a zone."))
+    GivenTimestamp, Meta(description="Only entries before this time. Any RFC 3339 time with a zone.")
 ]
 
 SinceSeconds = Annotated[
@@ -46,7 +46,7 @@ SinceSeconds = Annotated[
 
 
 class AuditFilters(Struct, frozen=True, kw_only=True):
-    """What a list of audit entries can be narrowed by; "" is any."""
+    """The filters of a list of audit entries; "" for any."""
 
     principal: Principal = ""
     target: Target = ""
@@ -56,7 +56,7 @@ class AuditFilters(Struct, frozen=True, kw_only=True):
 
 
 class AuditEntryBody(Struct, frozen=True, kw_only=True):
-    """Who did what to which object, and how it ended."""
+    """One audit entry: who did what to which object, with which result."""
 
     time: Annotated[Timestamp, Meta(description="When the action ended, by this member's clock.")]
     action: Annotated[

@@ -32,7 +32,7 @@ IsEncrypted = Annotated[
 GivenParent = Annotated[
     GivenUuid,
     Meta(
-        description=("The backup that an incremental backup is based on. The caller must be able to read it.")
+        description="The backup that an incremental backup is based on. The caller must be able to read it."
     ),
 ]
 SourceNodeId = Annotated[
@@ -54,7 +54,7 @@ class CreateBackupBody(CreateFileBody, frozen=True, kw_only=True):
 
 @with_later(BACKUP, in_requests)
 class UpdateBackupBody(UpdateFileBody, frozen=True, kw_only=True):
-    """What is absent stays as it is. A change to `full` drops the parent."""
+    """Absent fields keep their values. A change to `full` removes the parent."""
 
     backup_type: GivenBackupType | None = None
     is_compressed: IsCompressed | None = None

@@ -43,7 +43,7 @@ class CreateBucketBody(Request, frozen=True, kw_only=True):
 
 
 class UpdateBucketBody(Request, frozen=True, kw_only=True):
-    """What is absent stays as it is. A lower quota deletes nothing."""
+    """Absent fields keep their values. A lower quota deletes nothing."""
 
     name: BucketName | None = None
     quota_bytes: QuotaBytes | None = None

@@ -13,7 +13,7 @@ from ca.errors import InvalidRequest, NotFound
 from metadata.model.identifiers import is_sha256, is_uuid
 from runtime.timestamps import parse_rfc3339
 
-Check = Callable[[str, str], str]  # of a text, and the name of its field: the text as it is taken
+Check = Callable[[str, str], str]  # takes a text and the name of its field; returns the accepted text
 Checks = Mapping[str, Check]  # by the name of the field
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # C0, C1, and the line ends of Unicode
 # RFC 9110, section 8.3.1, without quoted parameters' escapes: it goes back out in a header as it came.

@@ -101,12 +101,12 @@ class JoinCoordinatorBody(Request, frozen=True, kw_only=True):
     ]
     running: Annotated[
         bool,
-        Meta(description=("Set once the new coordinator runs with what it received: add it to the group.")),
+        Meta(description="Set once the new coordinator runs with what it received: add it to the group."),
     ] = False
 
 
 class JoinedCoordinator(Struct, frozen=True, kw_only=True):
-    """What a machine becomes a coordinator with: a secret, and empty once it runs."""
+    """The secret bundle that makes a machine a coordinator; empty once the coordinator runs."""
 
     bundle: Annotated[
         bytes,
@@ -148,15 +148,15 @@ class JoinResult(Struct, frozen=True, kw_only=True):
     """PEM: the root bundle, and the node's leaf with its intermediate."""
 
     ca_cert: Annotated[
-        Pem, Meta(description=("The root certificate that every member of the cluster is verified with."))
+        Pem, Meta(description="The root certificate that every member of the cluster is verified with.")
     ]
     node_cert: Annotated[
-        Pem, Meta(description=("The node's certificate, followed by the intermediate certificate."))
+        Pem, Meta(description="The node's certificate, followed by the intermediate certificate.")
     ]
 
 
 class CoordinatorAddress(Struct, frozen=True, kw_only=True):
-    """Where a coordinator listens."""
+    """The address of a coordinator."""
 
     coordinator_id: Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])]
     address: IpAddress
@@ -165,19 +165,19 @@ class CoordinatorAddress(Struct, frozen=True, kw_only=True):
 
 
 class ClusterAuthority(Struct, frozen=True, kw_only=True):
-    """What a joiner compares with the digest in its token."""
+    """The root certificate, which a joiner compares with the digest in its token."""
 
     ca_cert: Annotated[
-        Pem, Meta(description=("The root certificate that every member of the cluster is verified with."))
+        Pem, Meta(description="The root certificate that every member of the cluster is verified with.")
     ]
     cluster: Annotated[MemberId, Meta(description="The cluster's name.", examples=["lab"])]
     coordinators: Annotated[
-        list[CoordinatorAddress], Meta(description=("URLs of the coordinators that accept joins."))
+        list[CoordinatorAddress], Meta(description="URLs of the coordinators that accept joins.")
     ]
 
 
 class IntermediateBody(Request, frozen=True, kw_only=True):
-    """What signs members' certificates from now on; `filestore coordinator renew-intermediate` makes it."""
+    """A new intermediate certificate, as created by `filestore coordinator renew-intermediate`."""
 
     certificate: Annotated[
         Pem, Meta(description="A certificate signed with the cluster's root key.", max_length=PEM_CHARS_MAX)
@@ -262,14 +262,14 @@ class MintedJoinToken(Struct, frozen=True, kw_only=True):
 
 
 class DeletedJoinToken(Struct, frozen=True, kw_only=True):
-    """The token admits nobody any more."""
+    """The revoked token. No node can join with it any more."""
 
     deleted: Deleted
     token_id: TokenId
 
 
 class MoveNodeBody(Request, frozen=True, kw_only=True):
-    """Where a node is reached from now on."""
+    """The new address of a node."""
 
     address: IpAddress
 
@@ -362,7 +362,7 @@ class DamagedContent(Struct, frozen=True, kw_only=True):
 
 
 class DamagedList(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A page of damaged content: first that of which bytes are lost."""
+    """A page of damaged content, with content whose bytes are lost first."""
 
     count: Count
     contents: Annotated[list[DamagedContent], Meta(description="The contents.")]

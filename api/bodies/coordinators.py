@@ -82,10 +82,10 @@ class TransferLeaderBody(Request, frozen=True, kw_only=True):
 
 
 class CoordinatorState(Struct, frozen=True, kw_only=True):
-    """A coordinator as it sees itself; `match` to `active` as the leader sees it.
+    """A coordinator's view of itself; `match` to `active` are the leader's view of it.
 
-    What is not known is left out: what a coordinator with role `unreachable` would say, what a leader would
-    say if there were one.
+    Unknown fields are absent: its own fields if the role is `unreachable`, and the leader's fields if there
+    is no leader.
     """
 
     id: CoordinatorId
@@ -173,7 +173,7 @@ class RemovedCoordinator(Struct, frozen=True, kw_only=True):
 
 
 class Leader(Struct, frozen=True, kw_only=True):
-    """Who leads now."""
+    """The coordinator that is the leader now."""
 
     leader: Annotated[MemberId, Meta(description="The coordinator that is the leader now.", examples=["c2"])]
 
@@ -284,7 +284,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     rules: KnownRules = 0
     is_too_old: Annotated[
         bool,
-        Meta(description=("Whether it is rejected because its version does not support the rules in force.")),
+        Meta(description="Whether it is rejected because its version does not support the rules in force."),
     ] = False
     replicas: Annotated[
         Amount, Meta(description="Replicas of the node that count, according to the log.", examples=[1200])
@@ -351,7 +351,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
     ]
     lost_bytes: Annotated[
         Annotated[int, Meta(ge=0)],
-        Meta(description=("Number of damaged bytes in the blobs of `incomplete`."), examples=[0]),
+        Meta(description="Number of damaged bytes in the blobs of `incomplete`.", examples=[0]),
     ]
     absent: Annotated[
         Amount,

@@ -40,7 +40,7 @@ KIND_WORDS: Final[Mapping[str, str]] = {PROJECT_FILE: "project", VM: "image", BA
 
 
 class CreateFileBody(Request, frozen=True, kw_only=True):
-    """What the creation of every kind of file takes."""
+    """The common fields of the creation of a file of any kind."""
 
     bucket_id: GivenBucketId = DEFAULT_BUCKET_ID
     content_type: ContentType = "application/octet-stream"
@@ -51,7 +51,7 @@ class CreateFileBody(Request, frozen=True, kw_only=True):
 
 
 class UpdateFileBody(Request, frozen=True, kw_only=True):
-    """What the change of every kind of file takes; what is absent stays as it is."""
+    """The common fields of the change of a file of any kind. Absent fields keep their values."""
 
     filename: Filename | None = None
     content_type: ContentType | None = None
@@ -59,7 +59,7 @@ class UpdateFileBody(Request, frozen=True, kw_only=True):
 
 
 class ListFilter(Struct, frozen=True, kw_only=True):
-    """What the list of a kind can be narrowed by, beside what every list of files can; "" is any."""
+    """The filters of the lists of one kind, in addition to those of every list of files; "" for any."""
 
 
 def _said(field: Later) -> Any:
@@ -95,7 +95,7 @@ class UploadInitialisation(Struct, frozen=True, kw_only=True):
 
 
 class FileBody(Struct, frozen=True, kw_only=True):
-    """What the record of every kind of file has."""
+    """The common fields of the record of a file of any kind."""
 
     file_uuid: FileUuid
     bucket_id: BucketId
@@ -112,7 +112,7 @@ class FileBody(Struct, frozen=True, kw_only=True):
 
 
 class FileSummary(Struct, frozen=True, kw_only=True):
-    """An element of a bucket's listing, of whatever kind."""
+    """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: FileUuid
     filename: Filename
@@ -131,7 +131,7 @@ def kind_of(record: FileRecord) -> str | UnsetType:
 
 
 class FileReplicas(Struct, frozen=True, kw_only=True):
-    """Where the content of a file is."""
+    """The nodes that hold the content of a file."""
 
     file_uuid: FileUuid
     blob_sha256: BlobSha256

@@ -35,7 +35,7 @@ RunStatus = Annotated[
 
 
 class TriggerJobBody(Request, frozen=True, kw_only=True):
-    """Parameters of the run; each job takes some of them, most take none."""
+    """Parameters of the run. Most jobs accept none of them."""
 
     node_id: Annotated[
         MemberId | UnsetType,
@@ -107,7 +107,7 @@ class JobBody(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="What it does.",
-            examples=[("Expires uploads, tombstones and permissions whose time has passed.")],
+            examples=["Expires uploads, tombstones and permissions whose time has passed."],
         ),
     ]
     schedule_s: Annotated[

@@ -34,7 +34,7 @@ class GrantBody(Request, frozen=True, kw_only=True):
     principal_type: PrincipalKind
     expires_at: Annotated[
         GivenTimestamp,
-        Meta(description=("When the permission expires: an RFC 3339 time in the future. If absent: never.")),
+        Meta(description="When the permission expires: an RFC 3339 time in the future. If absent: never."),
     ] = ""
     ttl_seconds: TtlSeconds | None = None
 

@@ -34,15 +34,15 @@ VersionTag = Annotated[Label, Meta(description="The version of the project: any 
 MaybeProjectName = Annotated[MaybeLabel, Meta(description='The project\'s name, or "".')]
 MaybeVersionTag = Annotated[MaybeLabel, Meta(description='The version\'s label, or "".', examples=["v2"])]
 IncludeImages = Annotated[
-    bool, Meta(description=("Whether the export includes the disk images that it needs."))
+    bool, Meta(description="Whether the export includes the disk images that it needs.")
 ]
 IncludeSnapshots = Annotated[bool, Meta(description="Whether the export includes the project's snapshots.")]
 IsReadOnly = Annotated[bool, Meta(description="Whether the project is meant to be opened but not changed.")]
 KeepComputeIds = Annotated[
-    bool, Meta(description=("Whether the export keeps the ids of the computes that it ran on."))
+    bool, Meta(description="Whether the export keeps the ids of the computes that it ran on.")
 ]
 ResetMacAddresses = Annotated[
-    bool, Meta(description=("Whether an import gives every interface a new MAC address."))
+    bool, Meta(description="Whether an import gives every interface a new MAC address.")
 ]
 CHECKS: Final[Checks] = {
     "project_id": check_label,
@@ -68,7 +68,7 @@ class CreateProjectFileBody(CreateFileBody, frozen=True, kw_only=True):
 
 @with_later(PROJECT_FILE, in_requests)
 class UpdateProjectFileBody(UpdateFileBody, frozen=True, kw_only=True):
-    """What is absent stays as it is."""
+    """Absent fields keep their values."""
 
     compression: Compression | None = None
     include_images: IncludeImages | None = None
@@ -112,7 +112,7 @@ class ProjectFileList(Struct, frozen=True, kw_only=True):
 
 @with_later(PROJECT_FILE, in_filters)
 class ProjectFileFilter(ListFilter, frozen=True, kw_only=True):
-    """What a list of project files can be narrowed by."""
+    """The filters of a list of project files."""
 
     project_id: Annotated[FilterText, Meta(description="Only files of this project.")] = ""
 
@@ -135,7 +135,7 @@ class ManifestImageBody(Struct, frozen=True, kw_only=True):
 
 
 class ManifestBody(Struct, frozen=True, kw_only=True):
-    """What the archive of a project says of itself. All but `archive` is empty unless it is `gns3`."""
+    """The contents of the archive of a project. All fields but `archive` are empty unless it is `gns3`."""
 
     file_uuid: FileUuid
     archive: Annotated[

@@ -41,7 +41,7 @@ RenewedTtlSeconds = Annotated[
 Disabled = Annotated[
     bool,
     Meta(
-        description=("Whether the user is disabled: its tokens are rejected, and no new ones are minted."),
+        description="Whether the user is disabled: its tokens are rejected, and no new ones are minted.",
         examples=[False],
     ),
 ]
@@ -62,7 +62,7 @@ class RenewTokenBody(Request, frozen=True, kw_only=True):
 
 
 class PutUserBody(Request, frozen=True, kw_only=True):
-    """What is absent stays as it is; a new user has no roles and no groups."""
+    """Absent fields keep their values. A new user has no roles and no groups."""
 
     roles: Roles | None = None
     groups: Groups | None = None
@@ -103,7 +103,7 @@ class RotatedKey(Struct, frozen=True, kw_only=True):
         ),
     ]
     others_end_at: Annotated[
-        Timestamp, Meta(description=("When tokens of the previous keys start to be rejected."))
+        Timestamp, Meta(description="When tokens of the previous keys start to be rejected.")
     ]
 
 

@@ -69,7 +69,7 @@ class CreateVmBody(CreateFileBody, frozen=True, kw_only=True):
 
 @with_later(VM, in_requests)
 class UpdateVmBody(UpdateFileBody, frozen=True, kw_only=True):
-    """What is absent stays as it is."""
+    """Absent fields keep their values."""
 
     extra_attributes_json: ExtraAttributes | None = None
     format: ImageFormat | None = None
@@ -100,7 +100,7 @@ class VmList(Struct, frozen=True, kw_only=True):
 
 @with_later(VM, in_filters)
 class VmFilter(ListFilter, frozen=True, kw_only=True):
-    """What a list of VM images can be narrowed by."""
+    """The filters of a list of VM images."""
 
     md5: Annotated[MaybeMd5, Meta(description="Only images whose content has this MD5.")] = ""
 

@@ -1,4 +1,4 @@
 """The web console: a static client of the API, and how every process serves it at `/console/`.
 
-What a browser gets lies in `static/`; `docs/console.md` says how a page is added.
+The files for browsers are in `static/`. `docs/console.md` explains how to add a page.
 """

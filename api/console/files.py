@@ -1,7 +1,7 @@
-"""The files of the web console in memory, as they go out: each with its type, its tag, and compressed.
+"""The files of the web console in memory, ready to be sent: with type, entity tag and compressed form.
 
-All lie under a name made of their content, so that a browser keeps them for good and never mixes versions.
-Only the page itself is asked for anew each time. Reading blocks, and happens once.
+All paths contain a digest of the content, so that browsers cache the files forever and never mix versions.
+Only the page itself is requested each time. Reading blocks, and happens once.
 """
 
 import functools

@@ -1,7 +1,7 @@
-"""The routes of the web console on a client port; `/` leads there. No credential: it has nothing of anybody.
+"""The routes of the web console on a client port; `/` redirects there. No credential is needed.
 
-The page is a client of the API like any other. What it loads is of this process alone. It may ask the other
-members of the cluster too: an upload goes on through another node when this one dies.
+The page is a client of the API like any other. It loads everything from this process. It may also connect to
+other members: an upload continues through another node when this one fails.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ def console_routes(
         page = await asyncio.to_thread(
             console_page, has_content=has_content, nodes=nodes, coordinators=coordinators
         )
-        # Browsers keep a page's policy with it, and take none from a 304. The page names what the policy
-        # does, so that another policy has another tag.
+        # Browsers store a page's policy with the page, and ignore the policy of a 304. The entity tag
+        # contains the policy, so that a new policy makes a new tag.
         return _answer(request, page, _ASKED_EACH_TIME, policy((*nodes, *coordinators)))
 
     async def get_members(request: web.Request) -> web.Response:

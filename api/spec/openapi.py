@@ -93,7 +93,7 @@ _DESCRIPTION: Final = (
 
 
 class Error(Struct, frozen=True, kw_only=True):
-    """What went wrong."""
+    """The error response."""
 
     code: Annotated[
         str,

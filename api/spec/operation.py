@@ -63,7 +63,7 @@ def parameters_of(struct: type[Struct]) -> tuple[Parameter, ...]:
 class Answer:
     """A successful answer: `body` in JSON, or content of `media_type`, or nothing.
 
-    `headers`: name to description, beside those of every answer.
+    `headers` maps names to descriptions, in addition to the headers of every response.
     """
 
     description: str
@@ -77,14 +77,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation: its route, and what the OpenAPI document has about it.
+    """One operation: its route, and its part of the OpenAPI document.
 
-    `name` is the operationId, `tag` its resource. Where no `description` is given, the handler's docstring is
-    the description: it is written for clients, and goes out as it is. `errors`: those beside the ones that
-    follow from the rest, see `all_errors`. `is_json`: whether the answer is JSON, so that callers who accept
-    none are refused. `takes`: the media type of a body that is no JSON, beside `body` where there is one.
-    `changes`: whether it proposes a
-    change, which a coordinator without room refuses.
+    `name` is the operationId, `tag` its resource. Without a `description`, the handler's docstring is the
+    description: it is written for clients, and published unchanged. `errors` are those in addition to the
+    ones that follow from the other fields, see `all_errors`. `is_json`: whether the response is JSON, so that
+    clients who do not accept JSON are rejected. `takes` is the media type of a body other than JSON, in
+    addition to `body` if there is one. `changes`: whether it proposes a change, which a coordinator without
+    free space rejects.
     """
 
     name: str

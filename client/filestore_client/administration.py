@@ -51,7 +51,7 @@ class Buckets(Resource):
         return pages(self._transport, "/api/v1/buckets", "buckets", Bucket)
 
     async def create(self, name: str, *, quota_bytes: int = 0) -> Bucket:
-        """A new bucket. `quota_bytes` 0: no limit. Raises Conflict when the name is taken."""
+        """Create a bucket. `quota_bytes` 0: no limit. Raises Conflict if the name is in use."""
         body = {"name": name, "quota_bytes": quota_bytes}
         return await self._transport.call("POST", "/api/v1/buckets", Bucket, body=body)
 
@@ -70,9 +70,9 @@ class Buckets(Resource):
     async def update(
         self, bucket_id: str, *, name: str | None = None, quota_bytes: int | None = None, if_match: str = ""
     ) -> Bucket:
-        """Change the name or the quota. `if_match`: the `etag` that it must still have.
+        """Change the name or the quota. `if_match`: its expected `etag`.
 
-        Raises PreconditionFailed, Conflict when the name is taken.
+        Raises PreconditionFailed, Conflict if the name is in use.
         """
         body = given(name=name, quota_bytes=quota_bytes)
         headers = {"If-Match": if_match} if if_match else {}
@@ -174,7 +174,7 @@ class Users(Resource):
         return pages(self._transport, "/api/v1/auth/users", "users", User)
 
     async def whoami(self) -> User:
-        """Who the client's token stands for."""
+        """Return the user of the client's token."""
         return await self._transport.call("GET", "/api/v1/auth/whoami", User)
 
     async def get(self, user_id: str) -> User:
@@ -219,12 +219,12 @@ class Users(Resource):
         If `existing`, raises NotFound instead of creating a user.
         """
         body = given(roles=roles, groups=groups, ttl_seconds=ttl_seconds)
-        # Nothing is recorded of a token, so one that got lost on the way is nobody's.
+        # A token is not recorded anywhere, so a lost one cannot be used by anyone.
         path = _existing(f"{_user(user_id)}/token", existing)
         return await self._transport.call("POST", path, MintedToken, body=body, repeats=True)
 
     async def renew_token(self, *, ttl_seconds: int | None = None) -> MintedToken:
-        """A new token for who asks, while the present one lives; that one goes on to its end."""
+        """Create a new token for the caller. The present one stays valid until it expires."""
         body = given(ttl_seconds=ttl_seconds)
         return await self._transport.call("POST", "/api/v1/auth/token", MintedToken, body=body, repeats=True)
 
@@ -235,10 +235,10 @@ class Users(Resource):
 
 
 class JoinTokens(Resource):
-    """Tokens by which machines join as nodes. Admins only."""
+    """Tokens with which machines join as nodes. Admins only."""
 
     def list(self) -> AsyncIterator[JoinToken]:
-        """Those that were minted, without their secrets."""
+        """List the join tokens, without their secrets."""
         return pages(self._transport, "/api/v1/cluster/join-tokens", "join_tokens", JoinToken)
 
     async def create(
@@ -246,7 +246,7 @@ class JoinTokens(Resource):
     ) -> MintedJoinToken:
         """Mint one; its secret is shown this once."""
         body = given(node_id=node_id or None, ttl_seconds=ttl_seconds, max_uses=max_uses)
-        # One whose answer got lost is nobody's: its secret is in that answer alone.
+        # A token whose response was lost cannot be used: its secret is only in that response.
         path = "/api/v1/cluster/join-tokens"
         return await self._transport.call("POST", path, MintedJoinToken, body=body, repeats=True)
 
@@ -319,7 +319,7 @@ class Nodes(Resource):
         return await self._transport.call("DELETE", path, RemovedNode)
 
     async def revoke(self, node_id: str) -> RevokedNode:
-        """End the certificate and the connections of a node at once, whatever its state."""
+        """Revoke the certificate and end the connections of a node at once, whatever its state."""
         return await self._transport.call("POST", f"{_node(node_id)}/revoke", RevokedNode, repeats=True)
 
 
@@ -348,10 +348,10 @@ class Cluster(Resource):
 
 
 class Audit(Resource):
-    """Who did what. Admins only."""
+    """The audit log: who did what. Admins only."""
 
     def list(self, /, **filters: str) -> AsyncIterator[AuditEntry]:
-        """What the member that is asked has on record, newest first.
+        """List the entries of the member that answers, newest first.
 
         `filters`: `principal`, `target` (a file's uuid), `action`, `since` and `until` (RFC 3339), or
         `since_seconds`: how long ago, by the member's clock.
@@ -360,7 +360,7 @@ class Audit(Resource):
 
 
 def given(**fields: object) -> dict[str, object]:
-    """Those fields that are not None."""
+    """Return the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -36,7 +36,7 @@ from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.writing import AsyncWriter
 
 A = TypeVar("A")
-A_co = TypeVar("A_co", covariant=True)  # whoever takes operations of any file takes those of images
+A_co = TypeVar("A_co", covariant=True)  # a function for operations of any file also accepts those of images
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -217,9 +217,9 @@ class BlockingWriter(_OpenFile[AsyncWriter]):
 
 
 def is_with_left_by_exception() -> bool:
-    """Return whether a caller, near or far, is in the exit of a `with` statement that an exception leaves.
+    """Return whether any caller is in the exit of a `with` statement that is left by an exception.
 
-    Only the interpreter's instruction tells that: C's `__exit__` of `io` has no frame.
+    Only the interpreter's instruction shows that: the `__exit__` of `io`, in C, has no frame.
     """
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
@@ -345,7 +345,7 @@ class BlockingUsers(Blocking[administration.Users]):
 
 
 class BlockingJoinTokens(Blocking[administration.JoinTokens]):
-    """Tokens by which machines join as nodes. Admins only."""
+    """Tokens with which machines join as nodes. Admins only."""
 
     list = listing(administration.JoinTokens.list)
     create = blocking(administration.JoinTokens.create)
@@ -384,7 +384,7 @@ class BlockingCluster(Blocking[administration.Cluster]):
 
 
 class BlockingAudit(Blocking[administration.Audit]):
-    """Who did what. Admins only."""
+    """The audit log: who did what. Admins only."""
 
     list = listing(administration.Audit.list)
 
@@ -445,7 +445,7 @@ class Client:
         return self._loop.run(self._inner.call(method, path, reply_type, body=body, repeats=repeats))
 
     def whoami(self) -> User:
-        """Who the token stands for."""
+        """Return the user of the token."""
         return self.users.whoami()
 
     def close(self) -> None:

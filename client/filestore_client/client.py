@@ -96,7 +96,7 @@ class AsyncClient:
         return await self.transport.call(method, path, reply_type, body=body, repeats=repeats)
 
     async def whoami(self) -> User:
-        """Who the token stands for."""
+        """Return the user of the token."""
         return await self.users.whoami()
 
 

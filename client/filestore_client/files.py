@@ -90,18 +90,18 @@ class Files:
         identity: str = "",
         **fields: object,
     ) -> FileRecord:
-        """Upload a file by its path, an open file, bytes, or an iterator of bytes; its record, available.
+        """Upload a path, an open file, bytes, or an iterator of bytes; return its available record.
 
-        `kind`: by the content of a path if it is left out, a backup else. `fields`: those of the record, such
-        as `bucket_id`, `retention_period` (hours), `project_id`, `virt_type`. A path goes on where an earlier
-        upload of the same file ended, unless `resume` is false. `only_url`: the bytes go through the client's
-        nodes, not to the one that the cluster names. `parallel`: how many connections bring a path that is
-        large enough, in as many parts; the cluster needs room for it twice for a moment. The checksum is
-        compared at the end. Of what is no path, `created` is told the file_uuid before the first byte goes
-        out, and `identity` says what content it is: with one, a stream too goes on where an earlier upload of
-        the same content ended.
+        `kind`: if absent, detected from the content of a path, and a backup otherwise. `fields`: those of the
+        record, such as `bucket_id`, `retention_period` (hours), `project_id`, `virt_type`. A path resumes an
+        earlier upload of the same file, unless `resume` is false. `only_url`: the bytes go through the
+        client's nodes, not to the one that the cluster names. `parallel`: the number of connections for a
+        path that is large enough, sent in as many parts; the cluster needs twice its space for a moment. The
+        checksum is compared at the end. For other content than a path, `created` is called with the file_uuid
+        before the first byte is sent, and `identity` identifies the content: with it, a stream too resumes an
+        earlier upload of the same content.
 
-        Raises FilestoreError, OSError; FileChanged when the file was written to meanwhile.
+        Raises FilestoreError, OSError; FileChanged if the file was written to during the upload.
         """
         if isinstance(content, (str, os.PathLike)):
             record, memory = await self.upload_remembered(
@@ -292,7 +292,7 @@ class Files:
         return await describe(self._transport, file_uuid)
 
     async def manifest(self, file_uuid: str) -> Manifest:
-        """What the archive of a project says of itself."""
+        """Return the contents of the archive of a project."""
         path = f"{PROJECT.path}/{path_part(file_uuid)}/manifest"
         return await self._transport.call("GET", path, Manifest)
 
@@ -313,10 +313,10 @@ class Files:
         progress: Progress = _silent,
         created: Callable[[str], None] = _unnoted,
     ) -> FileRecord:
-        """Upload what can be read once. What breaks off for good is given up: nobody can go on with it."""
+        """Upload content that can be read only once. If the upload fails for good, it is deleted."""
         transport = self._transport.sibling()  # it goes over to the node that holds the upload
         begun: FileRecord | BegunUpload | None = None
-        if created is _unnoted:  # else somebody wants to know of it before its bytes are here
+        if created is _unnoted:  # otherwise the caller wants the record before the bytes
             begun = await upload_at_once(transport, _new(kind, wanted), source)
         if isinstance(begun, FileRecord):
             _tell(progress, source, begun.size_bytes)
@@ -328,7 +328,7 @@ class Files:
         try:
             state = UploadState(begun.offset, None)
             await _send(transport, upload, source, state, only_url=only_url, progress=progress)
-        except Unavailable:  # nor would anybody hear of it; the server forgets it by itself
+        except Unavailable:  # it could not be resumed anyway; the server lets it expire
             raise
         except BaseException:
             with suppress(FilestoreError):
@@ -357,8 +357,9 @@ class Files:
         try:
             if not await is_begun_with(source, state):  # nor can a stream be sent from its beginning now
                 raise ChecksumMismatch(
-                    f"The cluster has {state.offset} bytes of an earlier upload, {begun.file_uuid}, and this"
-                    " content begins otherwise. That upload is given up: upload the content again."
+                    f"The cluster has {state.offset} bytes of an earlier upload, {begun.file_uuid}, "
+                    "and this content begins differently. The earlier upload was discarded. Upload the "
+                    "content again."
                 )
             await _send(transport, begun, source, state, only_url=only_url, progress=progress)
             record = await _compared(transport, kind, begun, source)
@@ -415,8 +416,8 @@ async def _compared(
     sent = await source.sha256()
     if record.blob_sha256 != sent:
         raise ChecksumMismatch(
-            f"The cluster stored {record.blob_sha256} as {unfinished.file_uuid}, but {sent} was read here:"
-            " did the file change during the upload?"
+            f"The cluster stored {record.blob_sha256} as {unfinished.file_uuid}, but {sent} was read "
+            "here. Did the file change during the upload?"
         )
     return record
 
@@ -438,7 +439,7 @@ def _require_regular(path: Path) -> None:
 
 
 async def _resumed(transport: Transport, memory: Memory) -> tuple[UnfinishedUpload | None, UploadState]:
-    """What an earlier run left and the server still knows, and where it stands."""
+    """Return the upload of an earlier run that the server still has, and its state."""
     unfinished = memory.read()
     if unfinished is None:
         return None, _NEW
@@ -450,7 +451,7 @@ async def _resumed(transport: Transport, memory: Memory) -> tuple[UnfinishedUplo
 
 
 async def _abandon(transport: Transport, memory: Memory, unfinished: UnfinishedUpload | None) -> None:
-    """Forget an upload; the server forgets by itself what it cannot be told of now."""
+    """Forget an upload, and delete it. If the server cannot be reached, it expires there."""
     memory.forget()
     if unfinished is not None:
         with suppress(FilestoreError):

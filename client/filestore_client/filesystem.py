@@ -1,11 +1,11 @@
 """`filestore://BUCKET/NAME` for fsspec, and so for pandas, dask and others.
 
-Buckets are directories of the root; a file lies in its bucket under its name, which has no '/' in it. Names
-are not unique: the newest available file of a name is meant, and `filestore://BUCKET/NAME?id=FILE_UUID` names
-one exactly. What is written is a new file, and deleting the newest brings the one before to light. Deeper
-directories there are none, nor transactions. fsspec's own documentation says what each method does.
+Buckets are directories of the root. A file is in its bucket under its name, which contains no '/'. Names are
+not unique: a path means the newest available file with the name, and `filestore://BUCKET/NAME?id=FILE_UUID`
+is exact. Writing creates a new file, and deleting the newest one makes the one before visible. There are no
+deeper directories, and no transactions. fsspec's own documentation says what each method does.
 
-A `with` statement that an exception leaves stores nothing, however its file was opened and wrapped.
+A `with` statement that is left by an exception stores nothing, however its file was opened and wrapped.
 """
 
 import os
@@ -82,7 +82,7 @@ class FilestoreFileSystem(AbstractFileSystem):
         return found if detail else [entry["name"] for entry in found]
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """What a path stands for: `name`, `size`, `type`, and for files `file_uuid`, `sha256`, `created`."""
+        """Describe a path: `name`, `size`, `type`, and for files `file_uuid`, `sha256`, `created`."""
         bucket_name, name, file_uuid = _parts(self._strip_protocol(path))
         if not bucket_name:
             return {"name": "", "size": 0, "type": "directory"}
@@ -95,7 +95,7 @@ class FilestoreFileSystem(AbstractFileSystem):
         return _of_file(bucket, files[name])
 
     def exists(self, path: str, **_: Any) -> bool:
-        """Whether there is one. Raises what Client does where that cannot be told."""
+        """Return whether a path exists. Raises the errors of Client if that is unknown."""
         try:
             self.info(path)
         except FileNotFoundError:
@@ -123,7 +123,10 @@ class FilestoreFileSystem(AbstractFileSystem):
         super().copy(*self._pair(path1, path2, self.isdir), *arguments, **options)
 
     def _is_literal(self, path: str) -> bool:
-        """Whether a path looks like a pattern and exists. Raises what Client does if that cannot be told."""
+        """Return whether a path looks like a pattern and exists.
+
+        Raises the errors of Client if that is unknown.
+        """
         return has_magic(path) and (_BY_ID.fullmatch(path) is not None or self.exists(path))
 
     def _pair(self, source: Any, target: Any, is_directory: Callable[[str], bool]) -> tuple[Any, Any]:
@@ -141,7 +144,7 @@ class FilestoreFileSystem(AbstractFileSystem):
         return datetime.fromisoformat(self.info(path)["created"])
 
     def modified(self, path: str) -> datetime:
-        """The same: content never changes."""
+        """Return the time of creation, as content never changes."""
         return self.created(path)
 
     def checksum(self, path: str) -> str:
@@ -171,7 +174,7 @@ class FilestoreFileSystem(AbstractFileSystem):
         self.client.buckets.delete(self._bucket(self._strip_protocol(path)).bucket_id)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Delete files, and if `recursive` buckets with whatever is in them. Not all buckets at once."""
+        """Delete files, and if `recursive` also buckets with their files. Not all buckets at once."""
         for each in self.expand_path(path, maxdepth=maxdepth):
             bucket_name, name, _ = _parts(each)
             if recursive and not bucket_name:
@@ -180,7 +183,7 @@ class FilestoreFileSystem(AbstractFileSystem):
                 self.rm_file(each)
                 continue
             for file in self.client.files.in_bucket(self._bucket(bucket_name).bucket_id):
-                with suppress(NotFound, Gone):  # somebody else was faster
+                with suppress(NotFound, Gone):  # another client was faster
                     self.client.files.delete(file.file_uuid)
             self.rmdir(each)
 
@@ -249,7 +252,7 @@ class FilestoreFileSystem(AbstractFileSystem):
         mode: str = "overwrite",
         **options: Any,
     ) -> None:
-        """Upload a file; again, it goes on where it was broken off. A bucket that is missing is made."""
+        """Upload a file, or resume its upload. A missing bucket is created."""
         bucket_name, name, _ = _parts(self._strip_protocol(rpath))
         if Path(lpath).is_dir():
             self.makedirs(rpath, exist_ok=True)
@@ -363,7 +366,7 @@ _FIELDS = frozenset({"retention_period", "content_type", "project_id", "virt_typ
 
 
 def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those options of fsspec that are fields of a new record."""
+    """Return the options of fsspec that are fields of a new record."""
     return {name: value for name, value in options.items() if name in _FIELDS}
 
 

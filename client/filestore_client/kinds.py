@@ -1,4 +1,4 @@
-"""The kinds of file: where each lies in the API, and what a content looks like that is one.
+"""The kinds of file: the path of each in the API, and how to recognise its content.
 
 A content is recognised by its first bytes: the magic numbers of disk images, and the directory of a zip.
 """

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that do not await.
+"""An event loop in its own thread, for callers that do not await.
 
 It ends with `close`, with the last reference to it, or with the program, whichever comes first.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class LoopThread:
     """Runs coroutines for any thread until it is closed. On uvloop where that is installed.
 
-    A forked process has no thread of its parent: it begins anew with the first coroutine.
+    A forked process has no thread of its parent: it starts a new one with the first coroutine.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class LoopThread:
         _LOOPS.add(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns or raises. An interrupt cancels it, and waits for its end.
+        """Run a coroutine, and return or raise its result. An interrupt cancels it, and waits for its end.
 
-        Raises RuntimeError when this is closed, also meanwhile, or used within its own loop.
+        Raises RuntimeError if this is closed, also during the call, or used in its own loop.
         """
         try:
             worker = self._here()
@@ -65,7 +65,7 @@ class LoopThread:
             while found := worker.run(following()):
                 yield found[0]
                 if self._worker is not worker:
-                    raise RuntimeError("this was begun before the process was forked: begin it again")
+                    raise RuntimeError("this was started before the process was forked: start it again")
         finally:  # of a generator that is collected, in any thread: this must not wait
             if self._worker is worker:
                 worker.end(items)
@@ -84,10 +84,10 @@ class LoopThread:
             self._worker.close()
 
     def leave_to_parent(self) -> None:
-        """Begin anew in a process that was forked.
+        """Start again in a forked process.
 
-        Nothing of the parent's loop may be touched, nor collected: its sockets and their registrations are
-        shared, and to close them here would cut off the parent.
+        The parent's loop must not be touched or collected: its sockets and their registrations are shared,
+        and closing them here would cut off the parent.
         """
         self._lock = threading.RLock()
         if self._worker is not None:
@@ -141,9 +141,9 @@ class _Worker:
             running = self.begin(work)
             return _wait_for(running)
         except concurrent.futures.CancelledError:
-            raise RuntimeError("the client was closed meanwhile") from None
+            raise RuntimeError("the client was closed in the meantime") from None
         except BaseException:
-            if running is None:  # interrupted before it began, or so soon that nobody knows
+            if running is None:  # interrupted before it began, or too soon to know
                 with suppress(RuntimeError, ValueError):
                     work.close()
             elif not running.done():
@@ -166,7 +166,7 @@ class _Worker:
             waiting.close()
 
     def end(self, items: AsyncIterator[object]) -> None:
-        """Let an iterator clean up that nobody goes on with."""
+        """Let an abandoned iterator clean up."""
         if (close := getattr(items, "aclose", None)) is not None:
             self.soon(close)
 
@@ -206,7 +206,7 @@ class _Worker:
             self._loop.close()
 
     async def _finish(self) -> None:
-        """Those that wait for what still runs are told that it was cancelled."""
+        """Cancel the remaining tasks, so that their waiters end."""
         try:
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
@@ -231,7 +231,7 @@ def never_collect(left: object) -> None:
 
 
 def _leave_to_parent() -> None:
-    """In a process that was forked, before anything else runs."""
+    """Reset all loops in a forked process, before anything else runs."""
     for each in list(_LOOPS):
         each.leave_to_parent()
     _WORKERS.clear()
@@ -243,7 +243,7 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _close_all() -> None:
-    """What nobody has closed would complain while the interpreter takes it apart."""
+    """Close the remaining loops, which would otherwise complain at interpreter shutdown."""
     for worker in list(_WORKERS):
         worker.close()
 
@@ -263,7 +263,7 @@ def _wait_for(running: "concurrent.futures.Future[T]") -> T:
 
 
 async def _without_failure(work: Coroutine[Any, Any, object]) -> object:
-    with suppress(Exception):  # nobody waits for it
+    with suppress(Exception):  # its result is not used
         return await work
     return None
 

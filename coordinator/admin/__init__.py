@@ -1,1 +1,1 @@
-"""What is done to a coordinator's directory by hand: set up, restore, examine; and the key of the cluster."""
+"""Manual operations on a coordinator's directory: set up, restore, examine; and the key of the cluster."""

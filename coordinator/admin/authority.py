@@ -40,14 +40,14 @@ class KeyDamaged(Internal):
 
 
 class IntermediateCredential(NamedTuple):
-    """What signs leaves: its certificate, and its private key wrapped under the cluster key."""
+    """The signer of leaves: its certificate, and its private key, encrypted with the cluster key."""
 
     pem: str
     wrapped: bytes
 
 
 class TokenKey(NamedTuple):
-    """What signs user tokens; its private half is wrapped under the cluster key."""
+    """The signer of user tokens; its private half is encrypted with the cluster key."""
 
     kid: str
     jwk: dict[str, str]
@@ -123,14 +123,16 @@ class SigningAuthority:
         except (UntrustedCertificate, UnreadableKey) as error:
             raise KeyDamaged(f"A stored key is damaged: {error.details}. {_DAMAGED}") from error
         if not is_sound:
-            raise KeyDamaged(f"The stored intermediate certificate is not for the stored key. {_DAMAGED}")
+            raise KeyDamaged(
+                f"The stored intermediate certificate does not belong to the stored key. {_DAMAGED}"
+            )
 
     def _stored(self, purpose: str) -> tuple[str, str, bytes]:
         """The newest key with this purpose. Raises KeyDamaged without one that is well formed."""
         try:
             return self._store.key(purpose)
         except (Internal, TypeError, ValueError) as error:
-            raise KeyDamaged(f"There is no {purpose} key in the state. {_DAMAGED}") from error
+            raise KeyDamaged(f"The state has no {purpose} key. {_DAMAGED}") from error
 
     def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
         """A leaf for a member, signed by the newest intermediate."""
@@ -213,6 +215,6 @@ class SigningAuthority:
 
 
 def opened(intermediate: IntermediateCredential, cluster_key: bytes, root_pem: str) -> Authority:
-    """What signs with it. Raises WrongClusterKey, UnreadableKey."""
+    """Decrypt the key and return the signer. Raises WrongClusterKey, UnreadableKey."""
     pem = unwrap(cluster_key, intermediate.wrapped, purpose=INTERMEDIATE_PURPOSE)
     return Authority(root_pem, intermediate.pem, key_from_pem(pem))

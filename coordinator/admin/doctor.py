@@ -74,7 +74,7 @@ def _check_secrets(findings: Findings, files: CoordinatorFiles) -> None:
     if handed_over is not None:
         check_secret(findings, handed_over, required=True)
         if files.cluster_key.exists():
-            findings.fact(f"{files.cluster_key} is not used: systemd hands the key over")
+            findings.fact(f"{files.cluster_key} is not used: systemd provides the key")
     elif not files.cluster_key.is_symlink():  # systemd hands it over, and may have taken it away again
         check_secret(findings, files.cluster_key, required=True)
     for path in (files.root_key, files.bundle, files.admin_token, files.genesis):
@@ -91,8 +91,10 @@ def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
         with suppress(UnsafeSecretFile):
             read_genesis(files)
     except InvalidRequest:
-        advice = "Copy it from another coordinator of this cluster, where it is the same; remove its .sha256."
-        findings.problem(files.genesis, "is damaged, or of another cluster: no bundle can be made", advice)
+        advice = "Copy it from another coordinator of this cluster, where it is the same. Delete its .sha256."
+        findings.problem(
+            files.genesis, "is damaged, or belongs to another cluster: no bundle can be created", advice
+        )
 
 
 class _ReadOnlyDirectory:
@@ -118,7 +120,7 @@ class _ReadOnlyDirectory:
         raise AssertionError(f"a check does not rename {source} to {target}")
 
     def remove(self, name: str) -> None:
-        """What a start would remove stays."""
+        """Keep a file that a start would remove."""
 
     def sync(self) -> None:
         """Nothing was changed."""
@@ -155,7 +157,7 @@ class _ReadOnlyFile(OsFile):
 
 
 def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
-    """What the log holds, and the term of which it knows."""
+    """Return the index of the log, and its latest term."""
     index = LogIndex()
     try:
         recovered = recover(_ReadOnlyDirectory(path), index, SEGMENT_BYTES)
@@ -163,14 +165,12 @@ def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
         findings.problem(damage.path, damage.details, _REBUILD)
         return None
     except OSError as error:
-        findings.problem(
-            path, f"cannot be read: {error.strerror}", "Look at the disk, and at who owns the files."
-        )
+        findings.problem(path, f"cannot be read: {error.strerror}", "Check the disk, and who owns the files.")
         return None
     for each in index.segments:
         each.file.close()
     if not index.segments:
-        findings.problem(path, "holds no segment: the log was lost", _REBUILD)
+        findings.problem(path, "has no segment: the log was lost", _REBUILD)
         return None
     findings.fact(
         f"log: {counted(len(index.segments), 'segment', 'segments')}, entries {index.first} to {index.last},"
@@ -184,7 +184,7 @@ def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
 def _check_database(findings: Findings, files: CoordinatorFiles) -> tuple[int, int] | None:
     """(index, term) of the last entry in a database that is sound; (0, 0) for one that is not there."""
     if not files.state.exists():
-        findings.fact("database: none; a start makes it from the log")
+        findings.fact("database: none; the next start creates it from the log")
         return 0, 0
     parts = [
         path for path in (files.state, files.state.with_name(f"{files.state.name}-wal")) if path.exists()
@@ -223,7 +223,7 @@ def _examine_database(findings: Findings, shown: Path, copy: Path) -> tuple[int,
             rows = db.execute(f"PRAGMA integrity_check({_DATABASE_MESSAGES_MAX})").fetchall()
             messages = [str(row[0]) for row in rows if row[0] != "ok"]
             strays = db.execute("PRAGMA foreign_key_check").fetchmany(_DATABASE_MESSAGES_MAX)
-            messages += [f"a row of {row[0]} refers to one of {row[2]} that is not there" for row in strays]
+            messages += [f"a row of {row[0]} refers to a missing row of {row[2]}" for row in strays]
             index, term = db.execute("SELECT log_index, term FROM applied").fetchone()
     except (*DATABASE_ERRORS, TypeError) as error:  # TypeError: no row
         findings.problem(shown, f"cannot be read: {error}", _REBUILD)
@@ -245,12 +245,13 @@ def _compare(
     elif at and index.last == 0:
         findings.problem(files.log, "is empty, and the database is not: the log was lost", _REBUILD)
     elif known_term < term:
-        what = f"knows of no term beyond {known_term}, and the database is of {term}: its end was lost"
+        what = f"knows no term after {known_term}, but the database is of term {term}: its end was lost"
         findings.problem(files.log, what, _REBUILD)
     elif at > index.last or index.term(at) != term:
         findings.fact(
-            f"the log ends at {index.last}: a start goes on behind the snapshot in the database; or, if none"
-            " was being installed, without a vote until a leader of a later term has brought it up to date"
+            f"the log ends at {index.last}. The next start continues after the snapshot in the "
+            "database. If no snapshot was being installed, it starts without a vote until a leader of "
+            "a later term has sent it the missing entries"
         )
 
 
@@ -260,6 +261,6 @@ def _check_snapshots(findings: Findings, directory: Path, *, deep: bool) -> None
     paths = sorted(directory.glob("*.snapshot"))
     for path in paths:
         if what := damage_of(path, deep=deep):
-            advice = "Delete it, with the .json beside it: a new one is made when somebody needs it."
+            advice = "Delete it, and the .json with the same name. A new one is created when it is needed."
             findings.problem(path, what, advice)
     findings.fact(f"snapshots: {len(paths)}")

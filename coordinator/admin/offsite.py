@@ -83,12 +83,12 @@ class _Sent:
 
     @property
     def prefix(self) -> str:
-        """What the names of all snapshots of this history begin with."""
+        """Return the beginning of the names of all snapshots of this history."""
         return f"{self.cluster}-{self.history}-"
 
     @property
     def name(self) -> str:
-        """What it is called there."""
+        """Return its name at the other place."""
         return f"{self.prefix}{self.snapshot.name}"
 
     @property
@@ -105,7 +105,7 @@ class Offsite:
         self._files, self._config = files, config
         bucket = {name: getattr(config, name) for name in ("urls", "ca", "token_file", "bucket_id")}
         if bool(config.directory) == any(bucket.values()):
-            raise InvalidRequest(f"{files.offsite}: give a directory, or a bucket with its urls")
+            raise InvalidRequest(f"{files.offsite}: expected a directory, or a bucket with its urls")
         if missing := [name for name, value in bucket.items() if not value and not config.directory]:
             raise InvalidRequest(f"{files.offsite}: {missing[0]}: is missing")
         if not all(url.startswith("https://") for url in config.urls):
@@ -142,7 +142,7 @@ class Offsite:
 
 
 def read_offsite(files: CoordinatorFiles) -> Offsite | None:
-    """Where offsite.json says, None without that file. Raises NotInitialised, InvalidRequest."""
+    """Read offsite.json; None without that file. Raises NotInitialised, InvalidRequest."""
     try:
         return Offsite(files, decode_foreign(files.offsite.read_bytes(), OffsiteConfig))
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None
     try:
         copy_durably(sent.snapshot, making, stop)
         if sha256_of(making, stop) != sent.sha256:
-            raise Unavailable(f"What was written to {directory} is not what was sent.")
+            raise Unavailable(f"The copy in {directory} differs from what was written.")
         making.replace(target)
         sync_directory(directory)  # before an older one goes
     except BaseException:
@@ -266,7 +266,7 @@ class _Bucket:
                 why = f"{url}: {error or type(error).__name__}"
             self._turn += 1
             await asyncio.sleep(PAUSE_S)
-        raise Unavailable(f"The other cluster did not take the snapshot: {why}")
+        raise Unavailable(f"The other cluster rejected the snapshot: {why}")
 
     async def _store(self, filename: str, content: bytes | Path, url: str, *, sha256: str = "") -> None:
         body = {
@@ -302,19 +302,19 @@ class _Bucket:
                     await self._call("DELETE", f"{url}/api/v1/files/{file_uuid}")
 
     async def _call(self, method: str, url: str, **options: Any) -> Any:
-        """What is answered. Raises _MayPassError, Unavailable, and what aiohttp raises."""
+        """Return the response. Raises _MayPassError, Unavailable, and the errors of aiohttp."""
         async with self._http.request(method, url, **options) as response:
             answer, status = bytearray(), response.status
             async for chunk in response.content.iter_any():
                 answer += chunk
                 if len(answer) > ANSWER_BYTES_MAX:
-                    raise Unavailable(f"The other cluster answers too much: {url}")
+                    raise Unavailable(f"The other cluster sent a response that is too long: {url}")
         if status < HTTPStatus.BAD_REQUEST or (method, status) == ("DELETE", HTTPStatus.NOT_FOUND):
             return msgspec.json.decode(answer) if answer else None
         why = f"{method} {status}: {answer[:ERROR_BYTES_SHOWN].decode(errors='replace')}"
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING:
             raise _MayPassError(why)
-        raise Unavailable(f"The other cluster did not take the snapshot: {url}: {why}")
+        raise Unavailable(f"The other cluster rejected the snapshot: {url}: {why}")
 
 
 def _credentials(data: Path, config: OffsiteConfig) -> tuple[ssl.SSLContext, str]:

@@ -1,4 +1,4 @@
-"""What an operator does with one coordinator's directory: bundle, snapshot, restore, begin again.
+"""The operator's commands on one coordinator's directory: bundle, snapshot, restore, begin again.
 
 Blocking, no network. A snapshot is a copy of the database: with the bundle of its cluster it makes a new
 cluster of one coordinator, to which others are added. A damaged coordinator begins again under a new id:
@@ -64,8 +64,8 @@ STATE_FILES = tuple(
     f"state.sqlite{ending}" for ending in ("", "-wal", "-shm", SUMS, ".install", ".install.sha256", ".origin")
 )
 _NEWER_ELSEWHERE = (
-    "What this directory knew of later certificates cannot be read: make a bundle on another coordinator, and"
-    " add a new one with it, in a directory of its own."
+    "The later certificates that this directory knew cannot be read. Create a bundle on another "
+    "coordinator, and use it to create a new coordinator in its own directory."
 )
 _ASIDE_PREFIX = "damaged-"  # directories of what was moved aside, followed by its name
 _INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of who was here before
@@ -95,11 +95,11 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
     if not files.state.exists():
         raise NotInitialised(f"{files.state} is missing: this coordinator has no state to copy")
     if (digest := digest_beside(output)).exists():  # after a crash it would be taken for the new one's
-        raise Conflict(f"{digest} exists already and is not replaced")
+        raise Conflict(f"{digest} already exists and is not overwritten")
     try:
         reserve_secret(output)
     except FileExistsError as error:
-        raise Conflict(f"{output} exists already and is not replaced") from error
+        raise Conflict(f"{output} already exists and is not overwritten") from error
     try:
         copy_database(files.state, output)
     except DATABASE_ERRORS as error:
@@ -180,7 +180,7 @@ def has_begun_again(data: Path) -> bool:
 
 
 def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> CoordinatorConfig:
-    """What coordinator.json will say after `begin_again`, which would raise the same as this."""
+    """Return the coordinator.json of `begin_again`, which would raise the same errors."""
     earlier = files.read_config()
     bundle = own_bundle(files, earlier)
     config = config_of(bundle, own.coordinator_id, own)
@@ -200,7 +200,7 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
 
 
 def _check_new_id(state: Path, coordinator_id: str) -> None:
-    """As far as this state can be read, and is not too old; the cluster knows for certain."""
+    """Check the new id, as far as this state can be read and is recent; only the cluster knows for sure."""
     with contextlib.suppress(*DATABASE_ERRORS), closing(_opened(state)) as db:
         if _knows(db, coordinator_id):
             raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
@@ -239,7 +239,7 @@ def _own_intermediate(files: CoordinatorFiles) -> IntermediateCredential | None:
 
 
 def _newer_intermediate(files: CoordinatorFiles, bundle: Bundle) -> IntermediateCredential | None:
-    """That of the bundle, if it signs longer than that of the snapshot, which may have ended by now."""
+    """Return the bundle's intermediate if it signs longer than the snapshot's, which may have expired."""
     known = _newest_intermediate(files.state)
     if bundle.intermediate is None or known is None:
         return bundle.intermediate
@@ -248,7 +248,7 @@ def _newer_intermediate(files: CoordinatorFiles, bundle: Bundle) -> Intermediate
 
 
 def _newest_intermediate(state: Path) -> IntermediateCredential | None:
-    """As this state has it, while its coordinator runs or not; None if the state cannot be read."""
+    """Return the newest intermediate in this state, in use or not; None if the state cannot be read."""
     try:
         with closing(_opened(state)) as db:
             found = newest_key(db, INTERMEDIATE_PURPOSE)
@@ -272,11 +272,9 @@ def copy_durably(source: Path, target: Path, stop: Stop = NEVER) -> None:
 
 
 def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord) -> SnapshotMeta:
-    """Where a snapshot stands that is whole and of this cluster. Raises InvalidRequest."""
+    """Return the position of a valid snapshot of this cluster. Raises InvalidRequest."""
     if not matches_digest(copy, named_as=snapshot):
-        raise InvalidRequest(
-            f"snapshot: {snapshot} is damaged: it is not what {digest_beside(snapshot)} says"
-        )
+        raise InvalidRequest(f"snapshot: {snapshot} is damaged: it does not match {digest_beside(snapshot)}")
     command = bootstrap_of(bundle.genesis)
     try:
         with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
@@ -286,7 +284,7 @@ def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord)
             is_known = _knows(db, own.coordinator_id)
             newest = newest_key(db, INTERMEDIATE_PURPOSE)
     except (*DATABASE_ERRORS, TypeError) as error:
-        raise InvalidRequest(f"snapshot: {snapshot} is no snapshot of a coordinator") from error
+        raise InvalidRequest(f"snapshot: {snapshot} is not a snapshot of a coordinator") from error
     if root_pem != command.root_pem:
         raise InvalidRequest("snapshot: it is of another cluster than the bundle")
     if is_known:
@@ -294,7 +292,7 @@ def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord)
     try:
         unwrap(bundle.cluster_key, newest[2] if newest else b"", purpose=INTERMEDIATE_PURPOSE)
     except WrongClusterKey as error:
-        raise InvalidRequest("bundle: its key does not open what the snapshot holds") from error
+        raise InvalidRequest("bundle: its key does not decrypt the snapshot") from error
     return describe(copy)
 
 

@@ -55,10 +55,10 @@ _EMPTY = {"lost+found", SETUP_BEGUN}  # a file system of its own has the first; 
 
 
 class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What another coordinator needs to begin. `genesis` is the encoded envelope of the Bootstrap command.
+    """The data that another coordinator starts with. `genesis` is the encoded Bootstrap envelope.
 
-    `members` are the coordinators at the time, in a bundle that was written after the cluster began;
-    `intermediate` signs then, where that of the first entry does no more.
+    `members` are the coordinators at the time of a bundle that was written after the cluster was created.
+    `intermediate` is the current signer, if it is not that of the first entry.
     """
 
     cluster_key: bytes
@@ -113,7 +113,7 @@ def init_from_bundle(
 
 
 def init_with(data: Path, bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None) -> None:
-    """The same with a bundle that lies in no file."""
+    """Create the directory with a bundle that is not in a file."""
     files = CoordinatorFiles(data)
     check_empty(files)
     config = config_of(bundle, coordinator_id, own)
@@ -133,7 +133,7 @@ def bundle_in(data: bytes, source: str) -> Bundle:
         bundle = msgspec.msgpack.decode(data, type=Bundle)
         bootstrap_of(bundle.genesis)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise InvalidRequest(f"bundle: {source} is no bundle of `filestore coordinator`") from error
+        raise InvalidRequest(f"bundle: {source} is not a bundle of `filestore coordinator`") from error
     return bundle
 
 
@@ -149,10 +149,12 @@ def read_genesis(files: CoordinatorFiles) -> bytes:
     except (msgspec.MsgspecError, UnicodeError, InvalidRequest) as error:
         raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}") from error
     if files.root.exists() and files.root.read_bytes().split() != root.split():
-        raise InvalidRequest(f"{files.genesis} is not of the cluster of {files.root}: {COPY_GENESIS}")
+        raise InvalidRequest(
+            f"{files.genesis} does not belong to the cluster of {files.root}: {COPY_GENESIS}"
+        )
     if not matches_digest(files.genesis):
         noted = digest_beside(files.genesis)
-        raise InvalidRequest(f"{files.genesis} is not what {noted} says: {COPY_GENESIS}, without the latter")
+        raise InvalidRequest(f"{files.genesis} does not match {noted}: {COPY_GENESIS}, without the latter")
     return genesis
 
 
@@ -160,19 +162,19 @@ def bootstrap_of(genesis: bytes) -> Bootstrap:
     """The command that began the cluster. Raises InvalidRequest, msgspec.MsgspecError."""
     command = decode_envelope(genesis).command
     if not isinstance(command, Bootstrap):
-        raise InvalidRequest("bundle: its first entry begins no cluster")
+        raise InvalidRequest("bundle: its first entry does not create a cluster")
     return command
 
 
 def config_of(bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None = None) -> CoordinatorConfig:
-    """What coordinator.json will say. Raises InvalidRequest if this id cannot begin with this bundle."""
+    """Return the coordinator.json. Raises InvalidRequest if this id cannot start with this bundle."""
     command = bootstrap_of(bundle.genesis)
     known = {member.coordinator_id for member in (*command.members, *(bundle.members or []))}
     if own is None:
         if bundle.members is not None:
-            raise InvalidRequest("address: a coordinator that comes later needs one")
+            raise InvalidRequest("address: is required for an additional coordinator")
         if coordinator_id not in known:
-            raise InvalidRequest(f"id: {coordinator_id} is no member of the cluster {command.cluster}")
+            raise InvalidRequest(f"id: {coordinator_id} is not a member of the cluster {command.cluster}")
     else:
         if coordinator_id in known:
             raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
@@ -208,7 +210,7 @@ def check_signs(bundle: Bundle) -> None:
 
 
 def _intermediate_of(bundle: Bundle) -> IntermediateCredential:
-    """What signs with this bundle: that of the first entry, unless there is a newer one."""
+    """Return the signer of this bundle: that of the first entry, unless there is a newer one."""
     command = bootstrap_of(bundle.genesis)
     return bundle.intermediate or IntermediateCredential(
         command.intermediate_pem, command.intermediate_wrapped
@@ -216,7 +218,7 @@ def _intermediate_of(bundle: Bundle) -> IntermediateCredential:
 
 
 def new_intermediate(data: Path, root_key: Path) -> IntermediateCredential:
-    """What signs leaves for another year, if the cluster of this coordinator takes it.
+    """Create a signer of leaves for another year, which the coordinators must still accept.
 
     `root_key` is the file that `init` made.
 
@@ -280,7 +282,7 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
 
 
 def admin_generation(data: Path) -> int | None:
-    """What a live token of the first admin carries, as far as this coordinator has applied the log."""
+    """Return the generation of valid admin tokens, according to the log applied here."""
     store = Store(CoordinatorFiles(data).state)
     try:
         return store.token_generation(ADMIN_USER_ID)
@@ -316,21 +318,21 @@ def _check_arguments(
         raise InvalidRequest(f"member: 1 to {COORDINATORS_MAX} different ids are needed")
     places = [(m.address, port) for m in members for port in (m.peer_port, m.api_port)]
     if len(set(places)) != len(places):
-        raise InvalidRequest("member: two of them would listen at one address and port")
+        raise InvalidRequest("member: two of them have the same address and port")
     for member in members:
         check_address(member.address, development=development, field="member")
     if not 1 <= write_quorum <= replicas <= REPLICAS_MAX:
         raise InvalidRequest(f"write_quorum: 1 <= write quorum <= replicas <= {REPLICAS_MAX} must hold")
     if 2 * write_quorum <= replicas:
-        raise InvalidRequest("write_quorum: it must be a majority of the replicas")
+        raise InvalidRequest("write_quorum: must be a majority of the replicas")
 
 
 def check_empty(files: CoordinatorFiles) -> None:
     """Raises Conflict if a coordinator is there, or anything else: the directory becomes its own."""
     if files.config.exists() or files.log.exists():
-        raise Conflict(f"{files.data} holds a coordinator already, or what an `init` that failed has left")
+        raise Conflict(f"{files.data} already contains a coordinator, or the remains of a failed `init`")
     if files.data.is_dir() and set(os.listdir(files.data)) - _EMPTY:
-        raise Conflict(f"{files.data} is not empty: a coordinator has a directory of its own")
+        raise Conflict(f"{files.data} is not empty: a coordinator needs its own directory")
 
 
 def prepare(files: CoordinatorFiles) -> None:
@@ -393,7 +395,7 @@ def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) ->
 
 
 def write_identity(files: CoordinatorFiles, bundle: Bundle) -> None:
-    """What every coordinator of the cluster has: its key, its root, its first entry."""
+    """Write the files that all coordinators of the cluster share: key, root, first entry."""
     write_secret(files.cluster_key, bundle.cluster_key)
     write_secret(files.genesis, bundle.genesis)
     write_digest(files.genesis)

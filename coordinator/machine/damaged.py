@@ -96,7 +96,7 @@ def list_last_sources(question: Question, query: ListLastSources) -> list[Damage
 
 
 def last_sources(db: sqlite3.Connection, node_id: str, limit: int) -> list[DamagedBlob]:
-    """As `list_last_sources`: by sha256, at most `limit`; LAST_SOURCES_MAX copies are looked at."""
+    """Return as `list_last_sources`: by sha256, at most `limit`; examines LAST_SOURCES_MAX copies."""
     rows = db.execute(
         "SELECT d.sha256, b.size_bytes, d.gone FROM damaged_copies c"
         " JOIN damaged_blobs d ON d.sha256 = c.sha256 JOIN blobs b ON b.sha256 = c.sha256"
@@ -124,7 +124,7 @@ def has_copies(db: sqlite3.Connection, node_id: str) -> bool:
 
 
 def joined(spans: Sequence[Span]) -> list[Span]:
-    """The same bytes in ascending spans that do not touch."""
+    """Return the same bytes as ascending spans that do not touch."""
     found: list[Span] = []
     for start, stop in sorted(spans):
         if start >= stop:

@@ -1,9 +1,9 @@
-"""What ends because its time is over: uploads, files, permissions, tokens, burials, replaced token keys.
+"""Expire records whose time has passed: uploads, files, permissions, tokens, burials, replaced token keys.
 
-In full: uploads, the retention of files, tombstones, permissions, public and join tokens, burials, and keys
-of user tokens that were replaced. All of it is found by an index on the time at which it is due, and a
-command looks at a bounded number of rows. `files.due_at_ms` is when a file's next step is: an available one
-becomes tombstoned at the end of its retention, a tombstoned one goes a tombstone period later.
+The full list is: uploads, the retention of files, tombstones, permissions, public and join tokens, burials,
+and replaced keys of user tokens. All are found by an index on the time at which they are due, and a command
+looks at a bounded number of rows. `files.due_at_ms` is when a file's next step is: an available one becomes
+tombstoned at the end of its retention, a tombstoned one goes a tombstone period later.
 
 A backup that another builds on stays in its place: it is not tombstoned while one of those is not, and it
 goes after all of them. Where it is met it is put off for an hour, so that it does not stand in the way of

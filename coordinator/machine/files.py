@@ -56,7 +56,7 @@ RETENTION_MS = "MIN(retention_hours, 876000) * 3600000"
 
 
 class FileRow(Struct, frozen=True):
-    """What the rules look at. `size_bytes` is None until it is known; `sequence` is the quickest key."""
+    """The fields of a file for the rules. `size_bytes` is None until known; `sequence` is the fastest key."""
 
     file_uuid: str
     sequence: int
@@ -70,7 +70,7 @@ class FileRow(Struct, frozen=True):
 
 
 class NewFile(Struct, frozen=True, kw_only=True):
-    """What a creating command says of the file itself."""
+    """The fields of a new file in a creating command."""
 
     file_uuid: str
     kind: str = ""
@@ -111,7 +111,7 @@ def permitted(
     *,
     also_partial: bool = False,
 ) -> FileRow:
-    """As `require`, for a row as `row_of` takes it. A partial upload is found as one, by its owner alone.
+    """Check a row like `require`. A partial upload is visible only as such, and only to its owner.
 
     `also_partial`: treat it as any file, so that those who have `level` on its bucket find it too.
     """
@@ -128,7 +128,7 @@ def permitted(
 
 
 def level(scope: Change | Question, user: User, file: FileRow) -> Level:
-    """What the user may do with a file."""
+    """Return the user's level on a file."""
     return level_on_file(
         scope, user, owner_id=file.owner_id, bucket_id=file.bucket_id, sequence=file.sequence
     )
@@ -230,7 +230,9 @@ def delete(change: Change, command: DeleteFile) -> None:
 def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
     """Raises Conflict for a backup that others name as their parent, and for a part of a final upload."""
     if row.kind == PARTIAL and (final := final_of(db, row.file_uuid)):
-        raise Conflict(f"This upload is a part of {final} by now: give that up, and its parts go with it.")
+        raise Conflict(
+            f"This upload is already a part of {final}. Delete that upload, and its parts are deleted too."
+        )
     if row.kind != BACKUP:
         return
     named = db.execute(
@@ -238,7 +240,7 @@ def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
         (row.file_uuid,),
     ).fetchone()
     if named is not None:
-        raise Conflict("Another backup builds on this one.")
+        raise Conflict("Another backup is based on this one.")
 
 
 def final_of(db: sqlite3.Connection, file_uuid: str) -> str:
@@ -324,7 +326,7 @@ def _bucket_page(db: sqlite3.Connection, query: ListBucketFiles) -> tuple[list[R
 
 
 def _shared_page(question: Question, user: User, query: ListBucketFiles) -> tuple[list[Row], int]:
-    """What the user owns in the bucket, or has a permission on, and the cursor of the next page."""
+    """Return files in the bucket that the user owns or has a permission on, and the next cursor."""
     own = own_or_granted(question, user)
     filters = (own, _IS_FILE, *file_filters(query))
     conditions = " AND ".join(condition.sql for condition in filters)

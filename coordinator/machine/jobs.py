@@ -128,7 +128,7 @@ class JobOutcome(NamedTuple):
 
 
 def outcomes(db: sqlite3.Connection) -> dict[str, JobOutcome]:
-    """By job. A run that was cancelled counts as neither completed nor failed.
+    """Return the outcomes by job. A cancelled run counts as neither completed nor failed.
 
     It looks at the runs that are still recorded: RUNS_RETAINED of each job and a few more.
     """
@@ -222,7 +222,7 @@ def _update(db: sqlite3.Connection, run: JobRunRecord) -> None:
 
 
 def _result_of(run: JobRunRecord) -> dict[str, Any]:
-    """What the run has done so far; nothing when it is not the object that it should be."""
+    """Return the result of a run so far; empty if it is not a valid object."""
     try:
         return msgspec.json.decode(run.result, type=dict[str, Any])
     except msgspec.MsgspecError:

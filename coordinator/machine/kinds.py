@@ -159,7 +159,7 @@ def get(question: Question, kind: Kind[RecordType], caller: Caller, file_uuid: s
 
 
 def named(kind: Kind[RecordType], command: UpdateFile) -> dict[str, Any]:
-    """What an updating command names: None, or unset, leaves a field as it is."""
+    """Return the fields that an updating command sets; None or unset fields keep their values."""
     values = {name: getattr(command, name) for name in kind.updated}
     return {name: value for name, value in values.items() if value is not None and value is not UNSET}
 
@@ -231,7 +231,7 @@ def list_page(
 
 
 def _store_later(change: Change, kind: Kind[RecordType], sequence: int, values: Mapping[str, Any]) -> None:
-    """Those of the values that have a table each, unless they are unset."""
+    """Store the set values of fields that have their own tables."""
     for name in sorted(kind.later & values.keys()):
         if values[name] is not UNSET:
             change.db.execute(
@@ -285,8 +285,8 @@ def _plan_retention(change: Change, sequence: int, command: UpdateFile) -> _Rete
         if due_at_ms <= change.at_ms:
             past_hours = (change.at_ms - available_at_ms) // _HOUR_MS
             raise InvalidRequest(
-                f"retention_period: it counts from when the file became available, {past_hours} hours ago,"
-                " and would be over. Delete the file instead."
+                f"retention_period: it counts from when the file became available, {past_hours} hours "
+                "ago, so it would already be over. Delete the file instead."
             )
     return _Retention(hours, due_at_ms)
 

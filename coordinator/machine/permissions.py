@@ -29,7 +29,7 @@ _COLUMNS = "permission_id, level, principal, granted_by, created_at_ms, expires_
 
 
 class _Target(Struct, frozen=True):
-    """What permissions are on: the table that has them, and the column and value that say so there."""
+    """The object of permissions: their table, and the column and value that select them."""
 
     what: str
     table: str
@@ -182,7 +182,7 @@ def list_own(question: Question, query: ListOwnPermissions) -> GrantPage:
 
 
 def _own(question: Question, user: User, table: str) -> Condition:
-    """Of rows of `_ON_BUCKETS` or `_ON_FILES`. The default bucket is nobody's, whatever its record says."""
+    """Build the condition for rows of `_ON_BUCKETS` or `_ON_FILES`. The default bucket has no owner."""
     given = received(question, user)
     owned = "f.owner_id = ?"
     values: tuple[str | int, ...] = (user.user_id, user.user_id)
@@ -224,7 +224,7 @@ def _check_new(change: Change, target: _Target, permission_id: str) -> tuple[int
         (target.key, change.at_ms),
     ).fetchone()
     if expired is None:
-        raise Conflict(f"There are {count} permissions on this {target.what}, the most that it may have.")
+        raise Conflict(f"This {target.what} has {count} permissions, which is the maximum.")
     return tuple(expired)
 
 

@@ -41,7 +41,7 @@ COUNTED_MAX = 10_000  # of anything; an answer need not count a million
 
 
 def list_to_delete(question: Question, query: ListReplicasToDelete) -> DeletionPage:
-    """What a node shall delete, by sha256.
+    """Return the replicas that a node must delete, by sha256.
 
     A replica is wanted when fewer than the write quorum count without it: those that counted when it was
     marked for deletion may be down since.
@@ -66,7 +66,7 @@ def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
 
 
 def known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
-    """What the log has about these blobs on one node, by sha256; blobs that it does not know are left out."""
+    """Return the log's entries of these blobs on one node, by sha256, without unknown ones."""
     marks = ", ".join("?" * len(query.sha256s))
     rows = question.db.execute(
         "SELECT b.sha256, CASE WHEN r.doomed_at IS NOT NULL THEN 'doomed' WHEN r.node_id IS NOT NULL THEN"

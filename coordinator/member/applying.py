@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class Applying:
-    """Of one member. `run` is owned by the driver; `done` is given every batch, with its replies."""
+    """Applies entries for one member.
+
+    `run` is owned by the driver; `done` receives each batch with replies.
+    """
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class _Batch:
 
 
 class Pace:
-    """Of one member, for as long as it runs."""
+    """The pace of one member's disk, while the member runs."""
 
     def __init__(self) -> None:
         self._term = -1  # none was seen

@@ -26,7 +26,7 @@ AGREED_MAX = 65_536  # slices of the last pass: more than ten million files have
 
 
 class DigestStanding(Enum):
-    """What others say of this member's digest at one place."""
+    """The comparison of this member's digest with those of others, at one place."""
 
     AGREED = "agreed"  # a majority of witnesses has the same
     DIFFERS = "differs"  # somebody has another, and is not known to be odd
@@ -35,7 +35,7 @@ class DigestStanding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReportedDigest:
-    """What one member says of its state at a place. See commands.ReportHash."""
+    """One member's report of its state at a place. See commands.ReportHash."""
 
     digest: str
     origin: str = ""
@@ -64,7 +64,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Agreed:
-    """What a majority had at the positions of one table, in the last pass over it and in this one."""
+    """The digests of a majority for the positions of one table, in the last pass and in this one."""
 
     by_position: dict[str, tuple[str, int]] = field(default_factory=dict)  # digest, log index
     began: tuple[int, int] = (0, 0)  # the last pass, and this one
@@ -92,13 +92,13 @@ class DivergenceWatch:
             self._begin_table(hashed)
 
     def own_digest(self, log_index: int) -> str:
-        """What `own` was told of this place, "" if that was forgotten."""
+        """Return the digest that `own` was called with for this place, "" if forgotten."""
         place = self._places.get(log_index)
         own = place.reports.get(self._own_id) if place is not None else None
         return "" if own is None else own.digest
 
     def agreed_at(self, hashed: StateHash) -> int:
-        """Where a majority had this digest of the same rows, which were not touched since; 0 if unknown."""
+        """Return where a majority had this digest of the same, unchanged rows; 0 if unknown."""
         known = self._agreed.get(hashed.table, _Agreed()).by_position.get(hashed.position)
         if known is None or not hashed.tracked or hashed.touched or known[0] != hashed.digest:
             return 0
@@ -133,7 +133,7 @@ class DivergenceWatch:
             place.reports.pop(member, None)
 
     def standing(self, log_index: int, voters: Collection[str]) -> DigestStanding:
-        """What was said of this member's digest at a place so far."""
+        """Return the comparison of this member's digest at a place so far."""
         place = self._places.get(log_index)
         if place is None or self._own_id not in place.reports:
             return DigestStanding.OPEN
@@ -162,7 +162,7 @@ class DivergenceWatch:
         return place is not None and coordinator_id in place.reports
 
     def open_places(self, members: Collection[str]) -> list[int]:
-        """Where members differ of which none is known to be odd: `members` are those that are left."""
+        """Return places where `members` differ, without a member that is known to be odd."""
         gone = self.odd.union(*(place.reports for place in self._places.values())) - set(members)
         return [
             index

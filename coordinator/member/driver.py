@@ -153,7 +153,7 @@ class Driver:
         self._rouse()
 
     async def reread(self) -> None:
-        """What the database is asked next is read from its file, not from memory: only there damage shows."""
+        """Drop the cache of the database, so that the next reads come from the file, which shows damage."""
         await self._applying.on_state(self._store.drop_cache)
 
     async def log_answers(self) -> None:
@@ -221,7 +221,7 @@ class Driver:
         self._check_leads()
         check_known(command, self._store.rules())
         if not self.has_room and not frees(command):
-            raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")
+            raise InsufficientStorage(f"The disk of the leading coordinator {self.id} is full.")
         numbers = session, sequence, acknowledged_below
         if not (keys := invalidated(command)):
             return await self._handed_in(command, numbers)
@@ -251,7 +251,7 @@ class Driver:
         """
         self._check_leads()
         if self._member.members != before:
-            raise Conflict("The membership has just been changed by another.")
+            raise Conflict("The membership has just been changed by another request.")
         # What the log says and what the state records is one thing: a contradiction would stop every member.
         members = members_of(command.coordinators)
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -430,7 +430,7 @@ class Driver:
         return len(ready.entries) <= WAITED_FOR_MAX and self._last_write_s < WAITED_FOR_S
 
     async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """What fails in a task beside the cycle ends `run`."""
+        """End `run` if a task outside of the cycle fails."""
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - nothing is handled: it ends the process

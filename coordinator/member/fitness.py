@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fitness:
-    """Of one member. Whoever calls sees to it that what the member has to send is sent."""
+    """The fitness of one member to lead. The caller must send the member's pending messages."""
 
     def __init__(self, member: RaftMember, clocks: MemberClocks) -> None:
         self.pace = Pace()
@@ -54,7 +54,7 @@ class Fitness:
         if has_room and not self._has_room:
             _log.warning("the disk has free space again")
         if self._has_room and not has_room:
-            _log.error("the disk is full: only changes that free space are taken")
+            _log.error("the disk is full: only changes that free space are accepted")
         self._has_room = has_room
         self._look_at_clock()
         self._update_reluctance()
@@ -65,10 +65,11 @@ class Fitness:
         if self.is_clock_wrong and not was_wrong:
             ahead_s = -self._clocks.correction_ms() / 1000
             _log.error(
-                "this clock is wrong: it differs by %+.0f s from most others', which are used", ahead_s
+                "this clock is wrong: it differs by %+.0f s from most other clocks, which are used instead",
+                ahead_s,
             )
         if was_wrong and not self.is_clock_wrong:
-            _log.warning("this clock agrees with most others' again")
+            _log.warning("this clock agrees with most other clocks again")
         had_jumped, jump_ms = self._has_jumped, self._clocks.jump_ms()
         self._has_jumped = bool(jump_ms)
         if self._has_jumped and not had_jumped:
@@ -83,7 +84,9 @@ class Fitness:
         if leads and self.pace.is_too_slow(at_s=at_s):
             self.pace.handed_over(at_s=at_s)
             if self._hand_over(self._member.reluctance):
-                _log.warning("most others' disks are clearly faster than this one: another is asked to lead")
+                _log.warning(
+                    "the disks of most others are clearly faster than this one: transferring the lead"
+                )
 
     def _update_reluctance(self) -> None:
         reasons = {

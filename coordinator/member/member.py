@@ -41,7 +41,7 @@ TRAILING_ENTRIES = 20_000  # behind what the database holds: who was away for se
 
 
 class Waiter(Protocol):
-    """Who waits for a reply or a read: an asyncio.Future, or the simulator's client."""
+    """A waiter for a reply or a read: an asyncio.Future, or the simulator's client."""
 
     def done(self) -> bool:
         """Whether it gave up."""
@@ -54,7 +54,7 @@ class Waiter(Protocol):
 
 
 class Snapshots(Protocol):
-    """Where fetched snapshots lie: `coordinator.storage.snapshot_store.SnapshotStore`, or the simulator's."""
+    """The store of snapshots: `coordinator.storage.snapshot_store.SnapshotStore`, or a simulated one."""
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
         """The fetched snapshot becomes the database of `store`, durable on return."""
@@ -150,7 +150,7 @@ class RaftMember:
 
     @property
     def members(self) -> Members:
-        """Who belongs to the group, as this member's log says."""
+        """Return the members of the group, according to this member's log."""
         return self._raft.members
 
     @property
@@ -207,19 +207,19 @@ class RaftMember:
         known of it. Raises Unavailable when too many wait.
         """
         if len(self._proposals) >= PROPOSALS_WAITING_MAX:
-            raise Unavailable("Too many changes wait on this coordinator.")
+            raise Unavailable("Too many changes are waiting on this coordinator.")
         self._proposals.append(_Proposal(data, waiter))
 
     def propose_membership(self, members: Members, payload: bytes, waiter: Waiter) -> None:
-        """The same for a change of membership; it fails with Conflict if it can not be made now."""
+        """Propose a change of membership; it fails with Conflict if it is not possible now."""
         if len(self._membership_proposals) >= PROPOSED_AT_ONCE_MAX:
-            raise Unavailable("Too many changes wait on this coordinator.")
+            raise Unavailable("Too many changes are waiting on this coordinator.")
         self._membership_proposals.append(_MembershipProposal(members, payload, waiter))
 
     def read(self, waiter: Waiter, *, patient: bool = False) -> None:
         """`waiter` is done when a query sees all that was acknowledged before. Patient: in half a second."""
         if len(self._readers) >= READS_WAITING_MAX:
-            raise Unavailable("Too many reads wait on this coordinator.")
+            raise Unavailable("Too many reads are waiting on this coordinator.")
         self._readers.append(waiter)
         self._is_round_due |= not (patient and self.led_term)
 
@@ -237,7 +237,7 @@ class RaftMember:
             try:
                 self._raft.transfer_leader(target)
             except ProposalRefused as refused:
-                raise Conflict(f"The lead can not be handed over: {refused}.") from refused
+                raise Conflict(f"The lead cannot be transferred: {refused}.") from refused
 
     @property
     def reluctance(self) -> Reluctance:
@@ -303,7 +303,9 @@ class RaftMember:
         except NotLeader as refusal:
             _fail([proposal.waiter for proposal in proposals], refusal)
         except ProposalRefused:
-            full = Unavailable("Too many changes wait for a quorum, or the lead is handed over.")
+            full = Unavailable(
+                "Too many changes are waiting for a majority, or the lead is being transferred."
+            )
             _fail([proposal.waiter for proposal in proposals], full)
         else:
             for index, proposal in enumerate(proposals, first_index):
@@ -319,7 +321,7 @@ class RaftMember:
         except NotLeader as refusal:
             _fail([proposal.waiter], refusal)
         except ProposalRefused as refusal:
-            _fail([proposal.waiter], Conflict(f"The membership can not change now: {refusal}."))
+            _fail([proposal.waiter], Conflict(f"The membership cannot change now: {refusal}."))
         else:
             self._await_reply(index, term, proposal.waiter)
 
@@ -342,7 +344,7 @@ class RaftMember:
             self._raft.read_index(context)
 
     def hand_out(self, ready: Ready) -> None:
-        """What is committed and was on this disk before need not wait for `persist`: it is due."""
+        """Release committed entries that were already on this disk, as they need not wait for `persist`."""
         new_from = ready.entries[0].index if ready.entries else None
         early = [each for each in ready.committed if new_from is None or each.index < new_from]
         self._due.extend([early] if early else ())
@@ -486,7 +488,7 @@ class RaftMember:
 
 
 def _unknown() -> Unavailable:
-    return Unavailable("Whether the change was made is not known; the same again will tell.")
+    return Unavailable("It is not known whether the change was made. Repeat the request to find out.")
 
 
 def _is_fetching(progress: MemberProgress) -> bool:

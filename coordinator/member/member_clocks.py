@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was found at `at_s`, when our clock was `set_to_ms` ahead of the steady one.
+    """The result at `at_s`, when our clock was `set_to_ms` ahead of the steady one.
 
-    Our clock lacks `correction_ms` of what most clocks show, and `kept_ms` of the kept time.
+    Add `correction_ms` to our clock to get the time of most clocks, and `kept_ms` for the kept time.
     """
 
     at_s: float
@@ -46,7 +46,7 @@ class _Found:
 
 
 class MemberClocks:
-    """Of all members that are heard. For one event loop."""
+    """The clocks of all active members. For one event loop."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class MemberClocks:
             self._shown[member.role, member.id] = (at_ms, self._steady_s())
 
     def offsets_ms(self) -> list[int]:
-        """By how much other clocks differ from ours (ms): theirs less ours.
+        """Return the offsets of other clocks from ours in ms: theirs minus ours.
 
-        They are the clocks of the nodes, which all coordinators hear alike. Where fewer than NODES_MIN are
-        heard, or as many are far from ours as are not, those of the coordinators are added: a node may run on
-        the machine whose clock is wrong, as this coordinator does.
+        They are the clocks of the nodes, which all coordinators know in the same way. If fewer than NODES_MIN
+        are known, or at least half are far from ours, those of the coordinators are added: a node may run on
+        the same machine as this coordinator, with the same wrong clock.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()
         self._shown = {who: shown for who, shown in self._shown.items() if at_s - shown[1] <= CLOCK_AGE_MAX_S}
@@ -114,11 +114,14 @@ class MemberClocks:
         return found
 
     def correction_ms(self) -> int:
-        """By how much our clock must be corrected (ms): see `safety_limits.correction_ms`."""
+        """Return the correction of our clock in ms: see `safety_limits.correction_ms`."""
         return self._find().correction_ms
 
     def shown_ms(self) -> int:
-        """What most clocks show: ours, unless most others call it wrong. Certificates go by it, as in TLS."""
+        """Return the time of most clocks: ours, unless most others call it wrong.
+
+        Certificates use it, as in TLS.
+        """
         return self._wall_ms() + self.correction_ms()
 
     def kept_ms(self) -> int:
@@ -131,7 +134,7 @@ class MemberClocks:
         return self._wall_ms() + max(found.correction_ms, found.kept_ms)
 
     def both_ms(self) -> tuple[int, int]:
-        """What most clocks show, and the time of the cluster: a certificate is in use by either."""
+        """Return the time of most clocks, and of the cluster: a certificate may be valid by either."""
         return self.shown_ms(), self.now_ms()
 
     def ending_ms(self) -> int:

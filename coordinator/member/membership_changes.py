@@ -1,8 +1,9 @@
-"""What an operator does to the group of coordinators, as its leader does it: add, remove, hand over the lead.
+"""The leader's operations on the group of coordinators: add, remove, transfer the lead.
 
 A coordinator comes in as a learner and is promoted when its log has caught up (Ongaro 2014, 4.2.1); one
-change at a time (4.1). The leader is removed by handing over first, so that nobody leads a group that it is
-not in. Each operation can be repeated safely: the answer to the first request may have been lost.
+change at a time (4.1). Before the leader is removed, it transfers the lead, so that no coordinator leads a
+group that it is not in. Each operation can be repeated safely: the answer to the first request may have been
+lost.
 """
 
 import asyncio
@@ -99,21 +100,21 @@ class Operations:
             raise NotFound("No such coordinator with a vote.")
         candidates = [target] if target else [voter for voter in voters if voter != self._own_id]
         if not candidates or not await self._live(candidates, 1):
-            raise Conflict("There is no other coordinator that lives and could lead.")
+            raise Conflict("No other coordinator is reachable and eligible to lead.")
         self._driver.transfer_leader(target)
         if not await self._led_by_another():
-            raise Unavailable("Nobody took over the lead in time.")
+            raise Unavailable("No coordinator took over the lead in time.")
         return self._driver.leader
 
     async def hand_over(self) -> None:
         """Before this process ends: if it leads, wait until another does, for HAND_OVER_S at most."""
         try:
             leader = await self.transfer("")
-            _log.info("handed leadership over to %s", leader)
+            _log.info("transferred the lead to %s", leader)
         except NotLeader:
             return
         except FilestoreError as error:
-            _log.info("leadership was not handed over: %s", error.details)
+            _log.info("the lead was not transferred: %s", error.details)
 
     async def run(self) -> None:
         """Promote learners that have caught up, for ever; only the leader sees any."""
@@ -174,12 +175,15 @@ class Operations:
         majority = len(voters) // 2 + 1
         live = await self._live(voters, majority)
         if len(live) < majority:
-            raise Conflict(f"Of the {len(voters)} coordinators left only {len(live)} live: no majority.")
+            raise Conflict(
+                f"Only {len(live)} of the {len(voters)} remaining coordinators can be "
+                "reached, which is not a majority."
+            )
 
     async def _live(self, voters: Sequence[str], enough: int) -> list[str]:
-        """Those that were heard lately, this one included.
+        """Return the voters that were active lately, including this one.
 
-        It waits for `enough`, as a new leader has heard nobody yet.
+        It waits for `enough`, as a new leader has no answers yet.
         """
         give_up_at = time.monotonic() + LIVE_S
         while True:
@@ -217,15 +221,15 @@ def _checked(record: CoordinatorRecord, *, development: bool) -> CoordinatorReco
 
 def _check_free(record: CoordinatorRecord, view: ClusterView) -> None:
     if record.coordinator_id in view.removed_coordinators:
-        raise Conflict("A coordinator with this id was removed: the new one needs another id.")
+        raise Conflict("A coordinator with this id was removed. The new one needs another id.")
     if len(view.coordinators) >= COORDINATORS_MAX:
         raise Conflict(f"A cluster has at most {COORDINATORS_MAX} coordinators.")
     for known in view.coordinators:
         if known.coordinator_id == record.coordinator_id:
-            raise Conflict("A coordinator with this id exists, at another address.")
+            raise Conflict("A coordinator with this id exists at another address.")
         ports = {known.peer_port, known.api_port} & {record.peer_port, record.api_port}
         if known.address == record.address and ports:
-            raise Conflict(f"The coordinator {known.coordinator_id} listens there already.")
+            raise Conflict(f"The coordinator {known.coordinator_id} already has this address and port.")
 
 
 def _is_close(status: Status, learner: str) -> bool:

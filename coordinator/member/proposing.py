@@ -61,5 +61,5 @@ def encoded(
     assert not getattr(getattr(command, "caller", None), "token", ""), "a user token on its way to the log"
     data = encode_envelope(Envelope(session, sequence, acknowledged_below, at_ms, command))
     if len(data) > COMMAND_BYTES_MAX:
-        raise PayloadTooLarge(f"A change has at most {COMMAND_BYTES_MAX} bytes.")
+        raise PayloadTooLarge(f"A change may have at most {COMMAND_BYTES_MAX} bytes.")
     return data

@@ -46,8 +46,8 @@ def note_damage(files: CoordinatorFiles, damage: StateDamaged) -> StateLost:
     except OSError as error:  # the disk may be what fails: then the next start has to find it again
         _log.error("the damage could not be recorded: %s", error)
     return StateLost(
-        f"{damage.details}. Start this coordinator again: it sets that aside, and gets the state from its log"
-        " or from the other coordinators."
+        f"{damage.details}. Start this coordinator again. It then sets the damaged state aside, and "
+        "restores it from its log or from the other coordinators."
     )
 
 
@@ -91,7 +91,7 @@ def rebuilt_at_ms(path: Path) -> int:
 
 
 def _begin_anew(files: CoordinatorFiles) -> None:
-    """What was found of the state that is lost, and said of it, is void."""
+    """Delete the notes about the lost state, which are void."""
     write_durable(files.rebuilt, sealed(now_ms()))
     files.differences.unlink(missing_ok=True)
 
@@ -149,8 +149,8 @@ async def _fetch(
     finally:
         await end(running)
     raise StateLost(
-        f"{damage.details}, and no coordinator gives this one the state ({reason}). Start it again when"
-        " others run, or set it up again with `filestore coordinator rebuild`."
+        f"{damage.details}, and no coordinator provides the state ({reason}). Start it again when "
+        "others run, or create it again with `filestore coordinator rebuild`."
     )
 
 

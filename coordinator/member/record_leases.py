@@ -94,7 +94,7 @@ class CacheLeases:
     def block(self, keys: Keys, *, at_s: float) -> Block:
         """Nobody may keep these from now on. Raises Unavailable when too many commands wait."""
         if len(self._blocks) >= BLOCKS_MAX:
-            raise Unavailable("Too many changes wait on this coordinator.")
+            raise Unavailable("Too many changes are waiting on this coordinator.")
         self.version += 1
         self._blocked_version = self.version
         waits_for = {
@@ -154,7 +154,7 @@ class CacheLeases:
         return known is None or known.ends_at_s - at_s <= self._lease_s * (1 - DUE_SHARE)
 
     def news(self, subscriber: str) -> FollowReply:
-        """What is blocked, and no lease: the one that it has, if any, is left as it is."""
+        """Return the blocked keys without a lease; an existing lease does not change."""
         known = self._subscribers.get(subscriber)
         if known is not None:
             known.sent_version = self.version

@@ -73,13 +73,13 @@ class Upgrades:
         version = min(RULES, *known.values(), *nodes.values())
         if version > self._store.rules():
             await self._driver.propose(RaiseRules(version=version))
-            _log.info("every member knows the rules %d: they are in force", version)
+            _log.info("every member supports the rules %d: they are in force", version)
 
     def _log_waiting(self, coordinators: list[str], nodes: list[str]) -> None:
         """Whom the newest rules wait for: one that is gone for good holds them up until it is removed."""
         if (coordinators or nodes) and (coordinators, nodes) != self._waited_for:
             _log.warning(
-                "the newest rules wait for members of an older version, or that do not answer",
+                "the newest rules wait for members of an older version or without an answer",
                 extra={"rules": RULES, "coordinators": coordinators, "nodes": nodes},
             )
         self._waited_for = coordinators, nodes

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Witnesses(Protocol):
-    """Who compares the states of the members: `coordinator.member.state_digests.Digests`, or `Nobody`."""
+    """The comparison of member states: `coordinator.member.state_digests.Digests`, or `Nobody`."""
 
     @property
     def forbids(self) -> str:
@@ -74,7 +74,7 @@ class Nobody:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the driver is told, and asked."""
+    """The callbacks to the driver."""
 
     taken: Callable[[SnapshotMeta], None]
     gone: Callable[[], None]
@@ -168,7 +168,7 @@ class Making:
         await asyncio.to_thread(self._snapshots.forget_outgoing)
 
     async def _guard(self) -> None:
-        """What fails beside the cycle ends the process."""
+        """End the process if work outside of the cycle fails."""
         try:
             await self._take()
         except Exception as error:  # noqa: BLE001 - nothing is handled: it ends the process
@@ -196,7 +196,7 @@ class Making:
                 await self._discard()  # the snapshot before is too old, and its room is for the next attempt
             return
         spent_s = time.monotonic() - started_at
-        vouched = "a majority vouches for it" if is_vouched else "nobody else vouches for it"
+        vouched = "a majority confirms it" if is_vouched else "no other member confirms it"
         _log.info("made a snapshot at index %d in %.1f s: %s", meta.index, spent_s, vouched)
         self._taken_at_s = time.monotonic()
         self._hooks.taken(meta)
@@ -209,7 +209,7 @@ class Making:
         return not why
 
     async def _make(self) -> tuple[Made, bool]:
-        """What was made, and whether others were asked about it."""
+        """Make a snapshot; return it, and whether others were asked about it."""
         self._pinned = {}
         try:
             index = await self.witnesses.call()

@@ -62,10 +62,10 @@ class StateDiverged(Internal):
 
 
 class _SavedDifferences(Struct, frozen=True, kw_only=True):
-    """What outlives the process: who is odd, and what is not settled yet.
+    """The facts that outlive the process: odd members, and unsettled differences.
 
-    The latter are the differences of which it is not known who is odd. It keeps as well which state each
-    member had when it spoke last (see ReportHash).
+    For the latter, it is not known which member is odd. It also keeps which state each member had at its last
+    report (see ReportHash).
     """
 
     odd: list[str] = []
@@ -127,7 +127,7 @@ class Digests:
 
     @property
     def differ_at(self) -> list[int]:
-        """Where in the log members differ, of which nothing shows whose state is wrong."""
+        """Return where in the log members differ without a known odd one."""
         return self._watch.open_places(self._members())
 
     @property
@@ -139,13 +139,13 @@ class Digests:
     def forbids(self) -> str:
         """Why no state may be handed out or copied now, "" if it may."""
         if self.is_odd:
-            return f"the state of {self._own_id} is wrong: set that coordinator up again"
+            return f"the state of {self._own_id} is wrong: create that coordinator again"
         if places := self.differ_at:
             said = ", ".join(sorted(self._watch.digests_at(places[0])))
             return (
-                f"the states of {said} differ at index {places[0]}, and nothing shows yet whose is wrong."
-                " Start every coordinator that is down: the word of one that has its own state decides it."
-                " See FilestoreCoordinatorsDiffer in the runbook"
+                f"the states of {said} differ at index {places[0]}, and it is not known yet which one "
+                "is wrong. Start every coordinator that is down, as its state decides. See "
+                "FilestoreCoordinatorsDiffer in the runbook"
             )
         return ""
 
@@ -224,7 +224,7 @@ class Digests:
         self._changed.set()
 
     def _awaited(self, log_index: int) -> list[str]:
-        """Who could still say what its state is at a place, and has not."""
+        """Return the voters that could still report their state at a place."""
         return [
             voter
             for voter in self._able()
@@ -375,7 +375,7 @@ class Digests:
             self._to_hurry.clear()
 
     async def _ask_for_whole(self) -> None:
-        """Where a voter has copied its state, and nobody vouched for that: perhaps it can be found right."""
+        """Ask for a hash of the whole state if a voter has an unconfirmed copy, which may prove right."""
         is_copied = any(self._watch.origins.get(voter) for voter in self._voters())
         if is_copied and time.monotonic() - self._whole_asked_at_s > WHOLE_AGAIN_S:
             self._whole_asked_at_s = time.monotonic()
@@ -466,9 +466,9 @@ def pause_after(rows: int, rows_max: int, *, interval_s: float) -> float:
 def mark_diverged(marker: Path, own_id: str) -> StateDiverged:
     """Leave the marker that keeps this member from starting again; the error to end with. Blocks."""
     text = (
-        f"The state of the coordinator {own_id} differs from that of the majority, by damage or by a fault of"
-        " the software. It must not run any more. Set it up again under a new id with"
-        " `filestore coordinator rebuild`; its present state is kept beside for examination."
+        f"The state of the coordinator {own_id} differs from that of the majority, because of damage "
+        "or a software fault. It must not run any more. Create it again under a new id with `filestore "
+        "coordinator rebuild`, which keeps the present state for examination."
     )
     _log.critical(text)
     write_durable(marker, text.encode() + b"\n")
@@ -483,6 +483,4 @@ def check_not_diverged(marker: Path) -> None:
         return
     except OSError as error:
         said = f"{marker}, which says that the state is wrong, cannot be read: {error.strerror}."
-    raise StateDiverged(
-        said or f"{marker} is there, and says nothing: the state of this coordinator is wrong."
-    )
+    raise StateDiverged(said or f"{marker} exists but is empty: the state of this coordinator is wrong.")

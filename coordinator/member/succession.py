@@ -1,4 +1,4 @@
-"""To whom a leader hands over, of those that it hears. No I/O here."""
+"""Choose the successor of a leader, among the active voters. No I/O here."""
 
 from coordinator.raft.core import MemberProgress, Status
 from coordinator.raft.messages import Reluctance
@@ -6,9 +6,9 @@ from coordinator.raft.progress import ProgressState
 
 WHY_NOT = {  # one that is asked by name
     Reluctance.CLOCK_WRONG: "The clock of {} is wrong.",
-    Reluctance.NO_ROOM: "The disk of {} is full: it would take no changes.",
+    Reluctance.NO_ROOM: "The disk of {} is full: it would accept no changes.",
     Reluctance.STATE_WRONG: "The state of {} is wrong.",
-    Reluctance.RECOVERING: "{} has lost the end of its log, and is not up to date again.",
+    Reluctance.RECOVERING: "{} has lost the end of its log, and has not caught up yet.",
 }
 
 
@@ -25,9 +25,9 @@ def successor(status: Status, *, reluctance_max: Reluctance) -> str:
 
 
 def ready_successor(status: Status, *, reluctance_max: Reluctance) -> str:
-    """The same, of those alone that can take over at once.
+    """Return the successor, if it can take over at once.
 
-    To one that is far behind a leader could not hand over, and would take nothing while it tries.
+    A leader cannot transfer the lead to a voter that is far behind, and would accept no changes meanwhile.
     """
     target = successor(status, reluctance_max=reluctance_max)
     return target if target and _keeps_up(live_voters(status)[target]) else ""

@@ -40,7 +40,7 @@ class ThreadCall(Generic[_T]):
         return False
 
     def __await__(self) -> Generator[Any, None, _T]:
-        """What it returns. Raises what it raises."""
+        """Return or raise the result of the call."""
         self._done = self._loop.create_future()
         if self._ended.locked():  # else the thread may not have seen that somebody waits
             yield from self._done.__await__()
@@ -90,7 +90,7 @@ class Worker:
         return work
 
     async def run(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """What `call(*arguments)` returns or raises, done in the thread in the order of the calls."""
+        """Run `call(*arguments)` in the thread, in the order of the calls, and return or raise its result."""
         return await self.begin(call, *arguments)
 
     def close(self) -> None:

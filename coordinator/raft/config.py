@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Who this member is, the group as of its applied index, and its bounds.
+    """The id of this member, the group as of its applied index, and its bounds.
 
     Times are in ticks of the driver.
 

@@ -52,7 +52,7 @@ class ProposalRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemberProgress:
-    """What the leader knows of one member. `match` is durable there."""
+    """The leader's view of one member. `match` is durable there."""
 
     match: int
     next: int
@@ -167,7 +167,7 @@ class Raft:
 
     @property
     def members(self) -> Members:
-        """Who belongs to the group, as the latest entry in the log says, committed or not."""
+        """Return the members of the group, by the latest entry in the log, committed or not."""
         return self._state.membership.members
 
     @property
@@ -381,9 +381,9 @@ class Raft:
         return ready
 
     def meanwhile(self) -> Ready:
-        """What need not wait for the batch of the last `ready`, while it is written: messages and reads.
+        """Return the messages and reads that need not wait until the batch of the last `ready` is written.
 
-        It could all have been in that Ready, had it come about sooner: nothing of it depends on the disk.
+        All of them could have been in that Ready, as none depends on the disk.
         """
         assert self._in_flight is not None, "meanwhile() outside of ready() and advance()"
         assert self._in_flight.snapshot is None, "meanwhile() while the state is replaced"

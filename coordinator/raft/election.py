@@ -1,4 +1,4 @@
-"""Who leads: pre-vote, votes, stickiness to a live leader, check-quorum, transfer.
+"""Elections: pre-vote, votes, stickiness to a live leader, check-quorum, transfer.
 
 Sources: dissertation 3.4 and 3.6.1 (elections, up-to-date logs), 4.2.3 (disruptive servers: a vote is not
 answered while a leader is live), 6.2 (a leader without a majority steps down), 9.6 (pre-vote), 3.10
@@ -22,7 +22,7 @@ def tick_waiting(state: State, ticks: int) -> None:
 
 
 def check_quorum(state: State) -> None:
-    """Once per election timeout: a leader without a majority stops being one, and a transfer ends."""
+    """Check once per election timeout: a leader without a majority steps down, and a transfer ends."""
     active = {member: int(progress.active) for member, progress in state.progress.items()}
     active[state.own_id] = 1
     for progress in state.progress.values():

@@ -196,7 +196,7 @@ class LogView:
         return self._restored if is_due else None
 
     def take_batch(self) -> tuple[int | None, list[Entry]]:
-        """What the next write has to truncate and to append."""
+        """Return the index to truncate at, and the entries to append, for the next write."""
         assert self._writing_last == 0, "the batch before is still being written"
         truncate_from, self._truncate_from = self._truncate_from, None
         self._writing_last = self.last_index if self._unstable else 0

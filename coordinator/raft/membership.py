@@ -1,4 +1,4 @@
-"""Who belongs to the group, what a majority of the voters has reached, and how membership changes.
+"""The members of the group, the majority of the voters, and changes of membership.
 
 Sources: dissertation 4.1 (one voter at a time; a change is in force as soon as it is in the log, so that any
 two majorities meet; a truncated change is taken back), 4.2.1 (learners), 4.2.2 (removal), and Ongaro's mail
@@ -21,7 +21,7 @@ def encode_membership(change: MembershipChange) -> bytes:
 
 
 def decode_membership(data: bytes) -> MembershipChange:
-    """What a MEMBERSHIP entry holds. Raises msgspec.MsgspecError for anything else."""
+    """Decode a MEMBERSHIP entry. Raises msgspec.MsgspecError for anything else."""
     return _decoder.decode(data)
 
 
@@ -110,7 +110,7 @@ class MembershipHistory:
 
     @property
     def latest_index(self) -> int:
-        """Where in the log the one in force is; 0 for the one that this member began with."""
+        """Return the log index of the membership in force; 0 for the initial one."""
         return self._steps[-1][0]
 
     @property
@@ -140,7 +140,7 @@ class MembershipHistory:
         return len(self._steps) != before
 
     def committed(self, index: int) -> None:
-        """What is committed is never taken back: the steps before it are forgotten."""
+        """Forget earlier memberships, as a committed one is never undone."""
         while len(self._steps) > 1 and self._steps[1][0] <= index:
             del self._steps[0]
 

@@ -25,7 +25,7 @@ EntryData = Annotated[bytes, Meta(max_length=ENTRY_DATA_BYTES_LIMIT)]
 
 
 class EntryKind(IntEnum):
-    """What an entry's data means. Only COMMAND reaches the state machine with data."""
+    """The kind of an entry's data. Only COMMAND reaches the state machine with data."""
 
     COMMAND = 0
     NOOP = 1  # the first entry of each leader (dissertation, 6.4)
@@ -42,7 +42,7 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Members(Struct, frozen=True, array_like=True):
-    """Who belongs to the group, each list sorted.
+    """The members of the group, each list sorted.
 
     A learner receives the log and counts for nothing (dissertation, 4.2.1).
     """
@@ -74,7 +74,7 @@ class SnapshotOffer(Struct, frozen=True):
 
 
 class HardState(Struct, frozen=True, array_like=True, gc=False):
-    """What a member must not forget.
+    """The state that a member must not forget.
 
     `vote` is "" for none; `commit` may lag behind, but never beyond the synced log.
     """
@@ -95,7 +95,7 @@ class Reluctance(IntEnum):
 
 
 class MessageKind(IntEnum):
-    """What a message asks or answers. The numbers are the wire format and never change."""
+    """The kind of a message. The numbers are the wire format and never change."""
 
     PRE_VOTE = 1
     PRE_VOTE_REPLY = 2
@@ -154,7 +154,7 @@ class ReadState(Struct, frozen=True, gc=False):
 
 
 class Ready(Struct, frozen=True):
-    """What the driver has to do, in the order that the package's docstring gives."""
+    """The work for the driver, in the order that the package's docstring gives."""
 
     send_now: list[Message] = []
     hard_state: HardState | None = None
@@ -171,5 +171,5 @@ class Ready(Struct, frozen=True):
 
 
 def entry_size_bytes(entry: Entry) -> int:
-    """What an entry counts against every byte bound: its data and a fixed overhead."""
+    """Return the size of an entry for every byte bound: its data and a fixed overhead."""
     return len(entry.data) + ENTRY_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""What a leader knows of one member's log, and how much it may have on the way to it.
+"""The leader's view of one member's log, and the limit of what is in flight to it.
 
 PROBE: it is not known where the logs meet, so one append travels at a time. REPLICATE: they meet, so appends
 are pipelined (dissertation, 10.2.1) up to a bound in messages and in bytes. SNAPSHOT: what it needs next is
@@ -155,7 +155,10 @@ class Progress:
         return self.state is ProgressState.SNAPSHOT and not self.snapshot_index
 
     def needs_snapshot(self) -> None:
-        """What the member needs next is no longer in the log. It is offered a snapshot if it lives."""
+        """Record that the member's next entry is no longer in the log.
+
+        It is offered a snapshot if it is live.
+        """
         self.state = ProgressState.SNAPSHOT
         self.snapshot_index = 0
         self.offer_due = self.is_live

@@ -78,7 +78,7 @@ def heartbeat_interval_ticks(state: State) -> int:
 
 
 def followers(state: State) -> tuple[str, ...]:
-    """Who gets the log of this leader: the members, and those whose removal is not committed yet."""
+    """Return the receivers of this leader's log: members, and those whose removal is not committed yet."""
     return tuple(member for member in state.progress if member != state.own_id)
 
 

@@ -1,4 +1,4 @@
-"""What the parts of one core share: term, vote, role, log, progress, pending reads, and the messages to send.
+"""The shared state of one core: term, vote, role, log, progress, pending reads, messages to send.
 
 Only transitions that every part needs are here; the rules are in `election`, `replication` and `reads`.
 """
@@ -18,7 +18,7 @@ BATCH_NUMBER_BITS = 48
 
 
 class RaftRole(Enum):
-    """What a member is doing in its term."""
+    """The role of a member in its term."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre_candidate"

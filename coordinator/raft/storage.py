@@ -1,4 +1,4 @@
-"""What the core reads of the log on disk. Apart from that log, so that the core imports no I/O.
+"""The core's read access to the log on disk. Apart from that log, so that the core imports no I/O.
 
 `coordinator.storage.raft_log.SegmentLog` implements it.
 """

@@ -1,4 +1,4 @@
-"""What the leading coordinator does so that every blob has its replicas, and no node more than it should.
+"""The leader's work to give every blob its replicas, and no node more than it should have.
 
 Each reconciler compares the log with what is wanted, and acts by ordinary commands and by orders to nodes
 (`coordinator.rpc.node_client`). Its plans are pure functions of facts; what it has done is in the log at

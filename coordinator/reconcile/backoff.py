@@ -32,7 +32,7 @@ class NodeBackoff(Backoff):
         self._refused.pop(key, None)
 
     def clear(self) -> None:
-        """So is everything."""
+        """Forget all failures and rejections."""
         super().clear()
         self._refused.clear()
 
@@ -113,17 +113,17 @@ class CopyFailures:
         return replace(copy, sources=awake or copy.sources)
 
     def sentences(self) -> dict[str, str]:
-        """What an operator is told of nodes that fail, by node."""
+        """Return descriptions of failing nodes for an operator, by node."""
         found = {
-            node_id: f"does not give others the replicas that it holds ({count} failures in a row: {reason})"
+            node_id: f"failed {count} times in a row to send its replicas to others ({reason})"
             for node_id, (count, reason) in self._sources.failing().items()
         }
         for node_id, (count, reason) in self._targets.failing().items():
-            found[node_id] = f"does not make the replicas that it shall ({count} failures in a row: {reason})"
+            found[node_id] = f"failed {count} times in a row to create its assigned replicas ({reason})"
         return found
 
     def _takes(self, node_id: str, sha256: str) -> bool:
-        """Of a node that has failed one try at a time."""
+        """Return whether a node accepts a copy now; a failing node gets one attempt at a time."""
         if self._targets.rests(node_id) or self._copies.rests(_pair(sha256, node_id)):
             return False
         return not self._targets.failures(node_id) or not self._under_way[node_id]

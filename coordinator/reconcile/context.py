@@ -1,4 +1,4 @@
-"""What the reconcilers of one coordinator work with."""
+"""The common objects of one coordinator's reconcilers."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ class ReconcileContext:
     def clock_doubt(self) -> str:
         """Why nothing may end now because its time is over; "" for no reason."""
         if self.view().nodes and self.health.is_silent():
-            return "No node has told this coordinator its time yet."
+            return "No node has reported its time to this coordinator yet."
         return clock_doubt(self.clocks.offsets_ms())
 
     def node(self, node_id: str) -> NodeRecord:
@@ -65,23 +65,23 @@ class ReconcileContext:
         for node in self.view().nodes:
             if node.node_id == node_id:
                 return node
-        raise NotFound(f"There is no node {node_id}.")
+        raise NotFound(f"No such node: {node_id}.")
 
     def blob(self, sha256: str) -> BlobRecord | None:
         """A blob that files refer to, as this coordinator has applied it."""
         return self.look(FindBlob(sha256=sha256), _MAYBE_BLOB)
 
     async def ask(self, query: AnyQuery, answer_type: type[_T]) -> _T:
-        """What the log says, with everything that was committed before. Raises Interrupted."""
+        """Query the log, including everything that was committed before. Raises Interrupted."""
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self.driver.read_barrier()
         except (Unavailable, TimeoutError) as error:
-            raise Interrupted("no quorum answers") from error
+            raise Interrupted("no majority answers") from error
         return self.look(query, answer_type)
 
     def look(self, query: AnyQuery, answer_type: type[_T]) -> _T:
-        """What this coordinator has applied: for what a command decides again, at the time that dates it."""
+        """Query the applied state: for decisions that a command checks again, at the time that dates it."""
         is_ending = isinstance(query, CountCollectable)
         reply = self.store.answer(query, at_ms=self.clocks.ending_ms() if is_ending else self.clocks.now_ms())
         return msgspec.msgpack.decode(value_of(reply), type=answer_type)

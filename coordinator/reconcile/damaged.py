@@ -27,7 +27,7 @@ def is_any_damaged(context: ReconcileContext) -> bool:
 
 
 def as_short(blob: DamagedBlob, *, wanted: int) -> ShortBlob:
-    """The same as a blob that lacks all its replicas."""
+    """Convert to a blob that lacks all its replicas."""
     return ShortBlob(
         sha256=blob.sha256,
         size_bytes=blob.size_bytes,

@@ -65,7 +65,11 @@ async def drain(context: ReconcileContext, progress: StepProgress) -> None:
     """
     named = progress.parameters.node_id
     if named and named not in draining(context.facts()):
-        why = "is not draining" if context.node(named).state != DOWN else "is down: repair makes its replicas"
+        why = (
+            "is not draining"
+            if context.node(named).state != DOWN
+            else ("is down: repair creates its replicas on other nodes")
+        )
         raise Conflict(f"The node {named} {why}.")
     await recount(context.driver)
     progress.count_left = lambda: sum(_held(context, node_id) for node_id in draining(context.facts()))
@@ -112,7 +116,7 @@ async def release(context: ReconcileContext, progress: StepProgress, sha256: str
 
 
 async def held_by(context: ReconcileContext, node_id: str) -> AsyncIterator[HeldReplica]:
-    """What the log names a node for and does not have it drop, in the order of the sha256."""
+    """Yield the replicas of a node that are not marked for deletion, in the order of the sha256."""
     async for page in held_pages(lambda query: context.ask(query, ReplicaPage), node_id, rows=PAGE_ROWS):
         for replica in page:
             yield replica

@@ -1,4 +1,4 @@
-"""What plans are made from: the nodes as the log has them, and which of them take bytes now. Pure."""
+"""The facts for plans: the nodes by the log, and which of them accept bytes now. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Facts:
         return self.replicas - self.wanted + 1
 
     def good(self, holders: Sequence[str]) -> list[str]:
-        """Those of a blob's holders that count."""
+        """Return the holders of a blob that count."""
         counting = self.counting
         return [node_id for node_id in holders if node_id in counting]
 
@@ -45,7 +45,7 @@ class Facts:
         return zone_of(node_id, named)
 
     def sources(self, holders: Sequence[str]) -> tuple[str, ...]:
-        """Who can be asked for a blob, the best first: those that count, then others that answer."""
+        """Return nodes that can send a blob, the best first: those that count, then others that answer."""
         good = set(self.good(holders))
         reachable = [node_id for node_id in holders if node_id in self.reachable]
         return tuple(sorted(reachable, key=lambda node_id: node_id not in good))[:SOURCES_MAX]

@@ -84,7 +84,7 @@ class StepProgress:
 
     @property
     def parameters(self) -> JobParameters:
-        """What the run was given. Raises InvalidRequest when that was of a newer version of this program."""
+        """Return the parameters of the run. Raises InvalidRequest if they are from a newer version."""
         return decode_parameters(self._run.parameters)
 
     def add(self, **counts: int) -> None:
@@ -93,9 +93,9 @@ class StepProgress:
             self.result[name] = int(self.result.get(name, 0)) + count
 
     async def apply(self, command: AnyCommand, reply_type: type[_T]) -> _T:
-        """What the command replies.
+        """Return the reply of the command.
 
-        Raises Refused, Conflict for a doubt, or Interrupted when it does not get through.
+        Raises Refused, Conflict for a doubt, or Interrupted if the command is not committed.
         """
         if why := self._doubt():
             raise Conflict(why)
@@ -316,9 +316,9 @@ class JobRuns:
 
 
 async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> _T:
-    """What a command of this coordinator's own replies.
+    """Return the reply of a command of this coordinator itself.
 
-    Raises Refused, or Interrupted when it does not get through.
+    Raises Refused, or Interrupted if the command is not committed.
     """
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -336,7 +336,7 @@ def _result_of(run: JobRunRecord) -> Result:
 
 
 def _cause(error: Exception) -> Exception:
-    """What ended work that was done by several tasks; one that was interrupted is not at fault."""
+    """Return the error that ended work of several tasks; an interrupted one is not the cause."""
     while isinstance(error, ExceptionGroup):
         interrupted, _ = error.split(Interrupted)
         error = (interrupted or error).exceptions[0]

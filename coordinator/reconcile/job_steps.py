@@ -71,7 +71,9 @@ def _take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop) -> tuple[Path,
     making = files.backups / MAKING_NAME
     size_bytes, free_bytes = files.state.stat().st_size, shutil.disk_usage(files.backups).free
     if free_bytes < size_bytes + SNAPSHOT_RESERVE_BYTES:
-        raise InsufficientStorage(f"A copy of {size_bytes} bytes has no room: {free_bytes} are free.")
+        raise InsufficientStorage(
+            f"There is no room for a copy of {size_bytes} bytes: {free_bytes} are free."
+        )
     copy_database(files.state, making, stop=stop)  # over what an interrupted one has left
     taken = describe(making)
     at = datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -135,19 +135,19 @@ class CoordinatorJobs:
         return kind != REPAIR or at_s < wait.soon_s or wait.short == self._short()
 
     def _short(self) -> object:
-        """What changes when other blobs lack replicas: they need not wait for one that cannot be helped."""
+        """Return a value that changes if other blobs lack replicas: they need not wait for hopeless ones."""
         return self._context.look(GetReplicaCounts(), ReplicaCounts).short
 
 
 def _come_to(progress: StepProgress) -> int:
-    """What a run has come to, in replicas and uploads: what was spared is as it was before."""
+    """Return the result of a run in replicas and uploads, without those that were spared."""
     counts = {name: int(progress.result.get(name, 0)) for name in (*_GAINS, "spared")}
     return sum(counts[name] for name in _GAINS) - counts["spared"]
 
 
 def shape(facts: Facts) -> object:
-    """What must change before a run that could do nothing is worth another.
+    """Return a value that must change before a run that could do nothing is worth repeating.
 
-    It is who is there, and about how much room there is.
+    It consists of the nodes, and of their approximate free space.
     """
     return facts.nodes, frozenset((c.node_id, c.free_bytes.bit_length()) for c in facts.candidates)

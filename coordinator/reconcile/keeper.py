@@ -53,7 +53,7 @@ class NodeKeeper:
                 first_s=LOOK_S,
                 fails=(Interrupted, Refused, FilestoreError),
                 level=logging.INFO,
-                trouble="the states of nodes are not recorded now",
+                trouble="cannot record the states of nodes now",
             ).run()
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
@@ -103,10 +103,10 @@ class NodeKeeper:
 
 
 class Comparisons:
-    """What returning nodes were told to compare. `clock_s` is any steady clock's.
+    """The comparisons ordered from returning nodes. `clock_s` is any steady clock.
 
-    One that has stopped itself is not gone on with: an operator has it made, and then the next one, begun
-    STOPPED_REST_S later, finds nothing to stop at.
+    A comparison that stopped at the safety limit is not continued: an operator overrides it, and then the
+    next one, STOPPED_REST_S later, does not stop.
     """
 
     def __init__(self, orders: NodeOrders, *, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -143,7 +143,7 @@ class Comparisons:
         return has_compared or state.state == "completed"
 
     def _log_once(self, node_id: str, reason: str) -> None:
-        """Once."""
+        """Log a reason once."""
         if self._logged.get(node_id) != reason:
             self._logged[node_id] = reason
             _log.warning("the node %s is not back in service yet: %s", node_id, reason)

@@ -19,7 +19,7 @@ POLL_S = 1.0
 QUIET_S_MAX = 60.0  # a node that answers nothing for so long is left out of the run
 STILL_S_MAX = 3600.0  # and so is one whose pass makes no progress
 STILL_S_MAX_COLLECT = 60.0  # of a pass that a node does by itself each minute: gc need not wait for it
-HOW_TO_GO_ON = 'Look why; the job with the parameters {"yes_really": true} goes on all the same.'
+HOW_TO_GO_ON = 'Find out why. To override the limit, run the job with the parameters {"yes_really": true}.'
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ async def order_all(
 
 
 def sums_of(states: Sequence[PassState]) -> dict[str, int]:
-    """What the passes have counted together, by name."""
+    """Return the total counts of the passes, by name."""
     sums: dict[str, int] = {}
     for state in states:
         for name, count in state.counts.items():

@@ -88,14 +88,14 @@ async def _check_safety_limits(context: ReconcileContext, grace_ms: int) -> None
     limit = int(blobs * SAFETY_SHARE_MAX) + SAFETY_BLOBS_MAX + 2
     going = await context.ask(CountCollectable(grace_ms=grace_ms, limit=limit), int)
     if is_too_many(going, blobs + going):
-        raise Conflict(f"{going} blobs or more would go, {blobs} are in use. {HOW_TO_GO_ON}")
+        raise Conflict(f"At least {going} blobs would be removed, of {blobs} in use. {HOW_TO_GO_ON}")
 
 
 def _named(context: ReconcileContext, progress: StepProgress) -> list[str]:
     """The node that the run is for, or all that answer. Raises NotFound, Conflict when that one is down."""
     if (named := progress.parameters.node_id) != "":
         if context.node(named).state == DOWN:
-            raise Conflict(f"{named} is down: nothing can be looked at there.")
+            raise Conflict(f"{named} is down, so it cannot be checked.")
         return [named]
     return sorted(context.facts().reachable)
 
@@ -115,7 +115,7 @@ async def _order_named(context: ReconcileContext, progress: StepProgress, kind: 
 
 
 def _count_left(context: ReconcileContext, progress: StepProgress) -> None:
-    """What the nodes were named for when the run began, less what they have looked at since."""
+    """Set the replicas left: those of the nodes when the run began, minus those examined since."""
     held = sum(
         context.look(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
         for node_id in _named(context, progress)
@@ -134,4 +134,4 @@ async def _order(
     order = PassOrder(kind, progress.run_id, yes_really=yes_really or progress.parameters.yes_really)
     await order_all(context, progress, order, node_ids)
     if progress.parameters.node_id and progress.result["unheard"]:
-        raise Conflict(f"{progress.parameters.node_id} did not say that it has come to the end.")
+        raise Conflict(f"{progress.parameters.node_id} did not report the end of its pass.")

@@ -138,9 +138,10 @@ def _sentence(facts: Facts) -> str:
     ranked = by_use(facts)
     fullest, emptiest = ranked[0], ranked[-1]
     return (
-        f"The disk of {fullest.node_id} is {used_share(fullest):.0%} full, that of {emptiest.node_id}"
-        f" {used_share(emptiest):.0%}, and no replica can move: the emptier nodes have each already, are in a"
-        " zone that has it, or have no room for it. It is tried again when nodes or disks have changed."
+        f"The disk of {fullest.node_id} is {used_share(fullest):.0%} full, that of {emptiest.node_id} "
+        f"{used_share(emptiest):.0%}, but no replica can move: each of the emptier nodes already has "
+        "the replica, is in a zone that has it, or has no room for it. The job tries again when nodes "
+        "or disks have changed."
     )
 
 

@@ -105,7 +105,7 @@ def is_due(context: ReconcileContext) -> bool:
 
 
 def _as_it_is(context: ReconcileContext, blob: ShortBlob) -> ShortBlob:
-    """With the holders that it has got since it was listed."""
+    """Return the blob with its current holders."""
     record = context.blob(blob.sha256)
     if record is None:
         return blob
@@ -130,7 +130,7 @@ def _left(context: ReconcileContext) -> int:
 
 
 async def _all(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
-    """What nobody holds whole first: it is the most endangered."""
+    """Yield all blobs to repair, first those without a complete replica, as the most endangered."""
     async for blob in damaged_blobs(context):
         yield blob
     async for blob in _short(context):

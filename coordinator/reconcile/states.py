@@ -33,7 +33,7 @@ class Attention:
         return frozenset(self._failing_s)
 
     def look(self, nodes: Iterable[NodeRecord], health: NodeHealth, *, at_s: float) -> None:
-        """What was heard since the last look. A node that is new begins with no silence."""
+        """Record the heartbeats since the last call. A new node starts without silence."""
         before_s, self._looked_at_s = self._looked_at_s, at_s
         tick_s = 0.0 if before_s is None else min(at_s - before_s, TICK_S_MAX)
         last = {node.node_id: health.last(node.node_id) for node in nodes}
@@ -50,9 +50,9 @@ class Attention:
         }
 
     def marks(self, nodes: Iterable[NodeRecord], *, down_after_s: float) -> list[Mark]:
-        """What the log should say of nodes from now on.
+        """Return the states that the log should record for nodes.
 
-        One that has never announced itself holds nothing: it is left as it is.
+        A node that has never announced itself holds nothing, and keeps its state.
         """
         found: list[Mark] = []
         for node in nodes:

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class Crew:
-    """What is under way in one run, by a key: of each key one piece of work."""
+    """The work in progress of one run: one task for each key."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group

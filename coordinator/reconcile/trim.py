@@ -123,7 +123,7 @@ class _Trimming:
         self._slow_to_drop: set[str] = set()  # does not drop what was released
 
     async def begin(self, group: asyncio.TaskGroup, blob: BlobRecord) -> None:
-        """As soon as it is its turn."""
+        """Start as soon as it is its turn."""
         await self._turns.acquire()
         task = group.create_task(self._trim(blob))
         task.add_done_callback(lambda _: self._turns.release())
@@ -167,7 +167,7 @@ class _Trimming:
 
 
 def _pages(context: ReconcileContext) -> Iterator[list[BlobRecord]]:
-    """Those with too many replicas, as this coordinator has applied it: the log decides again."""
+    """Yield blobs with too many replicas in the applied state: the log decides again."""
     after, more = "", True
     while more:
         page = context.look(ListSurplus(after=after, limit=PAGE_ROWS), SurplusPage)

@@ -38,14 +38,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the nodes of an upload's placement said: `here`, `absent`, `busy`, or "" for no answer."""
+    """The answers of the nodes of an upload's placement: `here`, `absent`, `busy`, or "" for no answer."""
 
     upload: PlacedUpload
     said: Mapping[str, str]
 
     @property
     def having(self) -> list[str]:
-        """Who has its bytes."""
+        """Return the nodes that have its bytes."""
         return [node_id for node_id in self.upload.placement if self.said.get(node_id) == "here"]
 
     @property
@@ -61,7 +61,7 @@ class Survey:
 
 
 def targets(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[str]:
-    """Who could get a copy, the best first: nodes of the placement, then others."""
+    """Return nodes that could get a copy, the best first: nodes of the placement, then others."""
     roomy = [c for c in facts.candidates if c.has_room(upload.offset_bytes) and c.node_id not in having]
     present = [c.node_id for c in roomy if c.node_id in upload.placement]
     zones = {facts.zone(node_id) for node_id in having}
@@ -78,12 +78,12 @@ def obstacle(upload: PlacedUpload, facts: Facts) -> str:
     """Why nobody need be asked, as what they would read is not worth it; "" for no reason."""
     able = {*facts.good(upload.placement), *targets(upload, [], facts)}
     if upload.offset_bytes and len(able) < facts.write_quorum:
-        return f"it can be on {len(able)} of the nodes that stay, {facts.write_quorum} must have it"
+        return f"only {len(able)} of the remaining nodes can hold it, {facts.write_quorum} are required"
     return ""
 
 
 def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[str]:
-    """Those that have it, the holder first if it is one of them; then others, as many as are wanted."""
+    """Return the nodes that have it, a holder among them first; then others, up to the number wanted."""
     holder = [node_id for node_id in upload.placement[:1] if node_id in having]
     first = holder + [node_id for node_id in having if node_id not in holder]
     others = [name for name in facts.good(upload.placement) if name not in first]
@@ -131,7 +131,7 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
 
 
 def forget_left(progress: StepProgress) -> None:
-    """What was left by an earlier pass of the same run is for this one."""
+    """Forget the leftovers of an earlier pass of the same run."""
     for name in ("uploads_busy", "uploads_kept", "kept"):
         progress.result.pop(name, None)
 
@@ -161,7 +161,10 @@ class _Move:
             self._progress.add(uploads_busy=1)
             return ""
         if not self._has_holder_said(survey):
-            return f"node {self._upload.placement[0]}, which holds it, does not say whether it is written"
+            return (
+                f"node {self._upload.placement[0]}, which holds it, does not report whether it is "
+                "being written"
+            )
         facts = self._context.facts()
         if survey.is_lost(facts):
             return await self._place(new_placement(self._upload, [], facts), survey, is_lost=True)
@@ -171,7 +174,10 @@ class _Move:
             facts = self._context.facts()
             having = facts.good(having)
             if len(having) < facts.write_quorum:
-                return f"of the nodes that stay {len(having)} have its bytes, {facts.write_quorum} must"
+                return (
+                    f"only {len(having)} of the remaining nodes have its bytes, "
+                    f"{facts.write_quorum} are required"
+                )
         return await self._place(new_placement(self._upload, having, facts), survey)
 
     async def _survey(self) -> Survey:
@@ -202,7 +208,7 @@ class _Move:
     async def _place(self, placement: list[str], survey: Survey, *, is_lost: bool = False) -> str:
         """Why not, if not; what has changed meanwhile is for the next pass. Raises Interrupted."""
         if not placement:
-            return "no other node takes bytes"
+            return "no other node accepts the bytes"
         holder = self._upload.placement[0]
         look = replace(self._upload, offset_bytes=0)
         if holder in survey.said and await self._standing(holder, look) == "busy":  # since it was asked
@@ -233,9 +239,9 @@ class _Move:
         return ""
 
     async def _standing(self, node_id: str, upload: PlacedUpload, sources: Sequence[str] = ()) -> str:
-        """What a node says in the end; "" for nothing.
+        """Return a node's final answer; "" for none.
 
-        One that did not answer lately is not asked: it would hold up each upload as long.
+        A node that did not answer recently is not asked, as it would delay each upload.
         """
         quiet = self._context.failures.answers
         if quiet.rests(node_id):

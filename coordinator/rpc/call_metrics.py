@@ -31,7 +31,7 @@ class ServedCalls:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(
             "filestore_rpc_calls",
-            "Calls of members by kind and outcome; `retry` means no quorum or no time.",
+            "Calls of members by kind and outcome; `retry` means no majority or no time.",
             ["call", "outcome"],
             registry=registry,
         )

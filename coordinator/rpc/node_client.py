@@ -63,7 +63,7 @@ class PullReport(Struct, frozen=True, kw_only=True):
 
 
 class _Refusal(Struct, frozen=True, kw_only=True):
-    """What of an answer that is no success is read."""
+    """The fields that are read of an error response."""
 
     code: Text = ""
     failed_sources: NodeIds = []

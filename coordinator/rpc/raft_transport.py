@@ -92,8 +92,8 @@ class Transport:
         if since_s is not None and time.monotonic() - since_s > STRANGER_S:
             self._strangers[target] = None
             _log.warning(
-                "coordinator %s sends messages and is not known here: if this directory was made from an old"
-                " bundle, make it anew from a fresh one",
+                "unknown coordinator %s sends messages: if this directory was created from an old "
+                "bundle, create it again from a new one",
                 target,
             )
 
@@ -136,9 +136,9 @@ class Transport:
         if by not in self._contradicted_by:
             self._contradicted_by.add(by)
             _log.error(
-                "coordinator %s knows this one by another directory, or by a later start of it, and takes no"
-                " messages from here. If this one was neither made anew nor put back from a copy, it is the"
-                " instances.json of %s that is wrong; this one ends only if most others say the same",
+                "coordinator %s knows this one by another directory, or by a later start of it, and "
+                "rejects its messages. If this one was neither created again nor restored from a copy, "
+                "the instances.json of %s is wrong; this one stops only if most others say the same",
                 by,
                 by,
             )
@@ -150,7 +150,8 @@ class Transport:
         if by not in self._removed_by:
             self._removed_by.add(by)
             _log.warning(
-                "coordinator %s says that this one was removed from the cluster: it ends if most do",
+                "coordinator %s reports that this one was removed from the cluster: it stops if most "
+                "others do",
                 by,
             )
             for sender in self._senders.values():

@@ -45,7 +45,7 @@ RECALL_TIMEOUT_S = 2.0  # one change of the log, while the node waits for its co
 CLOSE_TIMEOUT_S = 1.0  # for a peer to say goodbye
 
 _REPLY = msgspec.msgpack.Decoder(Reply)
-_OVERDUE = "There was no quorum within the deadline."
+_OVERDUE = "There was no majority within the deadline."
 _log = logging.getLogger(__name__)
 
 
@@ -100,7 +100,7 @@ class PeerPort:
         self._is_closing = False
 
     def routes(self) -> list[web.RouteDef]:
-        """What the peer port serves."""
+        """Return the routes of the peer port."""
         return [web.get("/raft", self._raft), web.get("/rpc", self._rpc)]
 
     async def close(self) -> None:
@@ -172,9 +172,7 @@ class PeerPort:
         try:
             call = wire.decode_call(frame.call)
             if not is_current and not isinstance(call, RenewCall):
-                raise Unavailable(
-                    "The certificate of this node is not valid now; it has to be renewed first."
-                )
+                raise Unavailable("The certificate of this node is not valid. It must be renewed first.")
             value = await self._handle(peer, call)
             status, details = wire.OK, ""
         except NotLeader as refusal:
@@ -190,7 +188,7 @@ class PeerPort:
             status, details = wire.RETRY, _OVERDUE
         except Exception:  # noqa: BLE001 - the edge: a fault of ours is answered, and told to the operator
             _log.exception("a call of %s failed", peer.identity.uri)
-            status, details = Internal.code, "A coordinator failed; see its log."
+            status, details = Internal.code, "A coordinator failed. See its log."
         finally:
             self._calls.answered(peer, call, status, time.monotonic() - started_s)
         details = details[: wire.DETAILS_CHARS_MAX]
@@ -227,18 +225,21 @@ class PeerPort:
             async with asyncio.timeout(RECALL_TIMEOUT_S):
                 await self._recall(self._shown(request, takes_expired=True))
         except NotLeader as error:
-            raise Unavailable("The leader has to record this certificate first.") from error
+            raise Unavailable("The leader must record this certificate first.") from error
         except TimeoutError as error:
             raise Unavailable(_OVERDUE) from error
 
     def _peer(self, request: web.Request, *, takes_expired: bool = False) -> Peer:
-        """Who asks. `takes_expired`: it may be a node whose certificate can be renewed late, no more."""
+        """Return the caller.
+
+        `takes_expired`: a node whose expired certificate can still be renewed is allowed.
+        """
         peer = self._shown(request, takes_expired=takes_expired)
         self._check(peer)
         return peer
 
     def _shown(self, request: web.Request, *, takes_expired: bool) -> Peer:
-        """Who asks, by its certificate alone: whether the state knows that is not looked at."""
+        """Return the caller by its certificate alone, without checking the state."""
         if request.transport is None:
             raise Unauthorized("the connection is gone")
         peer, at_ms = peer_identity(request.transport), self._clocks_ms()[0]

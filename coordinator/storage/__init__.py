@@ -1,1 +1,1 @@
-"""What a coordinator keeps on its disk: the log, the state, snapshots, and the checks of all three."""
+"""The files of a coordinator: the log, the state, snapshots, and the checks of all three."""

@@ -109,21 +109,21 @@ class CoordinatorFiles:
         return read_secret(systemd_credential(self.cluster_key.name) or self.cluster_key)
 
     def read_config(self) -> CoordinatorConfig:
-        """What coordinator.json says. Raises NotInitialised."""
+        """Read coordinator.json. Raises NotInitialised."""
         try:
             return decode_foreign(self.config.read_bytes(), CoordinatorConfig)
         except FileNotFoundError:
             raise NotInitialised(
-                f"{self.data} holds no coordinator: run `filestore coordinator init`"
+                f"{self.data} contains no coordinator. Run `filestore coordinator init`"
             ) from None
         except OSError as error:
             raise NotInitialised(
-                f"{self.config} cannot be read: {error.strerror}. Look at the disk."
+                f"{self.config} cannot be read: {error.strerror}. Check the disk."
             ) from error
         except msgspec.MsgspecError as error:
             raise NotInitialised(
-                f"{self.config} cannot be read: {error}. Put it back from a backup, or write it anew after"
-                " the example of another coordinator."
+                f"{self.config} cannot be read: {error}. Restore it from a backup, or write it again, "
+                "following the example of another coordinator."
             ) from error
 
     def write_config(self, config: CoordinatorConfig) -> None:

@@ -73,9 +73,9 @@ def found_at_rest(path: Path) -> tuple[int, int, int]:
 
 
 def mark_of(writer: sqlite3.Connection) -> int:
-    """What tells this file from others of its kind, 0 for none.
+    """Return the mark that distinguishes this file from others, 0 for none.
 
-    Copies bear it too, until they are given another one.
+    Copies have the same mark, until they get another one.
     """
     return int(writer.execute("PRAGMA user_version").fetchone()[0])
 

@@ -1,4 +1,4 @@
-"""What the log needs of a directory, and the real one: flat names, positioned writes, explicit syncs.
+"""The directory interface of the log, and the real one: flat names, positioned writes, explicit syncs.
 
 Nothing here is durable before a sync: data after `File.sync`, names after `Directory.sync`. The simulator's
 directory loses all else when it crashes, so that the log may count on no more than what is said here.
@@ -72,7 +72,7 @@ class Directory(Protocol):
         """The room that is left for files."""
 
     def path(self, name: str) -> Path:
-        """Where a file is, for messages to the operator."""
+        """Return the path of a file, for messages to the operator."""
 
     def close(self) -> None:
         """Gives the directory and its lock back; files stay open."""
@@ -176,7 +176,7 @@ class OsDirectory:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise LogInUse(
-                f"A coordinator runs in this directory already: another process has {self._path} open."
+                f"A coordinator already runs in this directory: another process has {self._path} open."
             ) from error
 
     def free_bytes(self) -> int:

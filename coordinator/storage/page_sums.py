@@ -57,7 +57,7 @@ class PageSums:
             self._stored.close()
 
     def size_bytes(self) -> int:
-        """Of the file. Raises OSError."""
+        """Return the size of the file. Raises OSError."""
         with self._lock:
             self._require_open()
             return os.fstat(self._file).st_size
@@ -73,11 +73,11 @@ class PageSums:
 
     @property
     def mark(self) -> int:
-        """What the database has to bear, 0 while sums are not kept."""
+        """Return the mark that the database must have, 0 while no sums are stored."""
         return self._stored.header.mark if self._stored.is_used else 0
 
     def adopt(self, mark: int) -> None:
-        """From now on sums are kept, of the database that durably bears this mark."""
+        """Start to store sums, of the database that durably has this mark."""
         with self._lock:
             self._stored.adopt(mark)
             self._learned.update(range(block_of(len(self._sums)) + 1) if self._sums else ())
@@ -160,9 +160,10 @@ class PageSums:
             return odd, is_last
 
     def _loaded(self) -> "array[int]":
-        """What the process before knew.
+        """Return the sums of the previous process.
 
-        Of one that died in a checkpoint, the WAL names what it may have written, and whoever copied since.
+        If it died in a checkpoint, the WAL lists the pages that it may have written, and that were copied
+        since.
         """
         sums, is_whole = self._stored.load(self._written_ns, self._page_bytes(), self._wal_salts())
         if sums and not is_whole:
@@ -180,7 +181,7 @@ class PageSums:
         self._stored.forget(self._sums, pages, self._wal_salts())
 
     def _keep(self) -> None:
-        """What was learned comes into the file, unless another process wrote to the database meanwhile."""
+        """Store the learned sums, unless another process wrote to the database in the meantime."""
         salts, page_bytes = self._wal_salts(), self._page_bytes()
         noted = self._stored.header
         is_new = (noted.changed_ns, noted.wal_salts) != (self._written_ns, salts)
@@ -208,7 +209,7 @@ class PageSums:
         return [self._sums[page - 1] for page in pages]
 
     def _put_back(self, pages: list[int], sums: list[int]) -> None:
-        """Of pages that were not written after all, what was known before."""
+        """Restore the previous sums of pages that were not written after all."""
         for page, known in zip(pages, sums, strict=True):
             self._sums[page - 1] = known
 

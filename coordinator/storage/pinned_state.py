@@ -60,11 +60,11 @@ class Pinned:
             raise
 
     def digest(self, stop: Stop = NEVER) -> str:
-        """Of all the rows. Raises WorkStopped, and sqlite3.Error for what cannot be read."""
+        """Return the digest of all rows. Raises WorkStopped, and sqlite3.Error for unreadable ones."""
         return whole_digest(self.db, pause=pacing(stop))
 
     def digest_and_close(self, stop: Stop) -> str:
-        """Likewise, and the state is let go of, whatever happens."""
+        """Return the digest of all rows, and close the state in any case."""
         with closing(self):
             return self.digest(stop)
 
@@ -88,7 +88,7 @@ def up_to_whole_hash(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
 
 
 def content_digest(path: Path, *, pause: Callable[[], None]) -> str:
-    """Of all the rows of a database that is at rest; `pause` is called often. Raises sqlite3.Error."""
+    """Return the digest of all rows of a database at rest; `pause` is called often. Raises sqlite3.Error."""
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     db = sqlite3.connect(address, uri=True, isolation_level=None)
     try:
@@ -106,10 +106,10 @@ class Examined(Struct, frozen=True):
 
 
 def examine(path: Path, stop: Stop = NEVER) -> Examined:
-    """What is to be said of a database that is at rest.
+    """Examine a database at rest.
 
-    Of a large one by a process of its own, as Python's lock is for those who serve. Where none can be
-    started, or it is killed, it is done here. Raises OSError, WorkStopped.
+    A large one is examined in a separate process, to leave Python's lock to requests. If that cannot be
+    started, or is killed, it is done here. Raises OSError, WorkStopped.
     """
     if path.stat().st_size >= EXAMINED_BESIDE_BYTES_MIN:
         try:
@@ -155,7 +155,10 @@ def _no_pause() -> None:
 
 
 def pacing(stop: Stop) -> Callable[[], None]:
-    """To be called often by what takes minutes: rests PAUSE_S after every WORK_S. Raises WorkStopped."""
+    """Return a function that long work must call often: it pauses PAUSE_S after every WORK_S.
+
+    Raises WorkStopped.
+    """
     rested_s = time.monotonic()
 
     def pause() -> None:

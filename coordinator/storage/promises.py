@@ -33,10 +33,10 @@ _CRC: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What a member has promised.
+    """The promises of a member.
 
-    `lost_term`: it may have voted and acknowledged in terms up to that and does not know any more what, 0 for
-    nothing. `installing`: index and term of the snapshot whose installation began, (0, 0) for none.
+    `lost_term`: it has lost its votes and acknowledgements of terms up to this one, 0 for none. `installing`:
+    index and term of the snapshot whose installation began, (0, 0) for none.
     """
 
     term: int = 0

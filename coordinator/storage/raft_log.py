@@ -85,7 +85,7 @@ class SegmentLog:
         try:
             found = OsDirectory(directory, sync=sync)
         except OSError as error:
-            raise LogFailed(f"The log directory {directory} can not be opened: {error}") from error
+            raise LogFailed(f"The log directory {directory} cannot be opened: {error}") from error
         return cls.open_in(found, segment_bytes=segment_bytes, cache_bytes_max=cache_bytes_max)
 
     @classmethod
@@ -97,7 +97,7 @@ class SegmentLog:
         cache_bytes_max: int = CACHE_BYTES_MAX,
         draw_bytes: Callable[[int], bytes] = os.urandom,
     ) -> "SegmentLog":
-        """The same in any directory, which the log closes. `draw_bytes` makes the markers of new segments."""
+        """Open the log in any directory, which the log closes. `draw_bytes` makes markers of new segments."""
         log = cls(directory, segment_bytes, cache_bytes_max, draw_bytes)
         try:
             directory.lock()
@@ -133,7 +133,7 @@ class SegmentLog:
 
     @property
     def promised(self) -> Promised:
-        """What this member has promised, as the file beside the segments has it.
+        """Return the member's promises, from the file next to the segments.
 
         That file may know of terms and votes that the segments have lost.
         """
@@ -357,7 +357,7 @@ class SegmentLog:
             self._directory.sync()
 
     def size_bytes(self) -> int:
-        """What the records of all segments take, without what is only preallocated."""
+        """Return the size of the records of all segments, without preallocated space."""
         with self._lock:
             return sum(each.size_bytes for each in self._index.segments[:-1]) + self._position_bytes
 

@@ -1,4 +1,4 @@
-"""Where each entry of the log lies: the segments in order, and in each the records that still count.
+"""The position of each log entry: the segments in order, and in each the records that still count.
 
 No I/O and no lock here: `coordinator.storage.recovery` builds it at start, `coordinator.storage.raft_log`
 keeps and guards it.
@@ -49,7 +49,7 @@ class Segment:
         del self.offsets[keep:], self.sizes_bytes[keep:], self.terms[keep:]
 
     def locate(self, low: int, high: int, size_bytes_max: int) -> Locations:
-        """Where the entries from `low` are, within this segment and the bytes, at least one."""
+        """Return the positions of the entries from `low` on, within this segment and size, at least one."""
         first = low - self.first
         found: Locations = []
         for position in range(first, min(high - self.first, len(self.offsets))):

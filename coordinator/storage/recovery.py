@@ -1,4 +1,4 @@
-"""What the log's files hold after any crash: the index, the hard state, and the end to write on from.
+"""Recover the log's files after any crash: the index, the hard state, and the end for new writes.
 
 Rules: the newest base segment begins the log and older files are void. A missing beginning is compaction, a
 gap is damage. A torn tail is cut in the last segment alone; elsewhere a record that does not check is damage.
@@ -19,7 +19,7 @@ from runtime.disk import NO_ROOM_ERRORS
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found beside the index.
+    """The result of recovery in addition to the index.
 
     `end_bytes`: where the next record goes in the last segment, of which `synced_bytes` are known to have
     been synced.
@@ -92,7 +92,7 @@ def _follow(index: LogIndex, each: Segment) -> None:
         index.restart(each)
         return
     if header.previous_term != index.term(header.first_index - 1):
-        raise LogDamaged(each.path, 0, "the term of the entry before the segment is another one")
+        raise LogDamaged(each.path, 0, "the entry before the segment has another term")
     index.begin(each)
 
 
@@ -102,12 +102,12 @@ def _replay(index: LogIndex, each: Segment, recovered: Recovered, *, is_last: bo
     end = recovered.synced_bytes = form.HEADER_BYTES
     for record in form.read_records(data, end):
         if not _replay_record(index, each.header, record, recovered):
-            raise LogDamaged(each.path, record.offset, "a record checks but makes no sense here")
+            raise LogDamaged(each.path, record.offset, "a record has a correct checksum but invalid content")
         end = record.end
     if not is_last and end != len(data):
-        raise LogDamaged(each.path, end, "a record does not check, and later segments exist")
+        raise LogDamaged(each.path, end, "a record does not match its checksum, and later segments exist")
     if form.is_damage(data, end, each.header.marker):
-        raise LogDamaged(each.path, end, "a record that had been synced does not check")
+        raise LogDamaged(each.path, end, "a synced record does not match its checksum")
     if is_last and data.count(0, end) != len(data) - end:
         each.file.truncate(end)
     each.size_bytes = recovered.end_bytes = end

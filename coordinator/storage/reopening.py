@@ -1,4 +1,4 @@
-"""What a member makes of its log and its database at start. Shared by start and rebuilding.
+"""Check a member's log against its database at start. Shared by start and rebuilding.
 
 Either they agree, or it is told what was lost. What is here blocks.
 
@@ -24,11 +24,11 @@ from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store, replay
 
-_REBUILD = "Set this member up again with `filestore coordinator rebuild`, under a new name."
+_REBUILD = "Create this member again with `filestore coordinator rebuild`, under a new name."
 
 
 class StateLost(Internal):
-    """What this member promised, or its database, is gone; the process must not run on what is left."""
+    """This member's promises, or its database, are lost; the process must not run on the rest."""
 
 
 def recover(log: SegmentLog, store: Store) -> str:
@@ -40,7 +40,7 @@ def recover(log: SegmentLog, store: Store) -> str:
     index, term = store.applied()
     known, promised = log.hard_state, log.promised
     if (index and log.is_new and not promised.term) or (promised.term and not index and log.is_new):
-        raise StateLost(f"The log is empty, and this member is not new: the log was lost. {_REBUILD}")
+        raise StateLost(f"The log is empty, but this member is not new: the log was lost. {_REBUILD}")
     if index < log.first_index() - 1:
         raise StateDamaged(
             f"state.sqlite ends at entry {index}, and the log begins at {log.first_index()}: it was lost or"
@@ -48,15 +48,15 @@ def recover(log: SegmentLog, store: Store) -> str:
         )
     if max(known.term, promised.term) < term:
         raise StateLost(
-            f"The database is of term {term}, the log knows of none beyond {known.term}: its end was lost."
-            f" {_REBUILD}"
+            f"The database is of term {term}, but the log knows none after {known.term}: its end was "
+            f"lost. {_REBUILD}"
         )
     is_behind = index > log.last_index() or log.term(index) != term
     lost = ""
     if is_behind:
         store.checkpoint()  # the log is going to begin behind it
     if promised.is_ahead_of(known):
-        lost = f"it knows of term {known.term}, and of term {promised.term} was promised something"
+        lost = f"it knows term {known.term}, but something was promised in term {promised.term}"
     elif is_behind and promised.installing != (index, term):
         lost = f"it ends at entry {log.last_index()}, and the database holds entry {index}"
     if lost:
@@ -74,16 +74,18 @@ def _forgotten(log: SegmentLog, index: int, term: int, what: str, *, is_behind: 
     lost_term = max(known.term, promised.term, promised.lost_term, term)
     log.promise(replace(promised, lost_term=lost_term, installing=(0, 0)))  # before the log forgets why
     if log.promised.lost_term != lost_term:
-        raise StateLost(f"The log has lost its end: {what}. The disk has no room to note that: make some.")
+        raise StateLost(
+            f"The log has lost its end: {what}. The disk has no room to record that. Free some space."
+        )
     if is_behind:
         log.reset(HardState(lost_term + 1, "", index), index, term)
     else:
         log.append(HardState(lost_term + 1, "", known.commit), None, (), sync=True)
     return (
-        f"The log has lost its end: {what}. What this coordinator voted and acknowledged up to term"
-        f" {lost_term} is forgotten, so it neither votes nor leads until a leader of a later term has brought"
-        " it up to date, which takes a majority of the others. Look at its disk. If it stays so, set it up"
-        " again with `filestore coordinator rebuild`, under a new name."
+        f"The log has lost its end: {what}. The votes and acknowledgements of this coordinator up to "
+        f"term {lost_term} are lost, so it neither votes nor leads until a leader of a later term has "
+        "sent it the missing entries, which needs a majority of the others. Check its disk. If this "
+        "does not help, create it again with `filestore coordinator rebuild`, under a new name."
     )
 
 

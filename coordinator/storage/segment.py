@@ -59,7 +59,7 @@ class LogDamaged(Internal):
 
 
 class RecordKind(IntEnum):
-    """What a record says.
+    """The kind of a record.
 
     The numbers are the disk format and never change; 0 is what a preallocated tail holds.
     """
@@ -71,7 +71,7 @@ class RecordKind(IntEnum):
 
 
 class HeaderFlag(IntFlag):
-    """What a segment is beside the next one. The numbers are the disk format and never change."""
+    """The relation of a segment to the next one. The numbers are the disk format and never change."""
 
     NONE = 0
     BASE = 1  # all older segments are void
@@ -119,9 +119,9 @@ def decode_header(data: bytes, path: Path) -> SegmentHeader:
         raise LogDamaged(path, 0, "the file is shorter than a header")
     magic, version, flags, sequence, first_index, previous_term, marker, crc = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise LogDamaged(path, 0, "this is no log segment")
+        raise LogDamaged(path, 0, "this is not a log segment")
     if crc != zlib.crc32(data[: HEADER_BYTES - _CRC.size]):
-        raise LogDamaged(path, 0, "the header's checksum is wrong")
+        raise LogDamaged(path, 0, "the header's checksum does not match")
     if version != VERSION:
         raise LogDamaged(path, 0, f"format version {version} is not known to this release")
     if flags not in (HeaderFlag.NONE, HeaderFlag.BASE):
@@ -219,7 +219,7 @@ def is_damage(data: bytes, offset: int, marker: bytes) -> bool:
 
 
 def synced_bytes(record: Record) -> int:
-    """What a BATCH record testifies; 0 for any other."""
+    """Return the bytes that a BATCH record declares as synced; 0 for any other."""
     if record.kind != RecordKind.BATCH or len(record.payload) != _BATCH.size:
         return 0
     found: int = _BATCH.unpack(record.payload)[1]

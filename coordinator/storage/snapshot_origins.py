@@ -1,7 +1,7 @@
-"""From whom a member has its state, kept beside it. Shared by snapshots and the watch for divergence.
+"""The source of a member's state, in a separate file. Shared by snapshots and the watch for divergence.
 
-It is named if nobody vouched for the snapshot. "" for a state of its own, or one that a majority has
-vouched for. Blocking.
+It is set if no other member confirmed the snapshot; "" for a state of its own, or one that a majority has
+confirmed. Blocking.
 """
 
 import logging

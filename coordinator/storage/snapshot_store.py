@@ -70,7 +70,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
 
 
 class _Note(Struct, frozen=True, kw_only=True):
-    """What lies beside a snapshot file as JSON."""
+    """The JSON note next to a snapshot file."""
 
     meta: SnapshotMeta
     size_bytes: SizeBytes
@@ -141,7 +141,7 @@ class Incoming:
         if (chunk.index, chunk.term) != (self._meta.index, self._meta.term):
             raise InvalidRequest(f"snapshot: {chunk.index}-{chunk.term} is not {_name(self._meta)}.")
         if self._is_verified or not _is_sound(chunk):
-            raise InvalidRequest("snapshot: a part is damaged, or comes too late.")
+            raise InvalidRequest("snapshot: a part is damaged or arrived too late.")
         note = _Note(
             meta=self._meta,
             size_bytes=chunk.size_bytes,
@@ -151,9 +151,9 @@ class Incoming:
         )
         if self._note is not None and note != self._note:
             self.restart()
-            raise InvalidRequest("snapshot: its source holds another file under the same name.")
+            raise InvalidRequest("snapshot: its source now has another file with the same name.")
         if chunk.offset != self.offset:
-            raise InvalidRequest(f"snapshot: {self.offset} is the next offset, not {chunk.offset}.")
+            raise InvalidRequest(f"snapshot: the next offset is {self.offset}, not {chunk.offset}.")
         if self._note is None:
             self._begin(note)
         with open(self._path, "r+b", buffering=0) as file:
@@ -177,19 +177,19 @@ class Incoming:
         examined = examine(self._path, stop)
         if examined.sha256 != self._note.sha256:
             self.restart()
-            raise InvalidRequest("snapshot: what came is not what was announced.")
+            raise InvalidRequest("snapshot: the received file differs from the announced one.")
         try:
             found = describe(self._path)
         except (*DATABASE_ERRORS, InvalidRequest) as error:
             self.restart()
-            raise InvalidRequest("snapshot: what came is no state of a coordinator.") from error
+            raise InvalidRequest("snapshot: the received file is not a state of a coordinator.") from error
         if found != self._meta:
             self.restart()
-            raise InvalidRequest(f"snapshot: what came holds {_name(found)}, or other members.")
+            raise InvalidRequest(f"snapshot: the received file holds {_name(found)}, or other members.")
         if examined.flaw or self._note.content not in ("", examined.content):
             self.restart()
-            damage = examined.flaw or "its rows are not those that were announced"
-            raise InvalidRequest(f"snapshot: what came is damaged: {damage}.")
+            damage = examined.flaw or "its rows differ from the announced ones"
+            raise InvalidRequest(f"snapshot: the received file is damaged: {damage}.")
         try:
             sync_file(self._path)
         except OSError:
@@ -208,7 +208,7 @@ class Incoming:
 
     @property
     def is_vouched(self) -> bool:
-        """Of what is verified: whether a majority had the same state there."""
+        """Return whether a majority had the same state as the verified snapshot."""
         return self._origin_path.exists() and read_origin(self._origin_path) == ""
 
     @property
@@ -247,7 +247,7 @@ class SnapshotStore:
         return Pinned(self._state_path, file)
 
     def flaw(self) -> str:
-        """What is wrong with the structure of the state, which is in use; "" if nothing is. See flaw_in."""
+        """Return the structural fault of the state, which is in use; "" for none. See flaw_in."""
         return flaw_in(self._state_path, at_rest=False)
 
     def make(self, pinned: Pinned, stop: Stop = NEVER) -> Made:
@@ -296,7 +296,7 @@ class SnapshotStore:
         return meta
 
     def origin(self) -> str:
-        """From whom the state of this member is; see `coordinator.storage.snapshot_origins`."""
+        """Return the source of this member's state; see `coordinator.storage.snapshot_origins`."""
         return self._origin
 
     def vouched(self) -> None:
@@ -325,7 +325,7 @@ class SnapshotStore:
             with open(self._directory / f"{_name(note.meta)}.snapshot", "rb", buffering=0) as file:
                 data = os.pread(file.fileno(), CHUNK_BYTES_MAX, offset)
         except FileNotFoundError:
-            raise NotFound(f"There is no snapshot {index}-{term} here any more.") from None
+            raise NotFound(f"The snapshot {index}-{term} is no longer here.") from None
         return Chunk(
             index=index,
             term=term,
@@ -383,10 +383,10 @@ class SnapshotStore:
         note_path.unlink(missing_ok=True)
 
     def unfinished(self) -> SnapshotMeta | None:
-        """What an installation that was interrupted is going to make the state; None if there is none.
+        """Return the snapshot of an interrupted installation; None if there is none.
 
-        What lies there and is no such thing is moved aside: the state is as it was before. Blocks, and reads
-        all of it. Raises OSError.
+        An invalid file there is moved aside, and the state stays as it was before. Blocks, and reads all of
+        it. Raises OSError.
         """
         if not self._intent_path.exists():
             return None
@@ -394,15 +394,16 @@ class SnapshotStore:
             if not (why := flaw_in(self._intent_path, at_rest=True, deep=True)):
                 if matches_digest(self._intent_path):
                     return describe(self._intent_path)
-                why = "it is not what came"
+                why = "it differs from the received file"
         except (*DATABASE_ERRORS, InvalidRequest) as error:
             why = str(error)
         damaged_path = self._intent_path.with_name(f"{self._intent_path.name}.damaged")
         self._disk.replace(self._intent_path, damaged_path)
         self._disk.sync(damaged_path.parent)
         _log.error(
-            "the snapshot that was being installed is damaged (%s) and lies in %s: this coordinator goes on"
-            " from the state before, and fetches it again. Look at its disk, and delete the file",
+            "the snapshot that was being installed is damaged (%s) and is kept in %s: this coordinator "
+            "continues from the previous state, and fetches the snapshot again. Check its disk, and "
+            "delete the file",
             why,
             damaged_path,
         )
@@ -436,9 +437,9 @@ class SnapshotStore:
 
 
 def describe(path: Path) -> SnapshotMeta:
-    """What a snapshot file holds; it is not changed. Raises sqlite3.Error, or InvalidRequest for no state.
+    """Describe a snapshot file without changing it. Raises sqlite3.Error, or InvalidRequest for no state.
 
-    Never for a database that is open: the copy is taken to be at rest.
+    It must not be used for an open database, as the file is assumed to be at rest.
     """
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
@@ -449,10 +450,10 @@ def describe(path: Path) -> SnapshotMeta:
 
 
 def damage_of(path: Path, *, deep: bool) -> str:
-    """What is wrong with a snapshot file that lies ready, "" if nothing is. `deep` reads all of it."""
+    """Return the fault of a snapshot file, "" for none. `deep` reads all of it."""
     note = _read_note(path.with_suffix(".json"))
     if note is None:
-        return "has no note beside it that says what it is"
+        return "has no note that describes it"
     if path.stat().st_size != note.size_bytes:
         return f"has {path.stat().st_size} bytes, its note says {note.size_bytes}"
     if deep and sha256_of(path) != note.sha256:
@@ -477,7 +478,9 @@ def _is_sound(chunk: Chunk) -> bool:
 def _check_room(directory: Path, size_bytes: int) -> None:
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < size_bytes + SNAPSHOT_RESERVE_BYTES:
-        raise InsufficientStorage(f"A snapshot of {size_bytes} bytes has no room: {free_bytes} are free.")
+        raise InsufficientStorage(
+            f"There is no room for a snapshot of {size_bytes} bytes: {free_bytes} are free."
+        )
 
 
 def _read_note(path: Path) -> _Note | None:

@@ -41,13 +41,13 @@ def copy_database(source: Path, target: Path, *, pause_s: float = PAUSE_S, stop:
 def copy_pinned(
     live: sqlite3.Connection, target: Path, *, pause_s: float = PAUSE_S, stop: Stop = NEVER
 ) -> None:
-    """The same of what a connection sees in the read transaction that it has open."""
+    """Copy the state that a connection sees in its open read transaction."""
     with _made(target) as descriptor:
         _copy(live, target, descriptor, lambda: stop.rest(pause_s))
 
 
 def copy_settled(file: PageSums, target: Path, *, pause_s: float = PAUSE_S, stop: Stop = NEVER) -> None:
-    """The same of a database that is pinned as it lies in its file (see Store.settle). Raises OSError."""
+    """Copy a database that is pinned in its file (see Store.settle). Raises OSError."""
     with _made(target) as descriptor:
         size_bytes, offset, steps = file.size_bytes(), 0, 0
         while offset < size_bytes:

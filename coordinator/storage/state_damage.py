@@ -32,7 +32,7 @@ class StateDamaged(Unavailable):
 
 
 def damage_in(error: BaseException) -> StateDamaged | None:
-    """What is told of a database whose bytes are not what was written; None of any other trouble."""
+    """Return the error for a damaged database; None for other errors."""
     if isinstance(error, StateDamaged):
         return error
     if not isinstance(error, DATABASE_ERRORS):
@@ -51,14 +51,14 @@ class StateUnreadable(Internal):
 
 
 def unreadable_in(error: BaseException) -> StateUnreadable | None:
-    """What is told of a database that the disk refuses; None of another trouble."""
+    """Return the error for a database that the disk cannot read; None for other errors."""
     if not isinstance(error, sqlite3.Error):
         return None
     if getattr(error, "sqlite_errorcode", 0) & _PRIMARY not in _REFUSED:
         return None
     return StateUnreadable(
-        f"state.sqlite cannot be used: {error}. Look at the disk, and at who owns the files; if they are"
-        " lost, set this member up again with `filestore coordinator rebuild`."
+        f"state.sqlite cannot be used: {error}. Check the disk, and who owns the files. If they are "
+        "lost, create this member again with `filestore coordinator rebuild`."
     )
 
 

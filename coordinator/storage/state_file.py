@@ -43,15 +43,17 @@ class StateFile:
         # Who gives a new mark notes nothing of it. until 0.3.0: 0.1.0 leaves the note that the file has.
         is_other = found > 0 and noted not in (0, self._note_at_rest) and mark != self._mark_at_rest
         if is_other or sums.mark not in (0, mark):
-            raise StateDamaged("state.sqlite is damaged: another file lies in its place, or nothing")
+            raise StateDamaged("state.sqlite is damaged: it was replaced by another file, or is missing")
         if sums.denies_wal:
-            raise StateDamaged("state.sqlite is damaged: its WAL is that of another database")
+            raise StateDamaged("state.sqlite is damaged: its WAL belongs to another database")
         if 0 < found < noted:
-            raise StateDamaged(f"state.sqlite is damaged: it goes up to entry {found}, its WAL needs {noted}")
+            raise StateDamaged(
+                f"state.sqlite is damaged: it ends at entry {found}, but its WAL needs {noted}"
+            )
         row = writer.execute("SELECT log_index FROM applied").fetchone()
         if row is not None and self._index_at_rest > row[0]:
             raise StateDamaged(
-                f"state.sqlite is damaged: it goes up to entry {self._index_at_rest}, and its WAL to {row[0]}"
+                f"state.sqlite is damaged: it ends at entry {self._index_at_rest}, and its WAL at {row[0]}"
             )
 
     def begin_anew(self) -> None:
@@ -59,10 +61,10 @@ class StateFile:
         self._take_up()
 
     def flaw(self, reader: sqlite3.Connection) -> str:
-        """What is wrong with any page, "" for nothing. Raises sqlite3.Error.
+        """Return the fault of any page, "" for none. Raises sqlite3.Error.
 
-        A second for each 1 GiB where all sums are known, else for each 150 MiB. By the form alone, values
-        that were changed and entries that an index has too many are not found.
+        A second for each 1 GiB where all sums are known, else for each 150 MiB. Without sums only the
+        structure is checked, which does not find changed values and surplus index entries.
         """
         assert self._sums is not None, "begun"
         try:
@@ -70,20 +72,20 @@ class StateFile:
         except OSError as error:
             return f"it cannot be read ({error.strerror})"
         if odd:
-            return f"page {odd[0]} changed while nothing ran"
+            return f"page {odd[0]} changed while no process ran"
         if all_known:
             return ""
         (found,) = reader.execute("PRAGMA quick_check(1)").fetchone()
         return "" if found == "ok" else str(found)
 
     def compare_slice(self) -> tuple[str, bool]:
-        """What is wrong with the next 1 MiB; whether a round has ended. Any thread."""
+        """Compare the next 1 MiB; return its fault, and whether a round has ended. Any thread."""
         assert self._sums is not None, "begun"
         try:
             odd, is_round = self._sums.compare_slice()
         except OSError as error:
             return f"it cannot be read ({error.strerror})", False
-        return f"page {odd[0]} has changed by itself" if odd else "", is_round
+        return f"page {odd[0]} has changed without a write" if odd else "", is_round
 
     def adopt(self, writer: sqlite3.Connection) -> None:
         """Keep sums for the next process, if that is not done already. Raises OSError, sqlite3.Error."""
@@ -93,7 +95,7 @@ class StateFile:
             self._sums.adopt(mark)
 
     def sync_wal(self) -> None:
-        """What was committed survives a power cut: see Store.checkpoint. Raises OSError."""
+        """Make committed changes durable: see Store.checkpoint. Raises OSError."""
         try:
             wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -104,7 +106,7 @@ class StateFile:
             os.close(wal)
 
     def compare_indexes(self, table: str, stop: threading.Event) -> str:
-        """What contradicts itself in a table and its indexes, "" for nothing: see `integrity_of`."""
+        """Return the inconsistency in a table and its indexes, "" for none: see `integrity_of`."""
         return integrity_of(self.path, table, stop)
 
     @property

@@ -158,7 +158,7 @@ class Store:
         return None if self._file is None or self._held_back else self._file.pages
 
     def drop_cache(self) -> None:
-        """What is read next comes from the file. For the thread that applies."""
+        """Drop the cache, so that the next reads come from the file. For the thread that applies."""
         self._writer.execute("PRAGMA shrink_memory")
 
     def rules(self) -> int:

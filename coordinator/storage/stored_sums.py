@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SumsHeader:
-    """What is known of the database. `mark`: its PRAGMA user_version, 0 for none."""
+    """The header for the database of these sums. `mark`: its PRAGMA user_version, 0 for none."""
 
     mark: int
     changed_ns: int
@@ -151,7 +151,7 @@ class StoredSums:
             self._give_up()
 
     def _give_up(self) -> None:
-        """What cannot be kept right must not be found by the next process. Raises OSError."""
+        """Delete sums that cannot be kept correct, before the next process finds them. Raises OSError."""
         self._path.unlink(missing_ok=True)
         sync_directory(self._path.parent)
         self.header = _NOTHING

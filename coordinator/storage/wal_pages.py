@@ -43,9 +43,9 @@ class WalPages:
         return set(self._pages)
 
     def copied(self, frames: int, copied: int) -> set[int]:
-        """What a checkpoint says: so many committed frames there are, and of these the database has so many.
+        """Return the pages that a checkpoint may have written, by its numbers of committed and copied frames.
 
-        The pages that it may have written. `look` comes before it.
+        Call `look` before it.
         """
         written = set(islice(self._pages, max(copied - self._copied, 0)))
         self._committed = min(max(frames - self._copied, 0), len(self._pages))
@@ -75,10 +75,10 @@ class WalPages:
 
 
 def wal_salts(path: str) -> bytes:
-    """What tells the WAL in this file from others; zeros when it is none.
+    """Return the salts that distinguish the WAL in this file from others; zeros if it is not a WAL.
 
-    The first four bytes count how often it began anew, from a random number on, and the others are random.
-    Raises OSError.
+    The first four bytes count its restarts, from a random number on, and the others are random. Raises
+    OSError.
     """
     try:
         with open(path, "rb") as file:

@@ -1,1 +1,1 @@
-"""What every command needs: where the cluster is, options, addresses, the terminal."""
+"""The common parts of all commands: connection to the cluster, options, addresses, the terminal."""

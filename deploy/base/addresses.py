@@ -27,18 +27,20 @@ def record_at(coordinator_id: str, place: str, *, field: str = "address") -> Coo
 
     The address is an IP address, or the name of its machine.
 
-    An IPv6 address stands in brackets where ports follow, and may stand in them where none do. One without
-    that ends like a port of ours is refused: it would be taken for another address than was meant.
+    An IPv6 address needs brackets if ports follow it; otherwise they are optional. An address without
+    brackets that ends like a default port is rejected, because it could be mistaken for another address.
     """
     if _is_bare_ipv6(place) and place.rpartition(":")[2] in (str(PEER_PORT), str(API_PORT)):
         raise InvalidRequest(
-            f"{field}: write the address of {place!r} in brackets, with the ports behind or inside them."
+            f"{field}: put the address of {place!r} in brackets, with the ports after or inside them."
         )
     match = _PLACE.fullmatch(f"[{place}]" if _is_bare_ipv6(place) else place)
     address = match[1].strip("[]") if match is not None else ""
     ports = [int(match[2] or PEER_PORT), int(match[3] or API_PORT)] if match is not None else []
     if not address or not all(1 <= port <= PORT_MAX for port in ports):
-        raise InvalidRequest(f"{field}: {place!r} is not {METAVAR}; ports follow IPv6 in brackets.")
+        raise InvalidRequest(
+            f"{field}: {place!r} is not {METAVAR}. For IPv6, write the address in brackets before the ports."
+        )
     address = check_address(address, development=True, field=field)  # loopback is for the cluster to refuse
     return CoordinatorRecord(
         coordinator_id=coordinator_id, address=address, peer_port=ports[0], api_port=ports[1]

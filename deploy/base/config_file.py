@@ -40,7 +40,7 @@ def process_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def level_reader() -> ReadLevel:
-    """What tells the level of the log of the command that runs, now and whenever it is asked again."""
+    """Return the function that reads the log level of the running command, now and later."""
     context = click.get_current_context()
     command, path, given = context.command, context.meta.get(__name__), context.params[_LEVEL]
     if path is None or context.get_parameter_source(_LEVEL) is ParameterSource.COMMANDLINE:
@@ -56,7 +56,7 @@ def level_reader() -> ReadLevel:
 
 
 def options_in(path: Path, command: click.Command) -> Mapping[str, Any]:
-    """What the file says, by the names of parameters. Raises InvalidRequest, also for what is no option."""
+    """Read the options in a file, by parameter names. Raises InvalidRequest, also for unknown options."""
     try:
         with path.open("rb") as file:
             text = file.read(SIZE_BYTES_MAX)
@@ -64,14 +64,16 @@ def options_in(path: Path, command: click.Command) -> Mapping[str, Any]:
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:  # of TOML, and of UTF-8
-        raise InvalidRequest(f"{path} is no TOML: {error}.") from error
+        raise InvalidRequest(f"{path} is not valid TOML: {error}.") from error
     known = {
         option.opts[0].removeprefix("--"): option.name
         for option in command.params
         if isinstance(option, click.Option) and option.opts[0] != "--config"
     }
     if unknown := sorted(set(found) - set(known)):
-        raise InvalidRequest(f"{path}: {unknown[0]!r} is not among {', '.join(sorted(known))}.")
+        raise InvalidRequest(
+            f"{path}: unknown option {unknown[0]!r}; the options are {', '.join(sorted(known))}."
+        )
     if wrong := [key for key, value in found.items() if not isinstance(value, str | int | float)]:
         raise InvalidRequest(f"{path}: {wrong[0]}: must be a text or a number.")
     return {str(known[key]): value for key, value in found.items()}
@@ -82,5 +84,5 @@ def _take(context: click.Context, _option: click.Parameter, path: Path | None) -
         context.meta[__name__] = path
         try:
             context.default_map = dict(options_in(path, context.command))
-        except InvalidRequest as error:  # as on the command line: no service manager starts this anew
+        except InvalidRequest as error:  # as on the command line: no service manager restarts the process
             raise click.UsageError(error.details, context) from error

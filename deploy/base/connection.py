@@ -49,7 +49,7 @@ class NotSignedIn(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the cluster is, whom to trust, and who asks."""
+    """The addresses of the cluster, its trusted root, and the user's token."""
 
     urls: tuple[str, ...]
     ca: Path
@@ -76,7 +76,7 @@ class Connection:
     def run(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
         """Run one piece of work with a client, and close the client whatever happens.
 
-        Raises what the work does; Unauthorized says what can be seen of the token.
+        Raises what the work raises. Unauthorized includes what can be read from the token.
         """
 
         async def session() -> T:
@@ -92,16 +92,16 @@ class Connection:
 
 
 def _read_token(path: Path) -> str:
-    """Raises InvalidRequest naming the file. Of one that everybody may read the user is told."""
+    """Read the token. Raises InvalidRequest naming the file. Warns if all users may read it."""
     if not (token := read_text(path, "the token")):
-        raise InvalidRequest(f"{naming(path)}{path} is empty, a token is wanted.")
+        raise InvalidRequest(f"{naming(path)}{path} is empty, but must contain a token.")
     try:
         require_token(token)
     except UnusableFile as error:
         raise InvalidRequest(f"{naming(path)}{path}: {error.details}") from error
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
-        click.echo(f"filestore: warning: everybody on this machine may read the token in {path}", err=True)
+        click.echo(f"filestore: warning: all users of this machine can read the token in {path}", err=True)
     return token
 
 

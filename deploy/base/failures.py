@@ -1,4 +1,4 @@
-"""What a command that failed prints, and its exit code.
+"""The message of a failed command, and its exit code.
 
 | code | meaning |
 |---|---|
@@ -62,9 +62,9 @@ def worse_of(code: int, other: int) -> int:
 
 
 def line_of(error: Failure) -> str:
-    """An error on one line: its code and details.
+    """Format an error on one line, as its code and details.
 
-    What is wrong on this machine, and not what the API answers, has no code: a sentence does.
+    An error of this machine, and not of the API, has no code, but a sentence.
     """
     details = " ".join(error.details.split())
     return details if is_local(error) else f"{error.code}: {details}"
@@ -90,12 +90,12 @@ def explained(token: str, named: str, *, at_s: float) -> Unauthorized:
     if ends_at_s and ended_s > 0:
         who = f" of {user}" if user else ""
         return Unauthorized(
-            f"The token{who} {named} ended at {rfc3339(int(ends_at_s * 1000))}, {duration(ended_s)} ago."
-            f" An admin mints another: filestore token user {user or 'NAME'}"
+            f"The token{who} {named} expired at {rfc3339(int(ends_at_s * 1000))}, {duration(ended_s)} "
+            f"ago. An admin can create a new one: filestore token user {user or 'NAME'}"
         )
     return Unauthorized(
-        f"The token {named} is not taken: it was revoked, or is of another cluster. An admin mints"
-        f" another: filestore token user {user or 'NAME'}"
+        f"The token {named} was rejected: it was revoked, or is for another cluster. An admin can "
+        f"create a new one: filestore token user {user or 'NAME'}"
     )
 
 

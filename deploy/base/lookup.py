@@ -39,20 +39,20 @@ def is_uuid(text: str) -> bool:
 async def find_file(client: AsyncClient, named: str, *, is_changed: bool = False) -> FileRecord:
     """Return the file of this file_uuid, or the only available one of this name.
 
-    Anybody may choose the name, and an admin finds everybody's files. If the file belongs to somebody else,
-    its owner is printed, and if `is_changed`, whoever sits at the terminal is asked.
+    Any user may choose this name, and an admin finds the files of all users. If the file belongs to another
+    user, its owner is printed, and if `is_changed`, the user at the terminal must confirm.
 
-    Raises NotFound; Conflict, which lists them, if several files have the name; Conflict if nobody can be
-    asked, or for a no.
+    Raises NotFound; Conflict, which lists them, if several files have the name; Conflict if there is no
+    terminal, or the answer is no.
     """
     if is_uuid(named):
         return await client.files.get(named)
     found = [file async for file in client.files.named(named)]
     if not found:
-        raise NotFound(f"There is no available file named {printable_name(named)!r} that you may see.")
+        raise NotFound(f"There is no available file named {printable_name(named)!r} that you can access.")
     if len(found) > 1:
         newest = sorted(found, key=lambda file: file.created_at, reverse=True)[:CANDIDATES_SHOWN_MAX]
-        many = f"{len(found)} files have this name, the newest first; give the file_uuid of one: "
+        many = f"{len(found)} files have this name, newest first. Give the file_uuid of one: "
         raise Conflict(many + "; ".join(map(_candidate, newest)))
     if found[0].owner_id != (await client.whoami()).user_id:
         _tell_owner(found[0], is_changed=is_changed)
@@ -70,22 +70,22 @@ def _tell_owner(file: FileRecord, *, is_changed: bool) -> None:
     if not is_changed:
         click.echo(told, err=True)
     elif not sys.stdin.isatty():
-        raise Conflict(f"{told} Give the file_uuid if this file is meant.")
-    elif not click.confirm(f"{told} Is this file meant?", err=True):
-        raise Conflict(f"{told} It stays as it is.")
+        raise Conflict(f"{told} To use this file, give its file_uuid.")
+    elif not click.confirm(f"{told} Use this file?", err=True):
+        raise Conflict(f"{told} Nothing was changed.")
 
 
 async def find_bucket(client: AsyncClient, named: str) -> Bucket:
-    """The bucket of this id or name. Raises NotFound.
+    """Return the bucket with this id or name. Raises NotFound.
 
-    Anybody may choose the name, and reads what comes into a bucket of theirs: if the owner is somebody else,
-    it is printed.
+    Any user may choose this name, and can read what is stored in an own bucket: if the owner is another user,
+    the owner is printed.
     """
     if is_uuid(named):
         return await client.buckets.get(named)
     found = await client.buckets.find(named)
     if found is None:
-        raise NotFound(f"There is no bucket named {printable_name(named)!r} that you may see.")
+        raise NotFound(f"There is no bucket named {printable_name(named)!r} that you can access.")
     if found.owner_id != (await client.whoami()).user_id and found.bucket_id != DEFAULT_BUCKET_ID:
         click.echo(f"Bucket {printable_name(found.name)} belongs to {found.owner_id}.", err=True)
     return await client.buckets.get(found.bucket_id)

@@ -61,7 +61,7 @@ def options_named() -> Iterator[None]:
 
 
 def naming(path: Path) -> str:
-    """The option or the variable that this path came from, as `--ca: `; "" for one that nobody gave."""
+    """Return the option or variable that a path came from, as `--ca: `; "" for a default."""
     context = click.get_current_context(silent=True)
     if context is None:
         return ""

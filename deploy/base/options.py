@@ -31,10 +31,10 @@ class Duration(click.ParamType[int]):
             return value
         found = re.fullmatch(r"([0-9]{1,9})([smhd]?)", str(value), re.ASCII)
         if found is None:
-            self.fail(f"{value!r} is no duration: 90s, 30m, 12h or 7d are.", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 90s, 30m, 12h or 7d.", param, ctx)
         seconds = int(found[1]) * _SECONDS[found[2]]
         if seconds < self._least_s:
-            self.fail(f"{value!r} is too short: {self._least_s}s or more is wanted.", param, ctx)
+            self.fail(f"{value!r} is too short: at least {self._least_s:g}s is required.", param, ctx)
         return seconds
 
 
@@ -67,7 +67,7 @@ class Digest(click.ParamType[str]):
         """Fails the command for anything else."""
         text = str(value).lower()
         if not re.fullmatch(rf"[0-9a-f]{{{self._digits}}}", text, re.ASCII):
-            self.fail(f"{value!r} has not {self._digits} hexadecimal digits.", param, ctx)
+            self.fail(f"{value!r} does not have {self._digits} hexadecimal digits.", param, ctx)
         return text
 
 
@@ -155,7 +155,7 @@ _WEB_FIELDS: Final = {
 
 
 def web_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Those of a member that browsers reach; the command gets them together, as `web`."""
+    """Add the options for browsers to a member's command, which gets them together as `web`."""
 
     @wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> Any:
@@ -178,7 +178,7 @@ class Size(click.ParamType[int]):
             return value
         found = re.fullmatch(r"([0-9]{1,15})(?:([KMGT])(i?))?B?", str(value), re.ASCII | re.IGNORECASE)
         if found is None:
-            self.fail(f"{value!r} is no size: 500M, 20G or 20GiB are.", param, ctx)
+            self.fail(f"{value!r} is not a size such as 500M, 20G or 20GiB.", param, ctx)
         power = " KMGT".index((found[2] or " ").upper())
         unit: int = (1024 if found[3] else 1000) ** power
         return int(found[1]) * unit

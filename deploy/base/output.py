@@ -1,4 +1,4 @@
-"""What commands print: tables for people, one JSON object a line for programs, in any encoding.
+"""The output of commands: tables for people, one JSON object a line for programs, in any encoding.
 
 `--json` prints records with the names and values of the API, so a script may rely on them.
 """

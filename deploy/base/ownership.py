@@ -51,7 +51,7 @@ def _give(directory: int, owner: os.stat_result) -> None:
 
 
 def _give_directory(name: str, directory: int, owner: os.stat_result) -> None:
-    """First what is in it: until then nobody else changes anything there."""
+    """Change the owner of the contents first: until then no other user can change anything there."""
     descriptor = os.open(name, _OPEN, dir_fd=directory)
     try:
         _give(descriptor, owner)

@@ -1,4 +1,4 @@
-"""What people see on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results.
+"""The output on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results.
 
 `screen` alone decides what a stream gets: a terminal gets codes, and colours unless NO_COLOR is set.
 FORCE_COLOR, which CI systems set, has no effect: codes do not belong into a log.
@@ -85,7 +85,7 @@ class TableConsole(Console):
 
 
 def table_console() -> TableConsole:
-    """Where tables go: as wide as the terminal, or wide enough for everything in a pipe."""
+    """Return the console for tables: as wide as the terminal, or wide enough for all content in a pipe."""
     return TableConsole()
 
 
@@ -103,7 +103,7 @@ def end_at_once_when_interrupted() -> None:
 
 
 class ProgressBars:
-    """Use as a context manager; `bar` gives one bar each for what goes on side by side."""
+    """Progress bars as a context manager; `bar` adds one for each concurrent transfer."""
 
     def __init__(self) -> None:
         console = Console(**screen(sys.stderr))

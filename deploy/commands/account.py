@@ -61,11 +61,12 @@ def login(
 ) -> None:
     """Sign in to a cluster, and use it from now on.
 
-    URL is that of a node, such as https://files.lab.example:7443; several are nodes of one cluster.
+    URL is the address of a node, such as https://files.lab.example:7443. You can give several nodes of the
+    cluster.
 
-    The cluster is recognised by the fingerprint of its root certificate: the one that you give is compared,
-    or you are asked whether the one that is shown is right. That is done once. The token is kept in a file
-    that only you can read; `filestore logout` removes it.
+    The cluster is verified once, by the fingerprint of its root certificate: it is compared with the one that
+    you give, or you are asked to confirm it. The token is stored in a file that only you can read; `filestore
+    logout` removes it.
     """
     nodes = [base_url(url) for url in urls]
     root_pem = _pinned_root(nodes, ca, fingerprint, join_token_file)
@@ -83,7 +84,8 @@ def login(
     context = name or _host_as_name(nodes[0])
     contexts.save_context(context, nodes, root_pem=root_pem, token=token)
     click.echo(
-        f"Signed in as {user.user_id}; the context is {context}, the token ends {_end_of(user, token)}."
+        f"Signed in as {user.user_id}. The context is {context}, and the token expires "
+        f"{_end_of(user, token)}."
     )
 
 
@@ -99,7 +101,8 @@ def logout(name: str | None) -> None:
         raise NotFound("You are signed in nowhere.")
     contexts.forget_context(context)
     click.echo(
-        f"{context} is forgotten. The token lives until its end; `filestore user revoke` ends it before."
+        f"{context} is forgotten. The token stays valid until it expires; `filestore user revoke` "
+        "revokes it before."
     )
 
 
@@ -123,7 +126,7 @@ def list_contexts(as_json: bool) -> None:
         "user": lambda row: row["user"],
         "urls": lambda row: row["urls"],
     }
-    print_records(rows, columns, as_json=as_json, empty="None. `filestore login URL` makes one.")
+    print_records(rows, columns, as_json=as_json, empty="None. `filestore login URL` creates one.")
 
 
 @context.command("use")
@@ -145,7 +148,7 @@ def whoami(connection: Connection, as_json: bool) -> None:
         return
     print_record(user, as_json=False)
     if not user.token_expires_at:
-        click.echo(f"The token ends {_end_of(user, connection.token())}.")
+        click.echo(f"The token expires {_end_of(user, connection.token())}.")
 
 
 def _pinned_root(
@@ -162,7 +165,7 @@ def _pinned_root(
     elif fingerprint is not None:
         wanted = fingerprint.replace(":", "").strip().lower()
         if not _DIGEST.fullmatch(wanted):
-            raise click.UsageError("--fingerprint: 64 hexadecimal digits are wanted, a SHA-256.")
+            raise click.UsageError("--fingerprint: expected 64 hexadecimal digits (SHA-256).")
     url, shown = _first_root(urls)
     try:
         found = root_digest(shown)
@@ -171,22 +174,23 @@ def _pinned_root(
         return trusted_root(shown, wanted or found)
     except UntrustedCertificate as error:
         if not wanted:
-            raise Unavailable(f"{url} does not answer as a node of Filestore does.") from error
+            raise Unavailable(f"{url} does not answer like a node of Filestore.") from error
         raise UntrustedServer(
-            f"{url} is not of the cluster that you mean: its root certificate has the fingerprint {found}."
+            f"{url} does not belong to the expected cluster: its root certificate has the fingerprint "
+            f"{found}."
         ) from error
 
 
 def _confirm(url: str, fingerprint: str) -> None:
-    """Ask, never silently. Raises click.UsageError where nobody is there, UntrustedServer for a no."""
+    """Ask the user to confirm. Raises click.UsageError without a terminal, UntrustedServer for a no."""
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"The root certificate of {url} has the fingerprint {fingerprint}. Compare it with what the"
-            " operator tells you, and give it as --fingerprint."
+            f"The root certificate of {url} has the fingerprint {fingerprint}. Compare it with the one "
+            "from the operator, and give it as --fingerprint."
         )
     click.echo(f"The root certificate of {url} has the SHA-256 fingerprint\n\n    {fingerprint}\n", err=True)
-    if not click.confirm("Is it the one that the operator has told you?", err=True):
-        raise UntrustedServer(f"{url}: its fingerprint was not confirmed. Nothing of it is kept.")
+    if not click.confirm("Is this the fingerprint from the operator?", err=True):
+        raise UntrustedServer(f"{url}: its fingerprint was not confirmed. Nothing was stored.")
 
 
 def _first_root(urls: list[str]) -> tuple[str, str]:
@@ -202,10 +206,10 @@ def _first_root(urls: list[str]) -> tuple[str, str]:
 
 
 def _unverified_root(url: str) -> str:
-    """What a server that nobody has verified says is its root: to be compared, no secret is sent."""
+    """Fetch the root certificate of an unverified server, only for comparison. No secret is sent."""
     parts = urlsplit(url)
     if parts.scheme != "https":
-        raise InvalidRequest(f"{url}: a cluster is recognised over https only; give --ca.")
+        raise InvalidRequest(f"{url}: a cluster can be verified over https only. Give --ca.")
     connection = http.client.HTTPSConnection(
         parts.hostname or "", parts.port or 443, timeout=CONNECT_TIMEOUT_S, context=first_contact_context()
     )
@@ -217,13 +221,13 @@ def _unverified_root(url: str) -> str:
     except OSError as error:
         raise Unavailable(f"{url}: {error.strerror or error}.") from error
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"{url} does not answer as a node of Filestore does.") from error
+        raise Unavailable(f"{url} does not answer like a node of Filestore.") from error
     finally:
         connection.close()
 
 
 def _token(token_file: str | None) -> str:
-    """From a file, standard input, or who sits at the terminal. Raises InvalidRequest, click.UsageError."""
+    """Read the token from a file, standard input or the terminal. Raises InvalidRequest, click.UsageError."""
     if token_file not in (None, "-"):
         token = read_text(Path(str(token_file)), "the token")
     elif token_file == "-":  # noqa: S105
@@ -231,14 +235,14 @@ def _token(token_file: str | None) -> str:
     elif sys.stdin.isatty():
         token = str(click.prompt("Token", hide_input=True, err=True)).strip()
     else:
-        raise click.UsageError("--token-file: is wanted where nobody can be asked.")
+        raise click.UsageError("--token-file: is required if there is no terminal to ask on.")
     if not token:
         raise InvalidRequest("The token is empty.")
     return token
 
 
 def _host_as_name(url: str) -> str:
-    """What a context is called by default: an IPv6 address has letters that no name may have."""
+    """Return the default name of a context. An IPv6 address has characters that are not allowed in names."""
     return (urlsplit(url).hostname or "").replace(":", "-").strip("-") or "default"
 
 

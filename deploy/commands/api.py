@@ -95,9 +95,9 @@ def _object(data: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError, too
-        raise click.UsageError(f"--data: this is no JSON: {error}") from error
+        raise click.UsageError(f"--data: this is not valid JSON: {error}") from error
     if not isinstance(found, dict):
-        raise click.UsageError("--data: a JSON object is wanted.")
+        raise click.UsageError("--data: expected a JSON object.")
     return found
 
 

@@ -83,16 +83,16 @@ def audit(
         return sorted(entries, key=lambda entry: entry.time, reverse=True)[:limit], silent
 
     entries, silent = connection.run(work)
-    print_records(entries, _COLUMNS, as_json=as_json, empty="Nothing of this is on record.")
+    print_records(entries, _COLUMNS, as_json=as_json, empty="No entry matches.")
     for member, error in silent.items():
-        click.echo(f"filestore: {member} is not heard: {line_of(error)}", err=True)
+        click.echo(f"filestore: {member} does not answer: {line_of(error)}", err=True)
     return NEEDS_ATTENTION if silent else 0
 
 
 async def _entries(
     client: AsyncClient, member: str, url: str, limit: int, filters: Mapping[str, str]
 ) -> list[AuditEntry]:
-    """What one member has on record. Raises FilestoreError."""
+    """Return the entries of one member. Raises FilestoreError."""
     transport = client.transport.only(url)
     found: list[AuditEntry] = []
     async for entry in Audit(transport).list(**filters):

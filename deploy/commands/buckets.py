@@ -84,7 +84,7 @@ def bucket() -> None:
 
     `uploads` lists the unfinished uploads in one.
 
-    Every file is in a bucket; whoever may read a bucket may read what is in it.
+    Every file is in a bucket. A user who may read a bucket may read its files.
     """
 
 
@@ -174,7 +174,7 @@ def remove_bucket(connection: Connection, named: str) -> None:
 
 @click.group()
 def grant() -> None:
-    """Who may read or write a bucket or a file: add, ls, rm."""
+    """Permissions on buckets and files: add, ls, rm."""
 
 
 @grant.command("add")
@@ -251,7 +251,9 @@ def list_grants(connection: Connection, bucket: str | None, file: str | None, as
     async def work(client: AsyncClient) -> list[Grant]:
         return [each async for each in client.grants.list(**await _target(client, bucket, file))]
 
-    print_records(connection.run(work), _GRANTS, as_json=as_json, empty="Nobody but the owner and admins.")
+    print_records(
+        connection.run(work), _GRANTS, as_json=as_json, empty="Only the owner and admins have access."
+    )
 
 
 async def _own_grants(client: AsyncClient) -> list[Grant]:
@@ -273,7 +275,7 @@ def remove_grant(connection: Connection, grant_id: str, bucket: str | None, file
         await client.grants.withdraw(grant_id, **await _target(client, bucket, file))
 
     connection.run(work)
-    click.echo(f"{grant_id} is withdrawn.")
+    click.echo(f"{grant_id} is revoked.")
 
 
 @click.group()
@@ -353,13 +355,13 @@ def remove_share(connection: Connection, named: str, share_id: str) -> None:
         await client.shares.revoke(await find_file_uuid(client, named), share_id)
 
     connection.run(work)
-    click.echo(f"{share_id} leads nowhere any more.")
+    click.echo(f"{share_id} is revoked.")
 
 
 async def _target(
     client: AsyncClient, bucket: str | None, file: str | None, *, is_changed: bool = False
 ) -> dict[str, Any]:
-    """What a permission is on. Raises click.UsageError, NotFound, Conflict."""
+    """Return the bucket or file of a permission. Raises click.UsageError, NotFound, Conflict."""
     if (bucket is None) == (file is None):
         raise click.UsageError("Give either --bucket or --file.")
     if bucket is not None:

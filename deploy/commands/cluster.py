@@ -113,7 +113,7 @@ def setup(
         text = click.prompt(question, "", hide_input=True, show_default=False)
     token = SetupToken.parse(text) if text else None
     if node_only and token is None and not found.node:
-        raise click.UsageError("--node-only: a node joins a cluster, by the text of --join.")
+        raise click.UsageError("--node-only: a node joins a cluster with the text of --join.")
     if token is None and is_new and _may_ask() and cluster_is_default():
         cluster = click.prompt("The name of the cluster", cluster)
     if name and found.name not in ("", name):
@@ -123,7 +123,7 @@ def setup(
         )
     name = name or found.name or own_name()
     if not name:
-        raise click.UsageError("--name: this machine's own name cannot be one; give it one.")
+        raise click.UsageError("--name: the name of this machine is not valid here. Give another one.")
     plan = MachinePlan(
         name=name,
         address=plain_address(address or found.address or _address(token)),
@@ -136,8 +136,8 @@ def setup(
     ).checked()
     if address and found.address not in ("", plan.address):
         raise Conflict(
-            f"--address: the members of this machine are known at {found.address}. `filestore coordinator"
-            " rebuild --address` and `filestore node set-address` take them to another."
+            f"--address: this machine's members have the address {found.address}. To change it, use "
+            "`filestore coordinator rebuild --address` and `filestore node set-address`."
         )
     cluster_asked = NewCluster(name=cluster, replicas=replicas, development=development)
     _tell(
@@ -152,7 +152,7 @@ def cluster_is_default() -> bool:
 
 
 def _may_ask() -> bool:
-    """Whether somebody reads the question and can answer: a program may run this on a terminal of its own."""
+    """Return whether a user can read a question and answer: a program may run this on its own terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -176,21 +176,21 @@ def _text(join_text: str | None, join_file: Path | None) -> str:
 
 
 def _address(token: SetupToken | None) -> str:
-    """By which this machine speaks to the coordinator that it joins, or to others. Asked on a terminal."""
+    """Return the address from which this machine reaches the coordinator or other machines, or ask for it."""
     from deploy.setup.plan import own_address
 
     found = own_address() if token is None else own_address(token.address)
     if token is None and _may_ask():
-        question = "The address or DNS name by which others reach this machine"
+        question = "The address or DNS name at which others reach this machine"
         return str(click.prompt(question, found or None))
     if not found:
-        raise click.UsageError("--address: say by which address others reach this machine.")
-    click.echo(f"Others reach this machine at {found}; --address says another.")
+        raise click.UsageError("--address: give the address at which others reach this machine.")
+    click.echo(f"Others reach this machine at {found}. If that is wrong, give --address.")
     return found
 
 
 def _tell(done: "SetupResult") -> None:
-    """What is there now, and what is left to do."""
+    """Print what was created, and what is left to do."""
     from coordinator.storage.config import CoordinatorFiles
 
     coordinator, files = done.coordinator, CoordinatorFiles(done.plan.coordinator_data)
@@ -208,12 +208,12 @@ def _tell(done: "SetupResult") -> None:
     click.echo(f"Console:              {done.plan.node_url}/console/ (sign in with a token)")
     click.echo(f"Sign in elsewhere:    filestore login {done.plan.node_url}")
     if done.commands:
-        click.echo("What ran for the setup has ended. Run, under whatever keeps processes running here:")
+        click.echo("The processes of the setup have ended. Run these commands under your service manager:")
         for command in done.commands:
             click.echo(f"  {command}")
     if done.lines:
         which = "the other machine" if len(done.lines) == 1 else "each other machine, one of these"
-        click.echo(f"On {which}, within {TTL_S // 60} minutes; each is secret, and works once:")
+        click.echo(f"On {which}, within {TTL_S // 60} minutes. Each line is secret and works once:")
         for line in done.lines:
             click.echo(f"  filestore setup --join <<< '{line}'")
     elif done.is_first:
@@ -238,11 +238,11 @@ def _tell(done: "SetupResult") -> None:
 def dev(data: Path, ports: str) -> None:
     """Run a whole cluster on this machine, to try it out.
 
-    Three coordinators and three nodes, until SIGINT or SIGTERM. Other commands find it by themselves when
-    they are run in the same directory.
+    Three coordinators and three nodes, until SIGINT or SIGTERM. Other commands find it automatically if they
+    are run in the same directory.
     """
     from deploy.dev_cluster import serve
 
     if ports != "free" and not (ports.isdecimal() and 1024 <= int(ports) <= 65000):
-        raise click.UsageError("--ports is `free` or a number from 1024 to 65000.")
+        raise click.UsageError("--ports must be `free` or a number from 1024 to 65000.")
     serve(data.absolute(), base_port=None if ports == "free" else int(ports))

@@ -1,4 +1,4 @@
-"""`filestore coordinator`: make a cluster, and run one of its coordinators; the other commands are beside."""
+"""`filestore coordinator`: create a cluster, and run one of its coordinators."""
 
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def init(
 
     if bundle_path is not None:
         if given := _given("members", "cluster", "replicas", "write_quorum", "development"):
-            raise click.UsageError(f"--bundle says that already: {', '.join(given)}.")
+            raise click.UsageError(f"--bundle already contains these settings: {', '.join(given)}.")
         own = None if address is None else record_at(coordinator_id, address)
         setup.init_from_bundle(data, bundle_path, coordinator_id, own)
         click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
@@ -119,7 +119,7 @@ def init(
 
 
 def _given(*names: str) -> list[str]:
-    """Those options that are on the command line."""
+    """Return the options among `names` that are on the command line."""
     context = click.get_current_context()
     return [
         option.opts[0]

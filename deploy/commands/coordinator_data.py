@@ -1,4 +1,4 @@
-"""What is done in the directory of one coordinator.
+"""Commands on the directory of one coordinator.
 
 The commands are `filestore coordinator bundle|renew-intermediate|renew-certificate|snapshot|restore|rebuild`.
 """
@@ -69,7 +69,7 @@ def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> No
         answer = await client.call("POST", path, dict[str, str], body=body, repeats=True)
         return answer["expires_at"]
 
-    click.echo(f"It signs until {connection.run(work)}. Take the root key away again.")
+    click.echo(f"It signs until {connection.run(work)}. Now remove the root key from this machine again.")
 
 
 @click.command("renew-certificate")
@@ -78,8 +78,8 @@ def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> No
 def renew_certificate(data: Path, root_key: Path) -> None:
     """Give a stopped coordinator a certificate for a week.
 
-    For when the intermediate certificate has ended: then nobody else can. Once a majority of the coordinators
-    runs again, `renew-intermediate` does the rest.
+    Use it if the intermediate certificate has expired, as the cluster cannot renew certificates then. When a
+    majority of the coordinators runs again, use `renew-intermediate`.
     """
     from coordinator.admin import setup
     from deploy.setup.running import how_to_run
@@ -94,7 +94,8 @@ def renew_certificate(data: Path, root_key: Path) -> None:
 def snapshot(data: Path, output: Path) -> None:
     """Copy all metadata to one file, while it runs.
 
-    Its sha256 is in another file beside it. Keep a bundle with them: a restore needs it too.
+    Its sha256 is written to another file in the same directory. Keep a bundle with them, as a restore needs
+    it too.
     """
     from coordinator.admin import restore
 
@@ -124,8 +125,8 @@ def snapshot(data: Path, output: Path) -> None:
 def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: str, address: str) -> None:
     """Make a new cluster of one coordinator from a snapshot.
 
-    Others are added to it. For when a majority of the coordinators is lost for good. None of them may run any
-    more. What was changed after the snapshot is lost.
+    Use it if a majority of the coordinators is lost for good. None of the old coordinators may run any more.
+    Changes after the snapshot are lost. Add other coordinators to the new one afterwards.
     """
     from coordinator.admin import restore
     from coordinator.storage.config import CoordinatorFiles
@@ -133,16 +134,14 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     from runtime.file_digests import digest_beside
 
     if not (digest := digest_beside(snapshot_path)).exists():
-        click.echo(
-            f"{digest} is missing: damage that leaves the snapshot's form intact is not seen.", err=True
-        )
+        click.echo(f"{digest} is missing, so some damage to the snapshot cannot be detected.", err=True)
     own = record_at(coordinator_id, address)
     token_file = restore.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
-    click.echo("What was changed after the snapshot is lost; who was revoked since has to be revoked again.")
-    none = "none: the user admin is disabled, another admin's is good"
+    click.echo("Changes after the snapshot are lost. Revoke again everyone who was revoked after it.")
+    none = "none: the user admin is disabled, use the token of another admin"
     click.echo(f"Admin token:  {token_file or none}")
     if not CoordinatorFiles(data).credential_path.exists():
-        click.echo("The intermediate certificate has ended. Sign a certificate for this coordinator first:")
+        click.echo("The intermediate certificate has expired. First sign a certificate for this coordinator:")
         click.echo(f"    filestore coordinator renew-certificate --data {data} --root-key FILE")
         click.echo("When it runs, `filestore coordinator renew-intermediate` does the rest.")
     click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
@@ -154,11 +153,11 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
 @click.option("--address", metavar=METAVAR, help="Where it listens.  [default: where it did]")
 @connection_options
 def rebuild(connection: Connection, data: Path, coordinator_id: str, address: str | None) -> None:
-    """Make a damaged coordinator anew from its peers.
+    """Create a damaged coordinator again from its peers.
 
     It gets a new name and an empty state. It is removed from the group under its old name, and added under
-    the new one. Log and state are set aside in its directory. It must not run meanwhile; run it afterwards.
-    After an interruption the same command goes on.
+    the new one. Log and state are set aside in its directory. It must not run during this; run it afterwards.
+    After an interruption, run the same command to continue.
     """
     import msgspec
 
@@ -178,6 +177,8 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
         aside = restore.begin_again(data, own)
         click.echo(f"Set aside:    {aside}")
     elif not restore.has_begun_again(data):
-        raise InvalidRequest(f"--id: this coordinator is {coordinator_id} already; it needs a new name.")
+        raise InvalidRequest(
+            f"--id: this coordinator is already named {coordinator_id}. It needs a new name."
+        )
     connection.run(lambda client: add_coordinator(client, own))
     click.echo(f"Ready to run: {how_to_run('coordinator', data)}")

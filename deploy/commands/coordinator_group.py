@@ -73,7 +73,7 @@ def transfer_leader(connection: Connection, target: str) -> None:
         path = "/api/v1/cluster/leader"
         return (await client.call("POST", path, dict[str, str], body=body, repeats=True))["leader"]
 
-    click.echo(f"{connection.run(work)} leads.")
+    click.echo(f"{connection.run(work)} is the leader.")
 
 
 @click.command()

@@ -41,7 +41,7 @@ def _examined(data: Path, *, deep: bool) -> Iterator[Findings]:
 
     coordinator, node = CoordinatorFiles(data), NodeFiles(data)
     if not coordinator.config.exists() and not node.config.exists():
-        raise InvalidRequest(f"--data: {data} holds neither coordinator.json nor node.json.")
+        raise InvalidRequest(f"--data: {data} contains neither coordinator.json nor node.json.")
     if coordinator.config.exists():
         yield of_coordinators.examine(coordinator, deep=deep)
     if node.config.exists():

@@ -140,7 +140,7 @@ def ls(
     """
     if bucket and (kind or project_id):
         raise click.UsageError(
-            "--bucket: files of all kinds are listed; --kind and --project-id do not go with it."
+            "--bucket: lists files of all kinds, so it cannot be combined with --kind or --project-id."
         )
     if project_id and kind not in (None, "project"):
         raise click.UsageError("--project-id: only projects have one.")
@@ -224,7 +224,7 @@ def mv(connection: Connection, named: str, filename: str, as_json: bool) -> None
     if as_json:
         print_json(renamed)
     else:
-        click.echo(f"{renamed.file_uuid} is {printable_name(renamed.filename)} now.")
+        click.echo(f"{renamed.file_uuid} is now named {printable_name(renamed.filename)}.")
 
 
 @click.command()

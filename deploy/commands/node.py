@@ -1,4 +1,4 @@
-"""`filestore node`: join a cluster, and run a node; how one leaves is beside."""
+"""`filestore node`: join a cluster, and run a node."""
 
 import asyncio
 import sys

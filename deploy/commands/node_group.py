@@ -37,7 +37,7 @@ def list_nodes(connection: Connection, as_json: bool) -> None:
     async def work(client: AsyncClient) -> list[Node]:
         return [each async for each in client.nodes.list()]
 
-    empty = "No nodes. `filestore token join` mints a token for one."
+    empty = "No nodes. `filestore token join` creates a token for one."
     print_records(connection.run(work), _COLUMNS, as_json=as_json, empty=empty)
 
 
@@ -57,8 +57,8 @@ def show_node(connection: Connection, node_id: str, as_json: bool) -> None:
 def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     """Place nothing new on a node, and empty it. Admins only.
 
-    It goes on serving what it holds, until others have that. Tells what is refused from now on; said again,
-    also which unfinished uploads could not be moved so far, and why.
+    It continues to serve its content until other nodes have it. The command reports what is rejected from now
+    on. Run it again to see which unfinished uploads could not be moved so far, and why.
     """
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     answer = connection.run(lambda client: client.cluster.status())
@@ -81,7 +81,7 @@ def drain(connection: Connection, node_id: str, *, force: bool) -> None:
 def undrain(connection: Connection, node_id: str) -> None:
     """Place new files on a node again. Admins only."""
     _call(connection, "DELETE", node_id, "/drain")
-    click.echo(f"{node_id} takes new files.")
+    click.echo(f"{node_id} accepts new files.")
 
 
 @click.command()
@@ -107,11 +107,11 @@ def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, 
         return
     if uploads := removed.get("uploads"):
         many = counted(uploads, "unfinished upload was", "unfinished uploads were")
-        click.echo(f"! {many} placed there: those of which no other node has the bytes begin anew.", err=True)
+        click.echo(f"! {many} on this node. Those without their bytes on another node start over.", err=True)
     replicas = connection.run(lambda client: client.cluster.status()).get("replicas") or {}
     if last := replicas.get("last"):
         many = counted(last, "blob is", "blobs are")
-        click.echo(f"! {many} on one node alone that is there: stop none, add one.", err=True)
+        click.echo(f"! {many} on only one live node. Do not stop it; add a node.", err=True)
 
 
 @click.command()
@@ -120,24 +120,23 @@ def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, 
 def revoke(connection: Connection, node_id: str) -> None:
     """End the certificates of a node at once. Admins only.
 
-    This is for when they, or its directory, were stolen or copied. Tells what must be made anew, and what
-    only this node has.
+    Use it if they, or the node's directory, were stolen or copied. The command reports how many replicas must
+    be created again, and which content only this node has.
     """
     revoked = _call(connection, "POST", node_id, "/revoke")
-    click.echo(
-        f"{node_id} is revoked: nobody takes its certificates any more, and its replicas do not count."
-    )
+    click.echo(f"{node_id} is revoked. Its certificates are rejected, and its replicas do not count.")
     if replicas := revoked["replicas"]:
         many = counted(replicas, "replica", "replicas")
-        click.echo(f"! {many} must be made on other nodes: repair does that by itself.", err=True)
+        click.echo(f"! {many} must be created on other nodes. Repair does that automatically.", err=True)
     if sole := revoked["only_there"]:
         many = counted(sole, "blob is", "blobs are")
-        click.echo(f"! {many} on no other node that is there: keep its disk, and bring it back.", err=True)
+        click.echo(f"! {many} on no other live node. Keep its disk, and bring the node back.", err=True)
     if named := revoked["uploads_only_there"]:
-        click.echo(f"! Unfinished uploads that may be only there: {', '.join(named)}", err=True)
+        click.echo(f"! Unfinished uploads that may be only on this node: {', '.join(named)}", err=True)
     click.echo(
-        f"If it is gone, or what it holds is not needed: `filestore node remove --force {node_id}`."
-        " If its disk is sound, join it anew with a token of its name, as the runbook says."
+        "If the node is gone, or its content is not needed: `filestore node remove --force "
+        f"{node_id}`. If its disk is intact, join it again with a token for its name, as the runbook "
+        "describes."
     )
 
 
@@ -151,11 +150,11 @@ def forget_instance(connection: Connection, node_id: str) -> None:
     holds counts again when it was compared.
     """
     _call(connection, "DELETE", node_id, "/instance")
-    click.echo(f"The next process with the certificate of {node_id} speaks for it.")
+    click.echo(f"The next process with the certificate of {node_id} is accepted as this node.")
 
 
 def _show_unmoved(connection: Connection) -> None:
-    """What the newest drain has left, if it is known."""
+    """Print the unfinished uploads that the newest drain has left, if known."""
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call("GET", JOBS_PATH, dict[str, Any])

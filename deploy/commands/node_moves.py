@@ -31,8 +31,8 @@ _to = click.option(
 def move(data: Path, target: Path) -> None:
     """Move a stopped node to another directory or disk.
 
-    It keeps its name and address. What lies in the old directory is copied and stays there; no node starts
-    from it any more. Run it again to resume after an interruption.
+    It keeps its name and address. The content of the old directory is copied and stays there, but no node
+    starts from it any more. Run it again to resume after an interruption.
     """
     from deploy.setup.running import how_to_run
     from node.membership.move import move as move_node
@@ -49,10 +49,10 @@ def move(data: Path, target: Path) -> None:
 )
 @connection_options
 def set_address(connection: Connection, data: Path, address: str) -> None:
-    """Take a stopped node to another address. Admins only.
+    """Change the address of a stopped node. Admins only.
 
-    It stays the same node, with its name and its content, and gets a certificate for the new address. Said
-    again after an interruption, it goes on. One that is known by a DNS name needs none of this.
+    It stays the same node, with its name and its content, and gets a certificate for the new address. Run it
+    again to continue after an interruption. A node with a DNS name does not need this command.
     """
     from ca.identity import check_address
     from deploy.setup.running import how_to_run
@@ -113,7 +113,7 @@ def rejoin(
             )
         )
     elif joined.read_config().id != node_id:
-        raise Conflict(f"{target} holds another node already.")
+        raise Conflict(f"{target} already contains another node.")
     take_blobs(data, target)
     click.echo(f"{node_id} is at {target}: {how_to_run('node', target)}")
     click.echo(f"When it is healthy and {old.id} is down: filestore node remove {old.id} --force")

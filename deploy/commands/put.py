@@ -145,12 +145,12 @@ def put(
 ) -> int:
     """Upload files, and print the file_uuid of each.
 
-    FILE - alone is standard input. Of several files, each line is the file_uuid and FILE.
+    A single - is standard input. For several files, each line is the file_uuid and FILE.
 
-    The content decides of which kind a file is: a disk image (qcow2, vmdk, vdi, vhdx, iso, raw), an exported
-    project, and a backup when it is neither. On a terminal it says what it chose; --kind decides otherwise.
+    The kind of a file is detected from its content: a disk image (qcow2, vmdk, vdi, vhdx, iso, raw), an
+    exported project, or otherwise a backup. On a terminal the detected kind is printed; --kind overrides it.
 
-    The same command after an interruption goes on where it ended. The checksum is compared at the end.
+    After an interruption, the same command resumes. The checksum is compared at the end.
     """
     wanted, is_unread = _wanted(files, filename, recursive=recursive)
     said = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -204,10 +204,10 @@ async def put_files(
     only_url: bool,
     bars: ProgressBars,
 ) -> list[Outcome]:
-    """Upload files, so many at once; per file, in order, its record or what it failed for.
+    """Upload files concurrently; return for each file, in order, its record or its failure.
 
-    All are remembered until all are stored: the same command after a failure makes no second record of those
-    that had come through.
+    The state of all uploads is kept until all are stored: repeating the command after a failure makes no
+    second record of files that succeeded.
     """
     outcomes: list[Outcome] = [InvalidRequest("not begun")] * len(files)
     memories: list[Memory] = []
@@ -248,7 +248,7 @@ def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) ->
     if files == ("-",):
         return [], False
     if "-" in files:
-        raise click.UsageError("- is given alone.")
+        raise click.UsageError("- cannot be combined with other files.")
     paths: list[Path] = []
     is_unread = False
     for file in map(Path, files):
@@ -259,11 +259,11 @@ def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) ->
     if recursive and not paths:
         raise InvalidRequest(f"There is no file below {', '.join(files)}.")
     if filename is not None and len(paths) > 1:
-        raise click.UsageError("--filename names one FILE, and several are given.")
+        raise click.UsageError("--filename is for one FILE, but several are given.")
     given: dict[Path, Path] = {}
     for path in paths:
         if (place := path.resolve()) in given:
-            raise click.UsageError(f"{given[place]} and {path} are one FILE.")
+            raise click.UsageError(f"{given[place]} and {path} are the same FILE.")
         given[place] = path
     return [Wanted(path, filename or "") for path in paths], is_unread
 
@@ -311,13 +311,13 @@ def _chosen_kind(given: Kind | None, fields: Mapping[str, Any]) -> Kind | None:
             if name not in fields:
                 continue
             if chosen not in (None, kind):
-                raise click.UsageError(f"{_option(name)} is of {kind}s, and goes not with {why}.")
+                raise click.UsageError(f"{_option(name)} is for {kind}s, and cannot be combined with {why}.")
             chosen, why = kind, _option(name)
     return chosen
 
 
 def _option(name: str) -> str:
-    """What a parameter of this command is called on the command line."""
+    """Return the command-line option of a parameter of this command."""
     return next(param.opts[0] for param in put.params if param.name == name)
 
 
@@ -352,7 +352,7 @@ def _of_kind(file: FileRecord) -> str:
 
 
 def _is_printed(line: str) -> bool:
-    """A line about what is stored; where nobody takes it, it is not lost."""
+    """Print a line about a stored file; if stdout fails, print it on stderr. Return whether stdout worked."""
     try:
         click.echo(line)
     except OSError as error:

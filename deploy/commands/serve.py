@@ -46,8 +46,9 @@ def restic(
 ) -> None:
     """Serve restic repositories from a bucket.
 
-    It runs until SIGTERM or SIGINT, with your token: who is let in can read, add and delete what is in the
-    bucket. So a password is wanted, which is made at the first start; what restic is told is printed.
+    It runs until SIGTERM or SIGINT, with your token: its clients can read, add and delete the files in the
+    bucket. So a password is required. It is created at the first start, and the settings for restic are
+    printed.
 
     restic's files become files of the bucket, which only restic can read. docs/restic.md is the guide.
     """

@@ -1,6 +1,6 @@
-"""How the cluster is, for people, for scripts, and as an exit code.
+"""The health of the cluster, for people, for scripts, and as an exit code.
 
-`filestore status` tells of its members, `filestore damaged` of content that no node holds whole.
+`filestore status` shows its members, `filestore damaged` content that is complete on no node.
 """
 
 import time
@@ -73,7 +73,7 @@ def _show(answer: dict[str, Any], now_s: float, connection: Connection, *, as_js
     print_status(answer, at_s=now_s)
     ends_at_s = claims_of(read_text(connection.token_file, "the token"))[1]
     if ends_at_s > now_s:
-        click.echo(f"Your token ends {moment(rfc3339(int(ends_at_s * 1000)))}.")
+        click.echo(f"Your token expires {moment(rfc3339(int(ends_at_s * 1000)))}.")
 
 
 @click.command()
@@ -95,7 +95,7 @@ def damaged(connection: Connection, as_json: bool) -> int:
     if as_json:
         print_json(answer)
     elif not contents:
-        click.echo("Every content is whole on a node.")
+        click.echo("All content is complete on some node.")
     else:
         print_table(("file", "name", "size", "lost bytes", "copies on"), _contents(contents))
     return NEEDS_ATTENTION if any(content["lost_bytes"] for content in contents) else 0
@@ -124,7 +124,7 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
 
 
 def progress_of(run: Mapping[str, Any], at_s: float) -> tuple[str, str]:
-    """What a run has done, and the time that the rest takes at its pace; "" while that cannot be told."""
+    """Return the progress of a run, and the estimated time for the rest; "" if unknown."""
     result = run["result"] if isinstance(run["result"], dict) else {}
     shown = ", ".join(f"{name} {value}" for name, value in result.items() if isinstance(value, int))
     amounts = amounts_of(str(run.get("job_name", "")), result)
@@ -192,13 +192,13 @@ def _replicas(replicas: dict[str, Any]) -> str:
 
 
 def _unscrubbed(nodes: list[dict[str, Any]]) -> str:
-    """Where the replicas lie that nobody has read from the disk for longest."""
+    """Return the node whose replicas were read from the disk the longest time ago."""
     known = [(node["scrubbed_since"], node["id"]) for node in nodes if node.get("scrubbed_since")]
     return f"oldest unscrubbed: on {min(known)[1]}, since {moment(min(known)[0])}" if known else ""
 
 
 def _clock(member: dict[str, Any]) -> str:
-    """A clock is told over the network: what lies within a round trip is no difference."""
+    """Format a clock offset. Offsets within a round trip are not shown, as they cannot be measured."""
     offset_ms = member.get("clock_offset_ms")
     if offset_ms is None:
         return ""

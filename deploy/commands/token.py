@@ -81,8 +81,8 @@ def _revoke_admin(data: Path) -> None:
     while setup.admin_generation(data) == before:
         if time.monotonic() > give_up_at:
             raise Unavailable(
-                "The old tokens are revoked, and this coordinator does not know it yet: mint another one"
-                " without --revoke-old when it has caught up."
+                "The old tokens are revoked, but this coordinator has not received that change yet. "
+                "When it has caught up, create another token without --revoke-old."
             )
         time.sleep(0.1)
 
@@ -106,7 +106,7 @@ def join(
 ) -> None:
     """Mint a token by which a node joins, and print it. Admins only.
 
-    It is shown this once.
+    It is shown only once.
     """
 
     async def work(client: AsyncClient) -> MintedJoinToken:
@@ -225,7 +225,7 @@ def rotate_key(connection: Connection, grace: int, as_json: bool) -> None:
 def renew(connection: Connection, ttl: int | None, output: Path | None, as_json: bool) -> None:
     """Renew your own token while it lives.
 
-    The new one takes the place of the file that holds the present one, which itself goes on to its end.
+    The new token replaces the content of the token file. The old token stays valid until it expires.
     """
 
     async def work(client: AsyncClient) -> MintedToken:
@@ -246,13 +246,13 @@ def renew(connection: Connection, ttl: int | None, output: Path | None, as_json:
 def list_join_tokens(connection: Connection, as_json: bool) -> None:
     """List the tokens by which nodes join. Admins only.
 
-    Those that live, without their secrets.
+    Lists valid tokens, without their secrets.
     """
 
     async def work(client: AsyncClient) -> list[JoinToken]:
         return [each async for each in client.join_tokens.list()]
 
-    empty = "No join tokens. `filestore token join` mints one."
+    empty = "No join tokens. `filestore token join` creates one."
     print_records(connection.run(work), _COLUMNS, as_json=as_json, empty=empty)
 
 
@@ -260,12 +260,12 @@ def list_join_tokens(connection: Connection, as_json: bool) -> None:
 @click.argument("token_id")
 @connection_options
 def remove_join_token(connection: Connection, token_id: str) -> None:
-    """End a token by which nodes join. Admins only.
+    """Revoke a token for joining nodes. Admins only.
 
-    TOKEN_ID is what `filestore token ls` shows in the first column.
+    TOKEN_ID is in the first column of `filestore token ls`.
     """
     connection.run(lambda client: client.join_tokens.delete(token_id))
-    click.echo(f"{token_id} is dead.")
+    click.echo(f"{token_id} is revoked.")
 
 
 def show(minted: MintedJoinToken | MintedToken, output: Path | None, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from metadata.model.jobs import COMPARE, DRAIN, REBALANCE, REPAIR, SNAPSHOT
 from runtime.wording import counted, duration
 
 SNAPSHOT_AGE_S_MAX: Final = 86_400.0
-MEMBERS_MIN: Final = 3  # of each role: with fewer, nobody takes the place of one that restarts
+MEMBERS_MIN: Final = 3  # of each role: with fewer, no other member can replace one that restarts
 IN_THE_WAY: Final = tuple(
     job.name for job in (REPAIR, DRAIN, REBALANCE, COMPARE)
 )  # jobs that need every node, or move replicas
@@ -32,7 +32,7 @@ class UpgradeMember(Struct, frozen=True, kw_only=True):
 
 
 class UpgradeVerdict(Struct, frozen=True, kw_only=True):
-    """What `filestore upgrade check` prints. `rules`: those in force, 0 while that is not known."""
+    """The output of `filestore upgrade check`. `rules`: those in force, 0 if unknown."""
 
     safe: bool
     problems: list[str]
@@ -72,7 +72,7 @@ def check(connection: Connection, as_json: bool) -> int:
 
 
 def judge(status: Mapping[str, Any], jobs: Mapping[str, Any], *, at_s: float) -> UpgradeVerdict:
-    """From the cluster's status and its list of jobs, as the API has them."""
+    """Decide from the cluster's status and its list of jobs, as in the API."""
     problems = [*_of_members(status), *_of_replicas(status), *_of_snapshot(jobs, at_s)]
     members = _members(status)
     return UpgradeVerdict(
@@ -93,9 +93,9 @@ def _of_members(status: Mapping[str, Any]) -> list[str]:
         if each["membership"] != "voter":
             found.append(f"The coordinator {each['id']} has no vote yet.")
         elif each.get("replication") in ("probe", "snapshot"):
-            found.append(f"The coordinator {each['id']} is still brought up to date.")
+            found.append(f"The coordinator {each['id']} is still catching up.")
     draining = (node["id"] for node in status["nodes"] if node["state"] == "draining")
-    return [*found, *(f"The node {node_id} drains." for node_id in draining)]
+    return [*found, *(f"The node {node_id} is draining." for node_id in draining)]
 
 
 def _of_replicas(status: Mapping[str, Any]) -> list[str]:
@@ -103,15 +103,18 @@ def _of_replicas(status: Mapping[str, Any]) -> list[str]:
     is_told = bool(status["problems"])  # in the words of the status, as far as any can be made
     found = [f"{counted(short, 'blob lacks', 'blobs lack')} replicas."] * (short > 0 and not is_told)
     running = sorted({run["job_name"] for run in status.get("runs", ())} & set(IN_THE_WAY))
-    return [*found, *(f"The job {name} runs: `filestore job watch {name}` says how far." for name in running)]
+    return [
+        *found,
+        *(f"The job {name} is running. `filestore job watch {name}` shows its progress." for name in running),
+    ]
 
 
 def _of_snapshot(jobs: Mapping[str, Any], at_s: float) -> list[str]:
-    """As far as its newest run tells: what was sent elsewhere by hand is not known here."""
+    """Check the age of the newest snapshot; copies that were sent elsewhere by hand are not known here."""
     take = f"take one (`filestore job run {SNAPSHOT.name} --wait`)."
     run = next((job.get("last_run") for job in jobs["jobs"] if job["job_name"] == SNAPSHOT.name), None)
     if run is None:
-        return [f"No snapshot of the metadata was ever taken: {take}"]
+        return [f"No snapshot of the metadata was ever created: {take}"]
     if run["status"] != "completed":
         return [f"The last snapshot of the metadata is {run['status']}: {take}"]
     age_s = at_s - datetime.fromisoformat(run["completed_at"]).timestamp()
@@ -147,21 +150,21 @@ def _notes(members: list[UpgradeMember]) -> list[str]:
 
 def _next_step(members: list[UpgradeMember], rules: int, *, is_safe: bool) -> str:
     if not is_safe:
-        return "Mend what is named first, and ask again."
+        return "First fix the problems listed above, then run the check again."
     newest = max(each.rules for each in members)
     leaders = ", ".join(each.id for each in members if each.leads)
     older = sorted((each for each in members if each.rules < newest), key=lambda each: each.leads)
     if older:
         names = ", ".join(each.id for each in older)
         return (
-            f"Upgrade one of those that are older: {names}. Until the last of them is upgraded, the way back"
-            f" is open; then the rules {newest} come into force, and older versions are refused."
+            f"Upgrade one of the older members: {names}. Until the last of them is upgraded, you can "
+            f"go back. Then the rules {newest} come into force, and older versions are rejected."
         )
     if rules < newest:
-        return f"Wait: every member knows the rules {newest}, which come into force within seconds."
+        return f"Wait: every member supports the rules {newest}, which come into force within seconds."
     return (
-        "All members know the same rules. Upgrade one machine after the other, that of the coordinator which"
-        f" leads ({leaders}) last."
+        "All members support the same rules. Upgrade one machine after the other, and the machine of "
+        f"the leading coordinator ({leaders}) last."
     )
 
 
@@ -171,7 +174,7 @@ def _show(verdict: UpgradeVerdict) -> None:
         for each in verdict.members
     )
     print_table(("member", "role", "version", "knows rules"), list(rows))
-    click.echo(f"Rules in force: {verdict.rules or 'not told by this member'}")
+    click.echo(f"Rules in force: {verdict.rules or 'not reported by this member'}")
     for problem in verdict.problems:
         click.echo(f"! {problem}")
     for note in verdict.notes:

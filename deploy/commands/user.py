@@ -70,7 +70,7 @@ def set_user(
 ) -> None:
     """Set the roles and groups of a user. Admins only.
 
-    What is not given stays as it is. Exit code 4 if there is no such user, unless --create.
+    Options that are not given keep their values. Exit code 4 if there is no such user, unless --create.
     """
 
     async def work(client: AsyncClient) -> User:
@@ -93,7 +93,7 @@ def disable(connection: Connection, user_id: str, *, create: bool, as_json: bool
     which keeps anybody from minting tokens for this name.
     """
     found = connection.run(lambda client: client.users.put(user_id, disabled=True, existing=not create))
-    print_json(found) if as_json else click.echo(f"No token of {user_id} is taken any more.")
+    print_json(found) if as_json else click.echo(f"Tokens of {user_id} are rejected from now on.")
 
 
 @user.command("enable")
@@ -103,7 +103,7 @@ def disable(connection: Connection, user_id: str, *, create: bool, as_json: bool
 def enable(connection: Connection, user_id: str, *, as_json: bool) -> None:
     """Accept the tokens of a user again. Admins only."""
     found = connection.run(lambda client: client.users.put(user_id, disabled=False, existing=True))
-    print_json(found) if as_json else click.echo(f"Tokens of {user_id} are taken again.")
+    print_json(found) if as_json else click.echo(f"Tokens of {user_id} are accepted again.")
 
 
 @user.command()
@@ -116,9 +116,9 @@ def revoke(connection: Connection, user_id: str) -> None:
     works.
     """
     connection.run(lambda client: client.users.revoke(user_id))
-    click.echo(f"Every token of {user_id} is dead, and its permissions and public links have ended.")
+    click.echo(f"All tokens, permissions and public links of {user_id} are revoked.")
     if user_id == ADMIN:
-        click.echo("On a coordinator, `filestore token admin --data DIR` mints another for the admin.")
+        click.echo("On a coordinator, `filestore token admin --data DIR` creates a new token for the admin.")
 
 
 @user.command("rm")

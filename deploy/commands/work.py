@@ -1,4 +1,4 @@
-"""`filestore node work` and `filestore coordinator work`. Shared by both: what one member does by itself."""
+"""`filestore node work` and `filestore coordinator work`. Shared by both: the background work of a member."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -57,7 +57,7 @@ def _show(connection: Connection, member_id: str, *, as_json: bool) -> int:
         return await client.transport.only(url).call("GET", PATH, dict[str, Any])
 
     answer = connection.run(ask)
-    print_records(answer["work"], _COLUMNS, as_json=as_json, empty="Nothing runs there.")
+    print_records(answer["work"], _COLUMNS, as_json=as_json, empty="No background work.")
     for worker in answer["silent_workers"]:
         click.echo(f"filestore: worker {worker} of {member_id} does not answer", err=True)
     is_failing = any(each["state"] == "failing" for each in answer["work"])

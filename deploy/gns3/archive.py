@@ -36,7 +36,7 @@ class ExportDamaged(Exception):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What a backup lacks: `count` files of the project, `names` as many as the comment of a zip can hold."""
+    """The files that a backup lacks: their `count`, and as many `names` as fit the comment of a zip."""
 
     count: int = 0
     names: list[str] = []
@@ -66,7 +66,7 @@ def missing_of(names: Iterable[str]) -> Missing:
 
 
 class _Comment(msgspec.Struct, frozen=True):
-    """The comment of a stored zip. The name of the field tells it from a comment of somebody else."""
+    """The comment of a stored zip. The name of the field distinguishes it from other comments."""
 
     filestore_missing: Missing
 
@@ -83,14 +83,14 @@ def end_with_missing(end: bytes, missing: Missing) -> bytes:
 
 
 def missing_of_tail(tail: bytes) -> Missing:
-    """What the comment of a zip says, by its last bytes; nothing if it has none of ours."""
+    """Read the missing files from the last bytes of a zip; none if the comment is not ours."""
     at = tail.rfind(_END_MAGIC)
     return _missing_in(tail[at + END_BYTES :]) if at >= 0 else NOTHING_MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What stands at the end of a zip of a project. `start`: where its directory begins."""
+    """The end of a zip of a project. `start` is the beginning of its directory."""
 
     entries: Sequence[zipfile.ZipInfo]
     start: int
@@ -115,7 +115,7 @@ def read_archive(tail: bytes, size_bytes: int) -> Archive:
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise ExportDamaged(f"it has no directory at its end: {error}") from error
     if not entries or min(entry.header_offset for entry in entries) != 0:
-        raise ExportDamaged("bytes are missing within it")
+        raise ExportDamaged("bytes are missing in it")
     found = Archive(entries, start, _missing_in(comment))
     if not found.topologies:
         raise ExportDamaged(f"it has no {TOPOLOGY}")
@@ -125,31 +125,31 @@ def read_archive(tail: bytes, size_bytes: int) -> Archive:
 def topology_of(content: bytes, entry: zipfile.ZipInfo) -> dict[str, Any]:
     """The topology, by bytes that begin where its entry does. Raises ExportDamaged."""
     if len(content) < _LOCAL.size or not content.startswith(_LOCAL_MAGIC):
-        raise ExportDamaged(f"{TOPOLOGY} is not where its directory says")
+        raise ExportDamaged(f"{TOPOLOGY} is not at the offset in its directory")
     *_, name_bytes, extra_bytes = _LOCAL.unpack_from(content)
     start = _LOCAL.size + name_bytes + extra_bytes
     packed = content[start : start + entry.compress_size]
     try:
         if len(packed) != entry.compress_size or entry.file_size > TOPOLOGY_BYTES_MAX:
-            raise ValueError("its length is not as its directory says")
+            raise ValueError("its length differs from its directory")
         unpacked = decode(entry.compress_type, io.BytesIO(packed), entry.file_size)
         if zlib.crc32(unpacked) != entry.CRC:
-            raise ValueError("its checksum is wrong")
+            raise ValueError("its checksum does not match")
         topology = json.loads(unpacked)  # as GNS3 reads it, with numbers of any size
         if not isinstance(topology, dict):
-            raise ValueError("it is no topology")
+            raise ValueError("it is not a topology")
     except (EntryDamaged, RecursionError, ValueError) as error:
         raise ExportDamaged(f"{TOPOLOGY} cannot be read: {error}") from error
     return topology
 
 
 def topology_span(entry: zipfile.ZipInfo) -> tuple[int, int]:
-    """From which byte to which `topology_of` needs an archive; what follows does no harm."""
+    """Return the span of bytes that `topology_of` needs; more bytes after it do no harm."""
     return entry.header_offset, entry.header_offset + _LOCAL.size + 2 * 65_535 + entry.compress_size
 
 
 def end_with_topology(archive: Archive, topology: bytes) -> bytes:
-    """What replaces the bytes of an archive from its directory on: another topology, and a new directory.
+    """Build a new end of an archive, from its directory on: another topology, and a new directory.
 
     The topology comes last in the directory. A server that unpacks the archive has it last, too, and a folder
     without one is no project.
@@ -189,7 +189,7 @@ class _Appended(io.RawIOBase):
 
 
 class _Tail(io.RawIOBase):
-    """The end of a file, at the place where it stands in the file. Reading before it is an OSError."""
+    """The end of a file, at its position in the file. Reading before it is an OSError."""
 
     def __init__(self, tail: bytes, size_bytes: int) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ class _Tail(io.RawIOBase):
     def read(self, length: int = -1) -> bytes:
         at = self._at - (self._size_bytes - len(self._tail))
         if at < 0:
-            raise OSError("its directory is too large to be kept")
+            raise OSError("its directory is too large")
         part = self._tail[at:] if length < 0 else self._tail[at : at + length]
         self._at += len(part)
         return part

@@ -43,12 +43,12 @@ _ENDING: Final = (*ABSENT, *LASTING)  # what probably meets the next project, to
 
 
 class _Unchanged(Exception):
-    """What was about to be stored is what the newest backup has."""
+    """The export to store equals the newest backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What an export came to. `stored` None: the newest backup holds the same, and nothing was stored."""
+    """The result of an export. `stored` is None if nothing was stored, as the newest backup is the same."""
 
     stored: Project | None
     missing: Missing
@@ -56,9 +56,9 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What became of one project.
+    """The result of the backup of one project.
 
-    `errors`: what kept it, or images of it, from being stored; `missing`: files that its export lacks.
+    `errors`: what prevented it, or images of it, from being stored. `missing`: files that its export lacks.
     """
 
     project: LabProject
@@ -72,9 +72,9 @@ class BackupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupWishes:
-    """How a run is to be made. `wait_s`: so long for projects that run.
+    """The options of a run. `wait_s`: how long to wait for running projects.
 
-    `accept_loss`: store projects too that look as if they had lost most of their content.
+    `accept_loss`: also store projects that seem to have lost most of their content.
     """
 
     bucket_id: str = ""
@@ -84,7 +84,7 @@ class BackupWishes:
 
 
 class BackupRun:
-    """Backs up projects of one server, one after another; `tell` hears of each when it is through."""
+    """Backs up projects of one server, one after another; calls `tell` with each result."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class BackupRun:
     async def _next(self, project: LabProject) -> BackupResult:
         """The result of a project, which is not tried if the failure of the one before is still there."""
         if (lasts := await self._lasting_failure()) is not None:
-            untried = type(lasts)(f"It was not tried. {lasts.details}")
+            untried = type(lasts)(f"It was skipped. {lasts.details}")
             return BackupResult(project, "failed", errors=(untried,))
         try:
             return await self._back_up(project)
@@ -219,9 +219,9 @@ class BackupRun:
         return await self._damages.marked(chain.newest) if chain is not None else None
 
     async def _again(self, project: LabProject, newest: StoredBackup | None, progress: Progress) -> _Outcome:
-        """The outcome of an export, begun anew when it broke off and the server is still there.
+        """Export a project, and repeat the export if it breaks off while the server still answers.
 
-        Raises ExportBroken when it breaks off again, Unavailable when the server is gone.
+        Raises ExportBroken if it breaks off again, Unavailable if the server is gone.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
@@ -231,8 +231,8 @@ class BackupRun:
                 await self._server.projects()
                 if attempt == ATTEMPTS_MAX:
                     raise ExportBroken(
-                        f"GNS3 server {self._server.name} broke the export off {attempt} times; its log says"
-                        f" why. {error.details}"
+                        f"GNS3 server {self._server.name} interrupted the export {attempt} times. Its "
+                        f"log says why. {error.details}"
                     ) from error
         raise AssertionError
 
@@ -265,7 +265,7 @@ class BackupRun:
         return await self._export(project, newest, progress, is_sent=True)
 
     async def _change_scan(self, newest: StoredBackup | None) -> ChangeScan | None:
-        """What notices changes since the newest backup; None if nothing can be compared with it."""
+        """Return the scan for changes since the newest backup; None if no comparison is possible."""
         if newest is None or newest.is_damaged or newest.file.size_bytes <= BUFFERED_BYTES_MAX:
             return None
         try:
@@ -292,7 +292,7 @@ class BackupRun:
         return set(missing.names) <= set(recorded.names), missing
 
     def _tag_of(self, fingerprint: Fingerprint) -> str:
-        """What a backup of this server is marked with."""
+        """Return the tag of a backup of this server."""
         return BackupTag(fingerprint, self._server.identity).text
 
     async def _adopt(self, newest: StoredBackup) -> None:
@@ -389,7 +389,7 @@ class BackupRun:
         return stored
 
     async def _settle(self, file_uuid: str) -> None:
-        """Forget an upload that has ended. The next run looks at one of which that is not known."""
+        """Forget an upload that has ended. If its state is unknown, the next run checks it."""
         try:
             record = await self._client.projects.get(file_uuid)
         except (NotFound, Gone):

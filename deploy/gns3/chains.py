@@ -44,7 +44,7 @@ class BackupChain:
 
     @property
     def project_name(self) -> str:
-        """What the project was called last."""
+        """Return the last name of the project."""
         return self.newest.file.project_name
 
     def is_named(self, named: str) -> bool:
@@ -72,7 +72,7 @@ def of_server(chains: Sequence[BackupChain], named: str) -> list[BackupChain]:
         raise NotFound(f"There is no backup of a GNS3 server {printable_name(named)!r}.")
     if named and len(ids := {chain.server.id: chain.server.shown for chain in found}) > 1:
         known = ", ".join(ids.values())
-        raise Conflict(f"--from: {len(ids)} servers have had this name; give the id of one: {known}")
+        raise Conflict(f"--from: {len(ids)} servers have had this name. Give the id of one: {known}")
     return found
 
 
@@ -119,13 +119,13 @@ def choose(chains: Sequence[BackupChain], named: str) -> StoredBackup:
             for each in known
         )
         raise Conflict(
-            f"{len(known)} projects have this name; give the id of one, and its server with --from: {told}"
+            f"{len(known)} projects have this name. Give the id of one, and its server with --from: {told}"
         )
     backups = known[0].backups
     fitting = [each for each in backups if until is None or each.made_at <= until]
     if not fitting:
         first = moment(min(backups, key=lambda each: each.made_at).file.created_at)
-        raise NotFound(f"The first backup of {printable_name(name)!r} is of {first}.")
+        raise NotFound(f"The first backup of {printable_name(name)!r} is from {first}.")
     return fitting[-1]
 
 
@@ -185,4 +185,4 @@ def _whose(owner_id: str, server: str) -> str:
 def _others(backups: Iterable[StoredBackup], owner_id: str) -> str:
     """Tell who else has backups."""
     owners = sorted({each.file.owner_id for each in backups} - {owner_id})
-    return f" Other owners have some, see --owner: {', '.join(owners)}." if owners else ""
+    return f" Other owners have backups; see --owner: {', '.join(owners)}." if owners else ""

@@ -25,7 +25,7 @@ LOOK_UPS_MAX: Final = 8  # requests at once
 
 
 class Damages:
-    """What the cluster knows of files, asked once for each content."""
+    """The damage that the cluster knows of files, requested once for each content."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -73,20 +73,20 @@ class Damages:
         if not await self.is_damaged(backup.file):
             return
         told = (
-            f"The backup {backup.file.file_uuid} of {printable_name(backup.file.project_name)} is damaged:"
-            " no node holds it whole (see `filestore damaged`)."
+            f"The backup {backup.file.file_uuid} of {printable_name(backup.file.project_name)} is "
+            "damaged: no node has a complete copy (see `filestore damaged`)."
         )
         for other in reversed(chain):
             if other.file.file_uuid != backup.file.file_uuid and not await self.is_broken(other):
                 made = moment(other.file.created_at)
-                raise Conflict(f"{told} The newest whole one is {other.file.file_uuid}, of {made}.")
-        raise Conflict(f"{told} There is no whole one of this project.")
+                raise Conflict(f"{told} The newest complete one is {other.file.file_uuid}, of {made}.")
+        raise Conflict(f"{told} There is no complete backup of this project.")
 
     @asynccontextmanager
     async def requiring_whole(
         self, backup: StoredBackup, chain: Sequence[StoredBackup]
     ) -> AsyncIterator[None]:
-        """As `require_whole`, before the block and when reading in the block reveals new damage."""
+        """Check with `require_whole` before the block, and again if reading in it reveals new damage."""
         await self.require_whole(backup, chain)
         try:
             yield
@@ -118,6 +118,6 @@ async def read_through(client: AsyncClient, file: FileRecord, progress: SetProgr
         if not await Damages(client).is_damaged(file):  # the cluster has noticed it by then
             raise
         named = printable_name(file.filename)
-        raise Conflict(f"{named} is damaged: it cannot be read beyond byte {done_bytes}.") from error
+        raise Conflict(f"{named} is damaged: it cannot be read after byte {done_bytes}.") from error
     if found.hexdigest() != file.blob_sha256:
-        raise Conflict(f"{file.file_uuid} has other content than was stored.")
+        raise Conflict(f"The content of {file.file_uuid} differs from what was stored.")

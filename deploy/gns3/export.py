@@ -48,10 +48,10 @@ class ExportBroken(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class ExportEnd:
-    """What is known of an export once it has passed by. `project_ids`: of the topologies in it.
+    """The facts about a completed export. `project_ids`: those of the topologies in it.
 
-    `missing` has files that the server cannot open if its warnings were heard (`is_heard`), and files that it
-    leaves out on purpose if it listed the project's files (`is_listed`).
+    `missing` has files that the server cannot open, if its warnings were received (`is_heard`), and files
+    that it leaves out on purpose, if it listed the project's files (`is_listed`).
     """
 
     fingerprint: Fingerprint
@@ -64,7 +64,7 @@ class ExportEnd:
 
 
 class Warnings:
-    """What a project's notification stream has warned of so far."""
+    """The warnings of a project's notification stream so far."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -101,14 +101,14 @@ class Export:
         self.parts = self._scanned()
 
     async def finish(self) -> ExportEnd:
-        """What the export holds and lacks. Raises ExportBroken for one that is not whole."""
+        """Return the facts about the export. Raises ExportBroken if it is incomplete."""
         try:
             archive = await asyncio.to_thread(self.scan.archive)
             ids = await asyncio.to_thread(self.scan.project_ids, archive)
         except ExportDamaged as error:
             told = await self._told()
             raise ExportBroken(
-                f"What GNS3 server {self._server.name} sent is no whole export: {error}.{told}"
+                f"GNS3 server {self._server.name} sent an incomplete export: {error}.{told}"
             ) from error
         await self._warnings.settle()
         missing = set(skipped_files(self._warnings.messages, self._project.path))
@@ -134,19 +134,21 @@ class Export:
         except Unavailable as error:
             told = ""
             if isinstance(error.__cause__, TimeoutError):
-                told = " It was silent for longer than --deadline allows."
+                told = " It sent nothing for longer than --deadline allows."
             if self.scan.size_bytes or isinstance(error.__cause__, aiohttp.ClientPayloadError):
                 told += await self._told()  # else the connection is at fault
             raise Unavailable(error.details + told) from error
 
     async def _told(self) -> str:
-        """What can be said of the file at fault, as further sentences that begin with a space."""
+        """Describe the file at fault, as further sentences that begin with a space."""
         await self._warnings.settle()
         told = ""
         if not self.scan.size_bytes:
-            told += " Nothing of it came: GNS3 cannot read a folder of it, or cannot write its topology."
+            told += (
+                " It sent no file at all. GNS3 cannot read one of its folders, or cannot write its topology."
+            )
         elif name := self.scan.last_name:
-            told += f" The last file that came was {printable_name(name)}."
+            told += f" The last file that arrived was {printable_name(name)}."
         if skipped := skipped_files(self._warnings.messages, self._project.path):
             told += f" It could not read {missing_of(skipped).told}."
         return told
@@ -195,9 +197,9 @@ def skipped_files(messages: list[str], folder: str) -> list[str]:
 
 
 def known_missing(end: ExportEnd, recorded: Missing) -> Missing:
-    """What a project lacks in an export, also by what is recorded of an earlier one with the same content.
+    """Return the missing files of an export, including those recorded for an earlier equal export.
 
-    A file stays recorded unless the server would have told that it is still left out. Pure.
+    A recorded file is kept unless the server would have reported that it is still left out. Pure.
     """
     silent = {name for name in recorded.names if _NEVER_EXPORTED.fullmatch(name)}
     unknown = set[str]() if end.is_listed else silent

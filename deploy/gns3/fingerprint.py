@@ -1,4 +1,4 @@
-"""What is inside of an exported project, told by its zip's directory while the export passes by. No I/O.
+"""Identify the content of an exported project by its zip's directory while it is streamed. No I/O.
 
 Two exports of an unchanged project differ in their bytes, but only in the time of one entry. Names, CRC-32
 and sizes of the entries do not: a digest of them is the fingerprint. GNS3 makes a copy of the topology each
@@ -30,19 +30,19 @@ _LOCAL_START: Final = struct.Struct("<4s5H")  # of a local header: up to time an
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What tells whether two exports hold the same: of the topology alone, and of all entries."""
+    """The identity of an export's content: of the topology alone, and of all entries."""
 
     topology_crc32: int
     digest: str
 
     @property
     def tag(self) -> str:
-        """As it stands in the `version_tag` of a backup."""
+        """Return the fingerprint as in the `version_tag` of a backup."""
         return f"gns3-1:{self.topology_crc32:08x}:{self.digest}"
 
     @staticmethod
     def of_tag(tag: str) -> "Fingerprint | None":
-        """What a `version_tag` says, None for one that is not of a backup."""
+        """Parse the fingerprint in a `version_tag`; None if it is not of a backup."""
         match = _TAG.fullmatch(tag)
         return Fingerprint(int(match[1], 16), match[2]) if match else None
 
@@ -149,10 +149,10 @@ def fingerprint_of(archive: Archive) -> Fingerprint:
 
 
 def topology_crc32_of_head(head: bytes) -> int | None:
-    """The CRC-32 of the topology, which GNS3 writes first, by the first bytes of an export.
+    """Return the CRC-32 of the topology, which GNS3 writes first, from the first bytes of an export.
 
-    None when they do not tell. It stands behind the entry, in a descriptor that is known by its magic and by
-    the length that it states; a wrong guess costs only that the export is looked at to its end.
+    None if they do not contain it. It is after the entry, in a descriptor that is recognised by its magic and
+    its length. A wrong guess costs only that the export is read to its end.
     """
     if len(head) < _LOCAL.size or not head.startswith(_LOCAL_MAGIC):
         return None

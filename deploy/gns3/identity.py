@@ -42,7 +42,7 @@ class ServerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class BackupTag:
-    """What the `version_tag` of a backup says: what is in it, and which server it is of."""
+    """The `version_tag` of a backup: the fingerprint of its content, and its server."""
 
     fingerprint: Fingerprint
     server: ServerIdentity = ServerIdentity()

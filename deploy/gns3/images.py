@@ -2,8 +2,8 @@
 
 Those that projects name are stored in the run that backs the projects up.
 
-What is to be done is planned first, as data; a dry run shows the plan. An image is never written over: one of
-the same name with other content is told, and left alone on both sides.
+The actions are planned first, as data; a dry run prints the plan. An image is never overwritten: one with the
+same name but other content is reported, and not changed on either side.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _TYPES: Final = {emulator: kind for kind, emulator in EMULATORS.items()}
 
 @dataclass(frozen=True, slots=True)
 class PlannedImage:
-    """What is to be done with an image. `why` says it of a conflict."""
+    """A planned action on an image. `why` is the reason of a conflict."""
 
     image: ServerImage
     act: Act
@@ -68,7 +68,7 @@ def plan_pull(in_store: Iterable[Image], on_server: Sequence[ServerImage]) -> li
         if stored.md5 in contents:
             planned.append(PlannedImage(image, "there", stored.file_uuid))
         elif stored.filename in names:
-            why = f"there is another image of this name, with the MD5 {names[stored.filename]}"
+            why = f"there is another image with this name, with the MD5 {names[stored.filename]}"
             planned.append(PlannedImage(image, "conflict", stored.file_uuid, why))
         else:
             planned.append(PlannedImage(image, "copy", stored.file_uuid))
@@ -132,8 +132,8 @@ async def pull_image(
     named = next((each for each in present if each.filename == image.filename), None)
     if named is not None and named.checksum != image.checksum:
         raise Conflict(
-            f"GNS3 server {server.name} has another image named {printable_name(image.filename)}, with the"
-            f" MD5 {named.checksum} instead of {image.checksum}. It is left as it is."
+            f"GNS3 server {server.name} has another image named {printable_name(image.filename)}, with "
+            f"the MD5 {named.checksum} instead of {image.checksum}. It was not changed."
         )
     if named is not None:
         return
@@ -175,8 +175,9 @@ async def _compared(
         yield part
     if image.checksum and found.hexdigest() != image.checksum:
         raise ChecksumMismatch(
-            f"{printable_name(image.filename)} of GNS3 server {server} has the MD5 {found.hexdigest()}, and"
-            f" the server lists {image.checksum}: it was changed or is damaged. Nothing of it is stored."
+            f"{printable_name(image.filename)} of GNS3 server {server} has the MD5 "
+            f"{found.hexdigest()}, but the server lists {image.checksum}: it was changed or is "
+            "damaged. It was not stored."
         )
 
 
@@ -243,7 +244,7 @@ class NamedImages:
         """The images of the server. Raises FilestoreError, and the same one again in this run."""
         if self._on_server is None:
             try:
-                # Others may delete theirs, and one that is damaged is stored anew.
+                # Other users may delete theirs, and a damaged one is stored again.
                 own = (await stored_images(self._client, self._owner_id)).own
                 self._stored_md5s = set(await self._damages.whole_images(own))
                 self._on_server = await self._server.images()

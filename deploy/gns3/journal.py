@@ -1,14 +1,14 @@
-"""What this machine remembers of backups of one server into one cluster, and that only one runs at a time.
+"""The local record of backups of one server into one cluster, and the lock that allows one at a time.
 
     {"unfinished": ["<file_uuid>"], "shown_at": ...,
      "projects": {"<project_id>": {"name": ..., "seen_at": ..., "good_at": ..., "gone_at": ...}}}
 
-A project that the server does not show any more is remembered until a person says that it is gone for good.
+A project that the server does not list any more is kept until a person confirms that it is gone for good.
 
-It lies in ${XDG_STATE_HOME:-~/.local/state}/filestore/gns3, under the identity of the server: another server
-that gets the name of this one has a journal of its own, and a server with two names has one journal. If it is
-lost, an upload which a killed run began stays for a day, the age of backups counts anew, and projects that
-are gone are not missed.
+It is stored in ${XDG_STATE_HOME:-~/.local/state}/filestore/gns3, by the identity of the server: another
+server with the same name has its own journal, and a server with two names has one journal. If it is lost, the
+upload of a killed run stays for a day, the age of backups starts at zero, and missing projects are not
+reported.
 """
 
 import fcntl
@@ -137,7 +137,7 @@ class Journal:
         }
 
     def oldest_good_at(self) -> float:
-        """The same of the whole server, at the worst; without projects, since when there are none."""
+        """Return the oldest good time of all projects; without projects, when the last one was seen."""
         return min(self.good_at().values(), default=self._content.shown_at)
 
     def _save(self) -> None:

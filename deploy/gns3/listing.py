@@ -1,4 +1,4 @@
-"""What there is on a server, and what the store has of it."""
+"""The projects and images of a server, and their counterparts in the store."""
 
 from contextlib import aclosing
 from typing import Literal
@@ -21,8 +21,8 @@ Changed = Literal["yes", "no", "topology no", "running", "damaged", ""]
 class ListedProject(Struct, frozen=True, kw_only=True):
     """A project and its newest backup. `changed` is "" without one.
 
-    `files_missing`: how many files of the project the backup lacks.
-    `server_id` says of which server the backup is: "" for one of an older release, which names none.
+    `files_missing`: how many files of the project the backup lacks. `server_id` is the server of the backup:
+    "" for one of an older release, which has none.
     """
 
     project_id: str
@@ -59,7 +59,7 @@ async def list_project(
 ) -> ListedProject:
     """Return one row, with the backups of `owner_id`.
 
-    `exact` reads the whole export; else only its beginning is read, which tells of the topology.
+    `exact` reads the whole export; otherwise only its beginning is read, which contains the topology.
     """
     backups = await stored_backups(client, project_id=project.project_id)
     chain = to_continue(chains_of(backups, owner_id), server.identity)

@@ -58,16 +58,18 @@ class ServerLogins(msgspec.Struct, frozen=True):
         """The server of this name; "" is the only one. Raises NotFound, InvalidRequest."""
         known = ", ".join(sorted(self.servers)) or "none"
         if not name and len(self.servers) > 1:
-            raise InvalidRequest(f"--server: several GNS3 servers are known, name one of them: {known}.")
+            raise InvalidRequest(f"--server: several GNS3 servers are known. Name one of them: {known}.")
         found = name or next(iter(self.servers), "")
         if found not in self.servers:
             told = f"named {found!r}" if found else "at all"
-            raise NotFound(f"No GNS3 server {told} is known here ({known}): `filestore gns3 login URL`.")
+            raise NotFound(
+                f"No GNS3 server {told} is known here ({known}). Sign in with `filestore gns3 login URL`."
+            )
         return found, self.servers[found]
 
 
 def read_logins() -> ServerLogins:
-    """What is there; nothing when there is no file. Raises InvalidRequest for one that cannot be used."""
+    """Read the logins; none if there is no file. Raises InvalidRequest for an invalid file."""
     path = _file()
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), ServerLogins)
@@ -82,8 +84,8 @@ def save_login(
 ) -> ServerLogin:
     """Keep a server, or replace the one of this name. Raises InvalidRequest for a bad name, OSError.
 
-    What is a secret goes into a file of its own; the files that `login` names are set here. Without a
-    `server_id` it gets that of the server at the same URL that this machine knows, or a new one.
+    Each secret is stored in its own file; the files that `login` names are set here. Without a `server_id` it
+    gets that of the server at the same URL that this machine knows, or a new one.
     """
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"--name: {name!r} is none: letters, digits, '.', '_' and '-' are.")

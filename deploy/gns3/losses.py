@@ -1,4 +1,4 @@
-"""Which projects a person must confirm before a backup replaces a better one. Pure.
+"""Find projects that a person must confirm before a backup replaces a better one. Pure.
 
 GNS3 lists a project by the topology that it finds in a folder. After an import that gns3-server did not
 survive, this can be the topology of a project of which only a part is there. All functions are pure.
@@ -16,7 +16,7 @@ from deploy.gns3.stored import StoredBackup
 
 SHRUNK_TO: Final = 0.5  # of the newest backup; less is a loss until a person says otherwise
 _PATH_PARTS: Final = re.compile(r"[/\\]")
-_SAY_SO: Final = "Nothing is stored. If this is meant: filestore gns3 backup --accept-loss"
+_SAY_SO: Final = "Nothing was stored. If this is intended: filestore gns3 backup --accept-loss"
 
 
 def refuse_foreign(project: LabProject) -> None:
@@ -24,9 +24,9 @@ def refuse_foreign(project: LabProject) -> None:
     folder = _PATH_PARTS.split(project.path.rstrip("/\\"))[-1]
     if is_uuid(folder) and folder.lower() != project.project_id.lower():
         raise Conflict(
-            f"GNS3 lists this project from the folder {folder}, which is not its own. Probably an import"
-            f" that was killed left a part of it there, and the whole is in the folder {project.project_id}."
-            f" {_SAY_SO}"
+            f"GNS3 lists this project from the folder {folder}, which is not its own. Probably an "
+            "interrupted import left a part of it there, and the complete project is in the folder "
+            f"{project.project_id}. {_SAY_SO}"
         )
 
 
@@ -37,11 +37,11 @@ def refuse_loss(project: LabProject, newest: StoredBackup | None, end: ExportEnd
     """
     if len(end.project_ids) > 1:
         raise Conflict(
-            f"Its folder has {len(end.project_ids)} topologies (files named *.gns3), and GNS3 restores one of"
-            f" them, which need not be the right one. Move the others away. {_SAY_SO}"
+            f"Its folder has {len(end.project_ids)} topologies (files named *.gns3). GNS3 restores one "
+            f"of them, which may be the wrong one. Move the others away. {_SAY_SO}"
         )
     if any(each.lower() != project.project_id.lower() for each in end.project_ids):
-        raise Conflict(f"Its export is that of the project {end.project_ids[0]}. {_SAY_SO}")
+        raise Conflict(f"Its export contains the project {end.project_ids[0]}. {_SAY_SO}")
     if newest is None or newest.file.compression != end.compression:
         return
     if end.size_bytes < newest.file.size_bytes * SHRUNK_TO:

@@ -70,20 +70,23 @@ def metrics_text(
     gauge("last_run_timestamp_seconds", "When the last run of backups ended.").labels(*of).set(ended_at)
     good = gauge(
         "good_backup_timestamp_seconds",
-        "When a project's backup was last known to be as the project is.",
+        "When the backup of a project was last known to be up to date.",
         "project_id",
     )
     for project_id, at in good_at.items():
         good.labels(*of, project_id).set(at)
     gauge(
         "oldest_good_backup_timestamp_seconds",
-        "The same of the project for which that is the longest ago; without any, when the last one was seen.",
+        (
+            "The oldest good_backup_timestamp_seconds of all projects; without projects, when the last "
+            "one was seen."
+        ),
     ).labels(*of).set(oldest_good_at)
     counts: Counter[str] = Counter(result.status for result in results)
-    projects = gauge("projects", "Projects of the last run, by what became of them.", "status")
+    projects = gauge("projects", "Projects of the last run, by result.", "status")
     for status in STATUSES:
         projects.labels(*of, status).set(counts[status])
-    stored = gauge("stored_bytes", "Bytes of projects that the last run has stored.")
+    stored = gauge("stored_bytes", "Bytes of projects that the last run stored.")
     stored.labels(*of).set(sum(result.size_bytes for result in results))
     failed_images = gauge("failed_images", "Images that the last run could not store.")
     failed_images.labels(*of).set(

@@ -1,11 +1,12 @@
-"""Which backups of a chain stay: the rules of restic. Pure.
+"""Choose the backups of a chain to keep, by the rules of restic. Pure.
 
 The order is that of the log. A backup whose date does not fit into it was made while a clock was wrong, and a
 damaged one may be all that is left of a state: both stay, and a person decides. A damaged one counts for no
-rule, so that it never takes the place of a whole one.
+rule, so that it never replaces a complete one.
 
-Each rule goes from the newest to the oldest and keeps the newest of each period, for so many periods that
-have a backup. What any rule keeps stays. So `daily=7` are seven days with backups, however long ago.
+Each rule goes from the newest to the oldest backup and keeps the newest of each period, for the given number
+of periods that have a backup. A backup stays if any rule keeps it. So `daily=7` are seven days with backups,
+however long ago.
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""What a GNS3 server reports, as types. Shared by all parts; other fields are dropped."""
+"""The records of a GNS3 server, as types. Shared by all parts; other fields are dropped."""
 
 import re
 from typing import Final
@@ -21,7 +21,7 @@ _ALWAYS_RUNNING: Final = (
 
 
 def is_built_in(filename: str) -> bool:
-    """Whether every server has an image of this name by itself."""
+    """Return whether every GNS3 server has an image with this name."""
     return _BUILT_IN.fullmatch(filename) is not None
 
 
@@ -65,7 +65,7 @@ class ServerImage(Struct, frozen=True, kw_only=True):
 
 
 class ControllerImage(Struct, frozen=True, kw_only=True):
-    """The same as a server tells it; one that cannot be read has no checksum."""
+    """An image as reported by a controller; an unreadable one has no checksum."""
 
     filename: str
     image_type: str | None = None
@@ -91,7 +91,7 @@ class ComputeImage(Struct, frozen=True, kw_only=True):
     md5sum: str | None = None
 
     def image(self, image_type: str) -> ServerImage:
-        """As one of this type."""
+        """Return this image as one of a type."""
         return ServerImage(
             filename=self.filename,
             image_type=image_type,
@@ -101,7 +101,7 @@ class ComputeImage(Struct, frozen=True, kw_only=True):
 
 
 class ServerVersion(Struct, frozen=True, kw_only=True):
-    """What answers at a URL."""
+    """The answer of a GNS3 server about its version."""
 
     version: str
 

@@ -1,12 +1,12 @@
-"""A backup becomes a project of a server again, with the images that it needs.
+"""Restore a backup as a project of a server, with the images that it needs.
 
-Everything that can be known beforehand is looked at before anything is changed: the archive, and for each
-image whether it is there, can be given, or stands in the way. A project that cannot be opened afterwards is
-removed again. Images that were given stay: they are whole, and of use.
+Everything that can be checked is checked before anything is changed: the archive, and for each image whether
+it exists, can be sent, or is in conflict. A project that cannot be opened afterwards is removed again. Images
+that were sent stay, as they are complete and useful.
 
 GNS3 takes the id of a project from the topology that it finds in a folder. While an archive is unpacked, its
-topology therefore never has the original id, and it is unpacked last: a server that is killed meanwhile lists
-no project, or one that is called unfinished.
+topology therefore never has the original id, and it is unpacked last: a server that is killed during this
+lists no project, or one that is marked as unfinished.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class NeededImage:
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """What a server lacks for a project; `unknown`: names that nothing tells of, such as Docker's."""
+    """The images that a server lacks for a project; `unknown`: names without a record, such as Docker's."""
 
     needed: Sequence[NeededImage]
     unknown: Sequence[str]
@@ -63,7 +63,7 @@ class ImagePlan:
 
 @dataclass(frozen=True, slots=True)
 class StoredExport:
-    """What the archive of a backup says of itself, once it was found to be whole."""
+    """The contents of a backup's archive, once it was found to be complete."""
 
     archive: Archive
     topology: Mapping[str, Any]
@@ -103,9 +103,9 @@ class RestoredProject:
 def plan_images(
     wanted: Iterable[ManifestImage], on_server: Iterable[ServerImage], in_store: StoredImages
 ) -> ImagePlan:
-    """What a project's images ask for. A server finds an image by its name alone. Pure.
+    """Plan the images of a project. A server finds an image by its name alone. Pure.
 
-    Where the project has no MD5 either, an image of its owner is given; anybody may use its name.
+    If the project has no MD5 either, an image of its owner is used, as any user may use its name.
     """
     names = {image.filename: image.checksum for image in on_server}
     by_name = {image.filename: image for image in in_store.own.values()}
@@ -119,7 +119,7 @@ def plan_images(
         present = names.get(image.filename)
         if present is not None:
             if image.md5 and present != image.md5:
-                conflicts.append(f"{image.filename} has the MD5 {present} there, {image.md5} is needed")
+                conflicts.append(f"{image.filename} has the MD5 {present} there, but {image.md5} is needed")
             continue
         stored = in_store.visible.get(image.md5) if image.md5 else by_name.get(image.filename)
         if stored is not None:
@@ -147,15 +147,15 @@ async def plan_restore(
     if plan.conflicts:
         told = printable_name("; ".join(plan.conflicts))
         raise Conflict(
-            f"GNS3 server {server.name} has images of the same name with other content: {told}. They are"
-            " left as they are; rename them there, or restore to another server."
+            f"GNS3 server {server.name} has images with the same names but other content: {told}. They "
+            "were not changed. Rename them there, or restore to another server."
         )
     if plan.missing and not without_images:
         told = printable_name(", ".join(plan.missing))
         raise NotFound(
-            f"Images that the project needs are neither on GNS3 server {server.name} nor in the store:"
-            f" {told}. Push them from a server that has them: filestore gns3 images push; or restore the"
-            " project without them, which leaves it closed: --without-images"
+            f"Some images of the project are neither on GNS3 server {server.name} nor in the store: "
+            f"{told}. Push them from a server that has them (filestore gns3 images push), or restore "
+            "the project without them, which leaves it closed (--without-images)"
         )
     return export, plan
 
@@ -219,7 +219,7 @@ async def restore(
         try:
             await server.act(project_id, "nodes/start")
         except Conflict as error:
-            told = f"{printable_name(project.name)} ({project_id}) is restored, and does not start"
+            told = f"{printable_name(project.name)} ({project_id}) was restored, but does not start"
             raise Conflict(f"{told}: {error.details}") from error
     return RestoredProject(
         project, len(plan.needed), plan.unknown, nodes, missing, lost, export.archive.missing
@@ -227,9 +227,9 @@ async def restore(
 
 
 async def check_archive(client: AsyncClient, backup: StoredBackup) -> StoredExport:
-    """Compare what a stored archive says of itself with the fingerprint that was taken when it was made.
+    """Compare a stored archive with the fingerprint that was taken when it was made.
 
-    Raises Conflict. A file that is no backup of ours has no fingerprint, but must be whole all the same.
+    Raises Conflict. A file that is not a backup of this program has no fingerprint, but must be complete too.
     """
     try:
         archive = await archive_of(client, backup)
@@ -239,9 +239,9 @@ async def check_archive(client: AsyncClient, backup: StoredBackup) -> StoredExpo
         head = b"".join([part async for part in client.files.read(backup.file.file_uuid, start, stop)])
         topology = await asyncio.to_thread(topology_of, head, entry)
     except ExportDamaged as error:
-        raise Conflict(f"{backup.file.file_uuid} is no whole export: {error}.") from error
+        raise Conflict(f"{backup.file.file_uuid} is not a complete export: {error}.") from error
     if backup.fingerprint.digest and fingerprint_of(archive) != backup.fingerprint:
-        raise Conflict(f"{backup.file.file_uuid} holds something else than its fingerprint says.")
+        raise Conflict(f"{backup.file.file_uuid} differs from its fingerprint.")
     return StoredExport(archive, topology)
 
 

@@ -1,7 +1,7 @@
 """A GNS3 server and its API: version 3, and version 2 (GNS3 2.2) as far as it has the same calls.
 
-The token of version 3 lives for a day: a request that is refused for it is sent again with a new one. Errors
-are those of `ca.errors`, and their sentences name the server, so that nobody looks for them in the store.
+The token of version 3 is valid for a day: a request that is rejected for it is repeated with a new one.
+Errors are those of `ca.errors`. Their texts name the server, to distinguish them from errors of the store.
 """
 
 import asyncio
@@ -87,9 +87,9 @@ _STATUSES: Final[Mapping[int, type[FilestoreError]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Where a server is, who asks, and whom to trust. `root_pem` "" is the system's choice.
+    """The address of a server, its user, and the trusted root. `root_pem` "" is the system's choice.
 
-    `server_id` tells its backups from those of other servers, see `identity`.
+    `server_id` distinguishes its backups from those of other servers, see `identity`.
     """
 
     name: str
@@ -103,7 +103,7 @@ class ServerAddress:
 
     @property
     def identity(self) -> ServerIdentity:
-        """Which server it is, wherever it is and whatever it is called."""
+        """Return the identity of the server, independent of its address and name."""
         return ServerIdentity(self.server_id, self.name)
 
     def __repr__(self) -> str:
@@ -264,20 +264,20 @@ class Gns3Server:
                 await response.read()
         except SignInRefused as error:
             raise SignInRefused(
-                f"The compute of GNS3 server {self.name} does not take this password of"
-                f" {self._address.compute_user!r}."
+                f"The compute of GNS3 server {self.name} rejects this password of "
+                f"{self._address.compute_user!r}."
             ) from error
 
     async def read_image(self, image: ServerImage, start: int = 0) -> AsyncGenerator[bytes, None]:
         """The content of an image from a byte on. It needs the credentials of the compute.
 
-        Raises InvalidRequest when there are none, Forbidden when they are not taken.
+        Raises InvalidRequest without credentials, Forbidden if they are rejected.
         """
         if not self.has_compute_credentials:
             raise InvalidRequest(
-                f"GNS3 server {self.name}: its images are read with the credentials of its compute, which"
-                " are not known here: sign in again with --compute-user and --compute-password-file"
-                " (compute_username and compute_password in [Server] of its configuration)."
+                f"GNS3 server {self.name}: its images are read with the credentials of its compute, "
+                "which are unknown here. Sign in again with --compute-user and --compute-password-file "
+                "(compute_username and compute_password in [Server] of its configuration)."
             )
         path = f"/compute/{EMULATORS[image.image_type]}/images/{quote(image.filename)}"
         headers = {"Range": f"bytes={start}-"} if start else {}
@@ -307,9 +307,9 @@ class Gns3Server:
         await self._send(f"/compute/{EMULATORS[image.image_type]}/images/{name}", content)
 
     async def notifications(self, project_id: str = "") -> AsyncGenerator[Notification, None]:
-        """What happens on the server or in a project, until the connection is lost, which raises Unavailable.
+        """Yield the events of the server or a project. Raises Unavailable when the connection is lost.
 
-        The server sends the first one, a ping, as soon as it listens for the caller.
+        The first event, a ping, arrives as soon as the server listens for the caller.
         """
         decode = msgspec.json.Decoder(Notification).decode
         path = f"/projects/{project_id}/notifications" if project_id else "/notifications"
@@ -331,7 +331,7 @@ class Gns3Server:
                 break
             return
         told = f"GNS3 {self.version} is too old" if self.version else f"no GNS3 server answers at {self.url}"
-        raise InvalidRequest(f"GNS3 server {self.name}: {told}; 2.2 and 3.0 are known.")
+        raise InvalidRequest(f"GNS3 server {self.name}: {told}. Supported are 2.2 and 3.0.")
 
     async def _renew(self, refused: str) -> None:
         """Another token in the place of the one that was refused, once for all that wait for it."""
@@ -344,7 +344,7 @@ class Gns3Server:
                 found = await self._call("POST", path, AccessToken, is_public=True, json=body)
             except SignInRefused as error:
                 raise SignInRefused(
-                    f"GNS3 server {self.name} does not take this password of {self._address.user!r}."
+                    f"GNS3 server {self.name} rejects this password of {self._address.user!r}."
                 ) from error
             self._token = found.access_token
 
@@ -403,7 +403,7 @@ class Gns3Server:
                     part = await anext(content)
                 except StopAsyncIteration:
                     return
-                except Exception as error:  # aiohttp would tell of a lost connection
+                except Exception as error:  # aiohttp would report a lost connection
                     failures.append(error)
                     raise
                 finally:
@@ -431,7 +431,9 @@ class Gns3Server:
         try:
             return msgspec.json.decode(answer, type=reply_type)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Internal(f"GNS3 server {self.name}: {path} is not understood: {error}") from error
+            raise Internal(
+                f"GNS3 server {self.name}: the response to {path} is not understood: {error}"
+            ) from error
 
     @asynccontextmanager
     async def _exchange(

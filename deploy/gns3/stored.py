@@ -1,4 +1,4 @@
-"""What a store has of GNS3 projects and images: backups in the order of the log, images by their MD5.
+"""The GNS3 projects and images in a store: backups in the order of the log, images by their MD5.
 
 A backup is a project file whose `version_tag` is that of `identity`. Other files are left alone.
 """
@@ -34,7 +34,7 @@ class StoredBackup:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What is in it."""
+        """Return the fingerprint of its content."""
         return self.tag.fingerprint
 
     @property
@@ -55,7 +55,7 @@ def label_of(name: str) -> str:
 async def stored_backups(client: AsyncClient, *, project_id: str = "") -> list[StoredBackup]:
     """Return the backups that the caller may see, of one project or all, in the order of the log.
 
-    Those of other owners are among them: anybody can store a file with somebody else's project id.
+    This includes backups of other owners: any user can store a file with the project id of another user.
     """
     listed = client.projects.list(project_id=project_id, status="available")
     tagged = [(file, BackupTag.parse(file.version_tag)) async for file in listed]
@@ -67,7 +67,7 @@ def end_of(date: str) -> datetime:
     try:
         found = datetime.fromisoformat(date)
     except ValueError as error:
-        raise InvalidRequest(f"{date!r} is no date: 2026-11-20 and 2026-11-20T18:00 are.") from error
+        raise InvalidRequest(f"{date!r} is not a date such as 2026-11-20 or 2026-11-20T18:00.") from error
     is_day = len(date) <= len("2026-11-20")
     return (found + timedelta(days=1) if is_day else found).astimezone(UTC)
 
@@ -76,7 +76,8 @@ def end_of(date: str) -> datetime:
 class StoredImages:
     """Available images by their MD5: those of one owner, and those that the caller may see.
 
-    Content is known by its MD5 whoever stored it. A name says something only if the owner has given it.
+    Content is identified by its MD5, whoever has stored it. A name is only reliable if its owner has chosen
+    it.
     """
 
     own: Mapping[str, Image]
@@ -91,12 +92,12 @@ async def stored_images(client: AsyncClient, owner_id: str) -> StoredImages:
 
 
 async def manifest_of(client: AsyncClient, backup: StoredBackup) -> Manifest:
-    """What a backup's archive says of itself. Raises Conflict when it is no project."""
+    """Return the manifest of a backup's archive. Raises Conflict if it is not a project."""
     manifest = await client.files.manifest(backup.file.file_uuid)
     if manifest.archive != "gns3":
         raise Conflict(
-            f"{backup.file.file_uuid} ({printable_name(backup.file.filename)}) is no export of a GNS3"
-            f" project: {manifest.archive}."
+            f"{backup.file.file_uuid} ({printable_name(backup.file.filename)}) is not an export of a "
+            f"GNS3 project: {manifest.archive}."
         )
     return manifest
 

@@ -21,7 +21,7 @@ from filestore_client.base.records import FileRecord, Image
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of a backup. `error` None: it works, as far as was looked at.
+    """The result of a check of a backup. `error` None: no problem was found.
 
     `missing`: files of the project that the backup lacks.
     """
@@ -35,7 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCheck:
-    """What backups are looked at with. `read_data`: read every byte of them and of their images."""
+    """The means for checking backups. `read_data`: read every byte of them and of their images."""
 
     client: AsyncClient
     damages: Damages
@@ -45,7 +45,7 @@ class StoredCheck:
     async def check_file(self, file: FileRecord, bar: Bar) -> None:
         """Raise Conflict if the cluster knows of damage, or if reading finds it."""
         if await self.damages.is_damaged(file):
-            raise Conflict(f"{printable_name(file.filename)} is damaged: no node holds it whole.")
+            raise Conflict(f"{printable_name(file.filename)} is damaged: no node has a complete copy.")
         if self.read_data and file.blob_sha256 not in self.damages.read:
             with bar(file.filename) as progress:
                 await read_through(self.client, file, progress)
@@ -63,7 +63,7 @@ async def verify_stored(check: StoredCheck, chain: BackupChain, *, bar: Bar) -> 
         named = [each for each in manifest.images if each.md5 and not is_built_in(each.filename)]
         absent = [f"{each.filename} ({each.md5})" for each in named if each.md5 not in in_store]
         if absent:
-            raise NotFound(f"Images that it needs are not in the store: {', '.join(absent)}.")
+            raise NotFound(f"Some of its images are not in the store: {', '.join(absent)}.")
         for each in named:
             await check.check_file(in_store[each.md5], bar)
     except FAILURES as error:

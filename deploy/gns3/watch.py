@@ -1,7 +1,7 @@
-"""Backups as time goes by: of all projects at an interval, and of each project when it is closed.
+"""Continuous backups: of all projects at an interval, and of each project when it is closed.
 
-What time may mend is told, and tried again; what follows a failure is tried if a short question is answered.
-What only a person mends ends the watch, so that it is seen.
+Temporary failures are reported and retried. After a failure, the next project is tried if the server answers
+a short request. A failure that needs a person ends the watch, so that it is noticed.
 """
 
 import asyncio
@@ -98,7 +98,10 @@ class Watch:
             await asyncio.sleep(pause_s)
 
     async def _listen(self) -> None:
-        """Note what is closed. A connection that is lost is made anew; the next run of all finds the rest."""
+        """Note closed projects.
+
+        A lost connection is reopened, and the next run of all projects finds the rest.
+        """
         told = False
         while True:
             try:
@@ -124,9 +127,9 @@ class Patience:
         self._left_s = deadline_s
 
     async def is_over(self, error: Failure, question: Callable[[], Awaitable[object]]) -> bool:
-        """Whether what follows would fail like this, too. If that cannot be told, the question is asked.
+        """Return whether the next items would fail in the same way. If that is unclear, `question` is called.
 
-        It has QUESTION_S_MAX for its answer, within what is left of the deadline.
+        It has QUESTION_S_MAX for its answer, within the rest of the deadline.
         """
         if not isinstance(error, ABSENT):
             return isinstance(error, LASTING)

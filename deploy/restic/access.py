@@ -1,8 +1,8 @@
-"""Who may use the gateway: requests with a password that its file lists, and none that a web page made.
+"""Access control of the gateway: requests need a password of its file, and may not come from web pages.
 
-The gateway acts with the token of the user who started it. Other users of the machine reach its port, and so
-do web pages: by a form or a script of another origin, or by a host name that its owner lets lead here (DNS
-rebinding).
+The gateway acts with the token of the user who started it. Other users of the machine can reach its port, and
+so can web pages: by a form or a script of another origin, or by a host name that resolves to this machine
+(DNS rebinding).
 """
 
 import base64
@@ -41,7 +41,7 @@ def read_passwords(path: Path) -> Sequence[bytes]:
     lines = [line.strip() for line in read_secret(path).splitlines()]
     found = [line for line in lines if line and not line.startswith(b"#")]
     if not found or not all(_is_pair(line) for line in found):
-        raise InvalidRequest(f"{path}: lines USER:PASSWORD are wanted, one for each user.")
+        raise InvalidRequest(f"{path}: expected lines USER:PASSWORD, one for each user.")
     return found
 
 
@@ -55,9 +55,9 @@ def guard(passwords: Sequence[bytes] | None, own_host: str | None) -> Any:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         if own_host is not None and not _is_own(request.headers.get(hdrs.HOST, ""), own_host):
-            raise web.HTTPMisdirectedRequest(text="The Host header names another server.\n")
+            raise web.HTTPMisdirectedRequest(text="The Host header is for another server.\n")
         if any(name in request.headers for name in _BROWSER):
-            raise web.HTTPForbidden(text="This is no place for web pages.\n")
+            raise web.HTTPForbidden(text="This server has no web pages.\n")
         if passwords is not None and not _is_known(request.headers.get(hdrs.AUTHORIZATION, ""), passwords):
             headers = {hdrs.WWW_AUTHENTICATE: 'Basic realm="filestore"'}
             raise web.HTTPUnauthorized(headers=headers, text="The user or the password is wrong.\n")
@@ -82,7 +82,7 @@ def _is_own(header: str, own_host: str) -> bool:
 
 
 def _is_known(header: str, passwords: Sequence[bytes]) -> bool:
-    """Whether an Authorization header has one of the passwords. Takes as long whichever it is like."""
+    """Return whether an Authorization header has one of the passwords, in constant time."""
     scheme, _, encoded = header.partition(" ")
     try:
         given = base64.b64decode(encoded.strip(), validate=True)

@@ -1,4 +1,4 @@
-"""Where the gateway listens: ADDRESS:PORT, or a Unix socket that only its user can connect to."""
+"""The address of the gateway: ADDRESS:PORT, or a Unix socket that only its user can connect to."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class ListenPlace:
 
     @property
     def url(self) -> str:
-        """What restic writes before the name of a repository, behind `rest:`."""
+        """Return the URL that restic needs before the name of a repository, after `rest:`."""
         if self.path is not None:
             return f"http+unix://{self.path.absolute()}:/"
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
@@ -95,4 +95,4 @@ def _remove_dead(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise Conflict(f"Another server listens on {path}.")
+    raise Conflict(f"Another server is listening on {path}.")

@@ -24,7 +24,7 @@ KNOWN_MAX: Final = 200_000  # names that are remembered, of all repositories
 
 
 class Repositories:
-    """Those of one bucket."""
+    """The repositories of one bucket."""
 
     def __init__(self, client: AsyncClient, bucket_id: str) -> None:
         self._client = client
@@ -41,11 +41,11 @@ class Repositories:
         return found
 
     async def find(self, repository: str, kind: str, name: str) -> FileSummary:
-        """What is there of this name at the moment. Raises NotFound, FilestoreError."""
+        """Return the current file with this name. Raises NotFound, FilestoreError."""
         return (await self._all_of(repository, kind, name))[0]
 
     async def known(self, repository: str, kind: str, name: str) -> FileSummary:
-        """The same, but perhaps deleted meanwhile by another server."""
+        """Return a known file with this name, which another server may have deleted in the meantime."""
         seen = self._known.get(_filename(repository, kind, name))
         return seen if seen is not None else await self.find(repository, kind, name)
 
@@ -77,7 +77,7 @@ class Repositories:
                 return
             if kind == CONFIG:
                 raise Conflict("There is another configuration already.")
-            raise ChecksumMismatch(f"The content of {kind} {name} is not that of its name.")
+            raise ChecksumMismatch(f"The content of {kind} {name} does not match its name.")
         stored = await self._client.files.upload(
             content,
             kind="backup",

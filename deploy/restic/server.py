@@ -44,7 +44,7 @@ from web.request_body import body_chunks
 
 V1: Final = "application/vnd.x.restic.rest.v1"
 V2: Final = "application/vnd.x.restic.rest.v2"
-# Each holds a piece of a stream, and the next one while that is sent: 16 MiB and what lies in buffers.
+# Each holds a piece of a stream, and the next one while the first is sent: 16 MiB and the buffers.
 BODIES_MAX: Final = 6
 REPOSITORY_CHARS_MAX: Final = 128  # with type and name it has to fit into the name of a file
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,63})*")
@@ -65,7 +65,7 @@ _TOLD: Final = (Unauthorized, Forbidden, InsufficientStorage, PayloadTooLarge, U
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """What the command was asked for. `password_file`: None lets everybody in who reaches the place."""
+    """The options of the command. `password_file` None admits every client that reaches the address."""
 
     bucket: str
     place: ListenPlace
@@ -74,7 +74,7 @@ class Gateway:
 
 
 class GatewayState:
-    """What the requests of a server share."""
+    """The common state of a server's requests."""
 
     def __init__(
         self, client: AsyncClient, bucket_id: str, connection: Connection, *, is_append_only: bool
@@ -141,7 +141,9 @@ async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -
 def _introduce(place: ListenPlace, password_file: Path | None, bucket: str) -> None:
     """Say how restic finds the repositories. A password appears neither here nor among restic's arguments."""
     if place.path is None and not _is_loopback(place.host):
-        click.echo("filestore: warning: passwords and content cross the network in clear text", err=True)
+        click.echo(
+            "filestore: warning: passwords and content are sent over the network unencrypted", err=True
+        )
     if password_file is None:
         click.echo(f"Serving bucket {bucket}: restic -r {shlex.quote(f'rest:{place.url}NAME/')}", err=True)
         return
@@ -197,8 +199,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except (ConnectionError, aiohttp.ClientError, TimeoutError) as error:
         if request.writer.output_size:  # another head would pass for content
             raise ClientGone("an answer cannot be taken back") from error
-        # Whoever asked has gone, or says nothing any more: nobody reads this.
-        raise web.HTTPBadRequest(text="The body ended before its end.\n") from error
+        # The client has gone or is silent: it does not read this.
+        raise web.HTTPBadRequest(text="The body is incomplete.\n") from error
     state.went_well()
     return response
 
@@ -207,7 +209,7 @@ async def _create(request: web.Request) -> web.Response:
     """A repository is there as soon as it has a configuration."""
     _repository(request)
     if request.query.get("create") != "true":
-        raise web.HTTPBadRequest(text="?create=true is wanted.\n")
+        raise web.HTTPBadRequest(text="?create=true is required.\n")
     return web.Response()
 
 
@@ -266,7 +268,7 @@ async def _save(request: web.Request) -> web.Response:
 async def _delete(request: web.Request) -> web.Response:
     state, named = request.app[_STATE], _named(request)
     if state.is_append_only and named[1] != "locks":
-        raise web.HTTPForbidden(text="This server only appends.\n")
+        raise web.HTTPForbidden(text="This server is append-only.\n")
     await state.repositories.delete(*named)
     return web.Response()
 
@@ -295,7 +297,10 @@ def _repository(request: web.Request) -> str:
     is_ambiguous = len(parts) > 1 and not {*TYPES, CONFIG}.isdisjoint(parts)
     if is_ambiguous or len(repository) > REPOSITORY_CHARS_MAX or not _REPOSITORY.fullmatch(repository):
         raise web.HTTPNotFound(
-            text="A repository is named by letters, digits, '.', '_' and '-', with '/' between its parts.\n"
+            text=(
+                "The name of a repository consists of letters, digits, '.', '_' and '-', with '/' "
+                "between its parts.\n"
+            )
         )
     return repository
 

@@ -1,1 +1,1 @@
-"""What `filestore setup` does: a coordinator and a node on this machine, of a new or a running cluster."""
+"""`filestore setup`: create a coordinator and a node on this machine, for a new or a running cluster."""

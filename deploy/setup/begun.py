@@ -1,8 +1,7 @@
-"""What a setup has begun and not ended, on disk. Shared by its steps and by how it goes on.
+"""The on-disk record of an unfinished setup. Shared by its steps and by its continuation.
 
-`setup.begun` lies in the directory of a coordinator from before anything else does until all of it does.
-While it is there and coordinator.json is not, what else is there was made by a setup that died, and nobody
-uses it.
+`setup.begun` is created first in the directory of a coordinator, and deleted when everything is there. If it
+exists without coordinator.json, all other files were created by a setup that died, and are unused.
 """
 
 import secrets
@@ -27,7 +26,7 @@ _ATTEMPT_BYTES: Final = 32
 class Begun(Struct, frozen=True, kw_only=True):
     """A coordinator that is being made. `token`: the text of the setup token, "" for the first machine.
 
-    `attempt`: random, by which the coordinator that takes the token knows that the same machine goes on.
+    `attempt`: a random value by which the coordinator that accepts the token recognises the same machine.
     """
 
     token: str = ""
@@ -40,20 +39,20 @@ def new_attempt(token: str) -> Begun:
 
 
 def read_begun(files: CoordinatorFiles) -> Begun | None:
-    """What was begun and not ended; None where nothing was. Raises UnsafeSecretFile, Conflict."""
+    """Read the record of an unfinished setup; None if there is none. Raises UnsafeSecretFile, Conflict."""
     path = files.data / SETUP_BEGUN
     if not path.exists():
         return None
     try:
         return msgspec.json.decode(read_secret(path), type=Begun)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Conflict(f"{path} cannot be read: remove {files.data} and begin again.") from error
+        raise Conflict(f"{path} cannot be read. Remove {files.data} and start again.") from error
 
 
 def begin(files: CoordinatorFiles, begun: Begun) -> None:
     """An empty directory with the mark; what an earlier setup left there is removed. Raises Conflict."""
     if files.config.exists():
-        raise Conflict(f"{files.data} holds a coordinator already.")
+        raise Conflict(f"{files.data} already contains a coordinator.")
     if read_begun(files) is not None:
         for path in files.data.iterdir():
             if path.name not in _KEPT:

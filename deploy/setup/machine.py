@@ -1,4 +1,4 @@
-"""A machine is set up: what is there already, what is made, and what its operator is told of it."""
+"""Set up a machine: find what exists, create the rest, and report the result to its operator."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from node.base.config import NodeConfig, NodeFiles
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """What is on this machine; None each where there is none, `begun` too where nothing is unfinished."""
+    """The members on this machine, None for missing ones. `begun` is None if no setup is unfinished."""
 
     coordinator: CoordinatorConfig | None
     node: NodeConfig | None
@@ -28,12 +28,12 @@ class MachineState:
 
     @property
     def name(self) -> str:
-        """Of its members; "" where there are none."""
+        """Return the name of its members; "" without members."""
         return self.coordinator.id if self.coordinator else self.node.id if self.node else ""
 
     @property
     def address(self) -> str:
-        """Of its members; "" where there are none."""
+        """Return the address of its members; "" without members."""
         return self.coordinator.own.address if self.coordinator else self.node.address if self.node else ""
 
     @property
@@ -60,7 +60,7 @@ class MachineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupResult:
-    """What was set up. `lines`: setup tokens for other machines; `commands`: what is left to run."""
+    """The result of a setup. `lines`: setup tokens for other machines; `commands`: those left to run."""
 
     plan: MachinePlan
     coordinator: CoordinatorConfig | None
@@ -71,7 +71,7 @@ class SetupResult:
 
 
 def found_in(data: Path) -> MachineState:
-    """What a setup with this directory finds. Raises NotInitialised, NotJoined for what cannot be read."""
+    """Find the members in a setup directory. Raises NotInitialised, NotJoined for unreadable files."""
     coordinator, node = CoordinatorFiles(data / "coordinator"), NodeFiles(data / "node")
     return MachineState(
         coordinator.read_config() if coordinator.config.exists() else None,
@@ -84,7 +84,7 @@ def require_same_cluster(data: Path, token: SetupToken) -> None:
     """Raises Conflict for a token of another cluster than what is there."""
     for files in (CoordinatorFiles(data / "coordinator"), NodeFiles(data / "node")):
         if files.config.exists() and root_digest(read_roots(files.root)) != token.join.ca_digest:
-            raise Conflict(f"{files.data} is of another cluster than the text of --join.")
+            raise Conflict(f"{files.data} belongs to another cluster than the text of --join.")
 
 
 def set_up(

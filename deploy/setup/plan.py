@@ -1,4 +1,4 @@
-"""What this machine is to become: names, addresses, ports and directories, as given or as found out."""
+"""The plan for this machine: names, addresses, ports and directories, given or detected."""
 
 import re
 import socket
@@ -14,7 +14,7 @@ from metadata.model.records import CoordinatorRecord
 DATA: Final = Path("/var/lib/filestore")
 ROLES: Final = ("coordinator", "node")
 _NOWHERE: Final = (
-    "192.0.2.1"  # RFC 5737: nothing is sent there, but the kernel says from which address it would
+    "192.0.2.1"  # RFC 5737: no packet is sent there, but the kernel chooses the source address for it
 )
 _LABEL: Final = re.compile(r"[^a-z0-9-]+")
 
@@ -51,15 +51,15 @@ class MachinePlan:
 
     @property
     def node_url(self) -> str:
-        """Where clients reach the node."""
+        """Return the node's URL for clients."""
         return url_at(self.address, self.node_api_port)
 
     def directory(self, role: str) -> Path:
-        """That of one of ROLES."""
+        """Return the directory of one of ROLES."""
         return self.data / role
 
     def checked(self) -> "MachinePlan":
-        """The same in canonical form. Raises InvalidRequest naming the option."""
+        """Return the plan in canonical form. Raises InvalidRequest naming the option."""
         ports = {
             "peer_port": self.peer_port,
             "api_port": self.api_port,
@@ -91,9 +91,9 @@ def own_name() -> str:
 
 
 def own_address(towards: str = _NOWHERE) -> str:
-    """The address by which this machine would speak to another; "" where there is no way.
+    """Return the source address for connections to another machine; "" without a route.
 
-    `towards` is an address or a name. Blocks while a name is looked up.
+    `towards` is an address or a name. Blocks during a name lookup.
     """
     try:
         family, _, _, _, place = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]

@@ -22,7 +22,7 @@ _SYSTEMD: Final = Path("/run/systemd/system")  # sd_booted(3)
 
 
 class MemberProcesses(Protocol):
-    """Where coordinator and node run. Use as a context manager, whose end leaves behind what shall run on."""
+    """The processes of coordinator and node. A context manager, which leaves wanted processes running."""
 
     def start(self, role: str) -> None:
         """Have one of ROLES run, if it does not."""
@@ -31,7 +31,7 @@ class MemberProcesses(Protocol):
         """Until it serves. Raises Unavailable when it ends, or after READY_S."""
 
     def own(self, role: str) -> None:
-        """What lies in its directory belongs to the user that it runs as."""
+        """Give the files in its directory to the user that it runs as."""
 
     def still_to_do(self) -> list[str]:
         """The commands that are left to the operator."""
@@ -77,7 +77,8 @@ class Units:
 
     def start(self, role: str) -> None:
         """Have it run, if it does not. Raises Unavailable."""
-        if _state(role) == "failed":  # of an earlier start, which is not to be taken for this one
+        # a failure of an earlier start, which must not be mistaken for one of this start
+        if _state(role) == "failed":
             _systemctl("reset-failed", unit_of(role))
         for command in (["enable"], ["start", "--no-block"]):
             _systemctl(*command, unit_of(role))
@@ -85,7 +86,7 @@ class Units:
     def wait_ready(self, role: str, context: ssl.SSLContext) -> None:
         """Until it serves. Raises Unavailable, also as soon as systemd has given it up."""
         unit, (host, port) = unit_of(role), _place(self._plan, role)
-        why = f"{unit} does not serve: `journalctl -u {unit}` says why."
+        why = f"{unit} does not serve. `journalctl -u {unit}` says why."
 
         def serves() -> bool:
             if is_ready(port, context, host=host):
@@ -198,7 +199,7 @@ def _place(plan: MachinePlan, role: str) -> tuple[str, int]:
 
 
 def _state(role: str) -> str:
-    """What systemd says of a unit: active, activating, inactive, failed and the like."""
+    """Return systemd's state of a unit: active, activating, inactive, failed and the like."""
     asked = ["systemctl", "show", "--property", "ActiveState", "--value", unit_of(role)]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""The steps of a setup, each of which may be said again: what is there already is left as it is."""
+"""The steps of a setup. Each may be repeated: existing parts are not changed."""
 
 import asyncio
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _HANDED: Final = "what the first machine handed over"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCluster:
-    """What `filestore coordinator init` asks beside names and places."""
+    """The settings of a new cluster, in addition to names and addresses."""
 
     name: str
     replicas: int
@@ -35,7 +35,7 @@ class NewCluster:
 
 
 class _Joined(Struct, frozen=True):
-    """What a coordinator answers to a machine that becomes another."""
+    """A coordinator's response to a machine that becomes another coordinator."""
 
     bundle: bytes
 
@@ -69,10 +69,10 @@ def first_coordinator(plan: MachinePlan, cluster: NewCluster, members: MemberPro
 
 
 def another_coordinator(plan: MachinePlan, token: SetupToken | None, members: MemberProcesses) -> None:
-    """Make another coordinator of the cluster that a token is of, and let it run and into the group.
+    """Create another coordinator of the cluster of a token, start it, and add it to the group.
 
-    Without a token it goes on with the one that it began with. Raises SetupTokenNotTaken, Conflict,
-    InvalidRequest, UntrustedCertificate, Unavailable.
+    Without a token, it continues with the first one. Raises SetupTokenNotTaken, Conflict, InvalidRequest,
+    UntrustedCertificate, Unavailable.
     """
     files = CoordinatorFiles(plan.coordinator_data)
     attempt = begun.read_begun(files)
@@ -82,7 +82,7 @@ def another_coordinator(plan: MachinePlan, token: SetupToken | None, members: Me
     if attempt is not None and attempt.token and token is None:
         token = SetupToken.parse(attempt.token)
     if token is None:
-        raise InvalidRequest("join: the token of this machine is needed to go on: --join")
+        raise InvalidRequest("join: to continue, give the token of this machine: --join")
     if attempt is None or attempt.token != token.text:
         attempt = begun.new_attempt(token.text)
     if files.config.exists():
@@ -107,7 +107,7 @@ def _run_coordinator(files: CoordinatorFiles, members: MemberProcesses) -> None:
     members.own("coordinator")
     members.start("coordinator")
     members.wait_ready("coordinator", client_context(read_roots(files.root)))
-    click.echo(f"Coordinator {files.read_config().id} serves.")
+    click.echo(f"Coordinator {files.read_config().id} is serving.")
 
 
 def _asked(plan: MachinePlan, token: SetupToken, attempt: begun.Begun, *, is_running: bool) -> bytes:
@@ -141,11 +141,11 @@ def _asked(plan: MachinePlan, token: SetupToken, attempt: begun.Begun, *, is_run
     try:
         return asyncio.run(work())
     except Conflict as error:
-        raise Conflict(f"{error.details} Give this machine a name of its own: --name") from error
+        raise Conflict(f"{error.details} Give this machine its own name: --name") from error
     except Unauthorized as error:
         raise SetupTokenNotTaken(
-            "The text of --join is not taken: it has ended, was used or revoked. `filestore token setup` on a"
-            " machine of the cluster prints another."
+            "The text of --join was rejected: it has expired, was used or revoked. `filestore token "
+            "setup` on a machine of the cluster creates another."
         ) from error
 
 
@@ -153,7 +153,7 @@ def _require_same(bundle: coordinators.Bundle, token: SetupToken) -> None:
     """Raises InvalidRequest for a bundle of another cluster than the token's."""
     command = coordinators.bootstrap_of(bundle.genesis)
     if command.cluster != token.coordinator.cluster:
-        raise InvalidRequest(f"join: {_HANDED} is of the cluster {command.cluster}")
+        raise InvalidRequest(f"join: {_HANDED} belongs to the cluster {command.cluster}")
 
 
 def own_node(plan: MachinePlan, members: MemberProcesses) -> None:
@@ -176,7 +176,7 @@ def joining_node(plan: MachinePlan, token: SetupToken | None, members: MemberPro
     files = NodeFiles(plan.node_data)
     if not files.config.exists():
         if token is None:
-            raise InvalidRequest("join: the token of this machine is needed: --join")
+            raise InvalidRequest("join: the token of this machine is required: --join")
         _join(plan, token.url, token.join.text, server_name=token.coordinator.dns_name)
     _run_node(files, members)
 
@@ -206,8 +206,9 @@ def _join(plan: MachinePlan, url: str, token: str, *, server_name: str = "") -> 
         asyncio.run(work)
     except Conflict as error:
         raise Conflict(
-            f"{error.details} If that was this machine, in a setup that was broken off, remove it first:"
-            f" filestore node remove {plan.name} --force --is-gone. Or give this machine another name: --name"
+            f"{error.details} If that was this machine, in an interrupted setup, remove it first: "
+            f"filestore node remove {plan.name} --force --is-gone. Or give this machine another name: "
+            "--name"
         ) from error
 
 
@@ -216,4 +217,4 @@ def _run_node(files: NodeFiles, members: MemberProcesses) -> None:
     members.own("node")
     members.start("node")
     members.wait_ready("node", client_context(read_roots(files.root)))
-    click.echo(f"Node {files.read_config().id} serves.")
+    click.echo(f"Node {files.read_config().id} is serving.")

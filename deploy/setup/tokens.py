@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 def as_admin(files: CoordinatorFiles, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
-    """What comes of `work` at the coordinator of this directory, which runs, with a token of the first admin.
+    """Run `work` at the running coordinator of this directory, with a token of the first admin.
 
-    Raises what the API answers, AdminDisabled, Unavailable.
+    Raises the errors of the API, AdminDisabled, Unavailable.
     """
     config, root_pem = files.read_config(), read_roots(files.root)
     url = url_at(config.own.address, config.own.api_port)
@@ -48,7 +48,10 @@ def as_admin(files: CoordinatorFiles, work: Callable[[AsyncClient], Coroutine[An
 
 
 def mint_setup_token(files: CoordinatorFiles, *, ttl_seconds: int = TTL_S) -> SetupToken:
-    """A token by which one more machine is set up, once. Raises as `as_admin` does, and UnsafeSecretFile."""
+    """Create a token with which one more machine can be set up.
+
+    Raises as `as_admin`, and UnsafeSecretFile.
+    """
     config = files.read_config()
     token = new_setup_token(
         files.read_cluster_key(),

@@ -1,1 +1,1 @@
-"""What is inside of project exports: zip files, and the manifest in them."""
+"""Read project exports: zip files, and the manifest in them."""

@@ -1,9 +1,9 @@
-"""What an exported GNS3 project says of itself, as a help: name, version of its format, images that it needs.
+"""Read the manifest of an exported GNS3 project: name, version of its format, images that it needs.
 
 Such an export is a zip with the topology in `project.gns3` and, if asked for, images in `images/KIND/NAME`.
 Nothing else of it is unpacked. Files come from users: whatever is in them, reading takes bounded time and
-memory and raises nothing. What is too large to be looked at is not called damaged, only left out: `truncated`
-says so.
+memory and raises nothing. Content that is too large to be examined is not reported as damaged, but omitted,
+and `truncated` is set.
 """
 
 import re
@@ -40,7 +40,7 @@ Images = dict[tuple[str, str], None]  # filename and md5, in order
 
 
 class _Properties(Struct, frozen=True, gc=False):
-    """The images among the properties of a node; their checksums are beside them.
+    """The images in the properties of a node, each with its checksum.
 
     The names are those of gns3-server's schemas of Qemu, Dynamips, IOU and Docker nodes.
     """
@@ -92,14 +92,14 @@ _text = msgspec.json.Decoder(str).decode
 
 
 def manifest_at_once(content: bytes) -> Manifest | None:
-    """What content is that has no end of a zip, and is not read therefore; None if it may have one."""
+    """Classify content that does not contain the end of a zip; None if it may contain one."""
     if END_MAGIC in content:
         return None
     return Manifest(archive="damaged" if content.startswith(LOCAL_MAGIC) else "other")
 
 
 def read_manifest(descriptor: int, size_bytes: int) -> Manifest:
-    """What the file of `size_bytes` behind a descriptor is. Blocks. Raises OSError when the disk does."""
+    """Classify the file of `size_bytes` behind a descriptor. Blocks. Raises OSError if the disk fails."""
     try:
         directory = find_directory(descriptor, size_bytes)
         return Manifest(archive="other") if directory is None else _read(descriptor, directory)
@@ -184,7 +184,7 @@ def _note(images: Images, filename: str, md5: str) -> None:
 
 
 def _shown(images: Images) -> list[ManifestImage]:
-    """Each image once; without a checksum only if nobody names one."""
+    """Return each image once, without a checksum only if no entry has one."""
     known = {filename for filename, md5 in images if md5}
     return [ManifestImage(filename, md5) for filename, md5 in images if md5 or filename not in known]
 

@@ -31,7 +31,7 @@ class Input(Protocol):
 
 
 class _Decoder(Protocol):
-    """What bz2 and lzma offer alike."""
+    """The common interface of bz2 and lzma decompressors."""
 
     @property
     def eof(self) -> bool: ...

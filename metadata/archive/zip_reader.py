@@ -1,8 +1,8 @@
-"""Reading a zip of which nothing is to be trusted: its central directory, and one small entry.
+"""Read an untrusted zip file: its central directory, and one small entry.
 
 Layouts are those of PKWARE's APPNOTE 6.3 (sections 4.3 and 4.5). Sizes and offsets in the file only ever make
 it read less: at most WINDOW_BYTES of the directory are in memory, and an entry never becomes longer than its
-caller allows. All calls block, and raise OSError when the disk does.
+caller allows. All calls block, and raise OSError if the disk fails.
 """
 
 import os
@@ -26,7 +26,7 @@ _END64 = struct.Struct("<4sQ2H2L4Q")  # ..., directory size, directory offset
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _COMMENT_BYTES_MAX = 65_535
-_IN_ZIP64 = 0xFFFFFFFF  # this number stands in the zip64 field instead
+_IN_ZIP64 = 0xFFFFFFFF  # this value means that the number is in the zip64 field
 _ZIP64_FIELD = 1
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _UTF8 = 0x0800
@@ -42,7 +42,10 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CentralDirectory:
-    """Where the central directory lies. `base`: what precedes the zip in the file (a program, for one)."""
+    """The position of the central directory.
+
+    `base` is the number of bytes before the zip in the file, for example of a program.
+    """
 
     start: int
     stop: int
@@ -51,7 +54,7 @@ class CentralDirectory:
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
-    """What the directory says of one file: claims, all of them."""
+    """The directory's claims about one file."""
 
     name: bytes
     flags: int
@@ -68,9 +71,10 @@ class ZipEntry:
 
 
 def find_directory(descriptor: int, size_bytes: int) -> CentralDirectory | None:
-    """The central directory, or None for what is no zip. Raises ZipDamaged when it looks like one.
+    """Return the central directory, or None for a file that is not a zip. Raises ZipDamaged.
 
-    A file is taken for a zip when it begins as one, or ends in an end record whose comment fits to the byte.
+    A file counts as a zip if it begins like one, or ends in an end record whose comment has exactly the right
+    length.
     """
     begins_as_zip = _begins_as_zip(descriptor, size_bytes)
     tail_bytes = min(size_bytes, _END.size + _COMMENT_BYTES_MAX)
@@ -158,7 +162,7 @@ def _begins_as_zip(descriptor: int, size_bytes: int) -> bool:
 
 
 def _find_end(tail: bytes, *, exact: bool) -> int:
-    """Where the last end record stands in the end of the file, -1 if nowhere. `exact`: nothing follows it."""
+    """Return the position of the last end record in `tail`, or -1. `exact`: nothing may follow it."""
     at = tail.rfind(END_MAGIC)
     while at >= 0:
         if at + _END.size <= len(tail):

@@ -1,1 +1,1 @@
-"""What the cluster knows and how it is measured: records, bounds, clocks, placement. Pure."""
+"""The data model of the cluster: records, bounds, clocks, placement. Pure."""

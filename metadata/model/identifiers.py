@@ -1,4 +1,4 @@
-"""What names of files and blobs look like: in requests, and below a node's directory. No I/O here."""
+"""The format of the names of files and blobs, in requests and in a node's directory. No I/O here."""
 
 import re
 from typing import Final

@@ -40,7 +40,7 @@ def parsed(text: str) -> Instance:
 
 
 def contradiction(known: str, claimed: str) -> str:
-    """Why a process that says `claimed` is not who spoke last, "" if it may be; both as `str` writes them.
+    """Return why a process that claims `claimed` cannot be the known one, or "" if it may be.
 
     Nothing contradicts where one of the two tells none. Raises InvalidRequest.
     """

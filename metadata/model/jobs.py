@@ -1,7 +1,7 @@
-"""The background jobs, each said once: what it does, takes and counts, and when it runs by itself.
+"""The background jobs: what each does, accepts and counts, and when it runs automatically.
 
-No I/O here. `coordinator.reconcile.jobs` has the work of each, and whether there is any; no coordinator
-starts where the two differ.
+No I/O here. `coordinator.reconcile.jobs` has the work of each job, and knows whether there is any. A
+coordinator does not start if the two lists differ.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ GraceSeconds = Annotated[int, Meta(ge=0, le=GRACE_S_MAX)]
 
 
 class JobParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a run may be given; each job takes some of these."""
+    """The parameters of a run. Each job accepts some of them."""
 
     node_id: Text = ""
     yes_really: bool = False
@@ -34,7 +34,7 @@ class JobParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How far a run is, whatever its job calls that. `left` is None while the job does not know it."""
+    """The progress of a run, independent of the job's names for it. `left` is None while unknown."""
 
     looked: int
     done: int
@@ -45,10 +45,10 @@ class Amounts:
 class JobKind(Struct, frozen=True, kw_only=True):
     """A job that an admin may trigger.
 
-    `schedule_s` 0: it runs only then, else also every so many seconds, if there is something to do.
-    `sending_s`: in its place where the result of a run is sent to another place. `takes`: which of the
-    JobParameters. `ends_by_the_clock`: it waits for a clock that is in doubt, as what it ends is gone.
-    `looked`, `done`, `size_bytes`: the counts of a result that say so; the first one that is there is taken.
+    `schedule_s`: if not 0, the job also runs at this interval if there is something to do. `sending_s`
+    replaces it if the result of a run is sent to another place. `takes`: the accepted JobParameters.
+    `ends_by_the_clock`: the job waits while the clock is in doubt, because what it expires is lost. `looked`,
+    `done`, `size_bytes` are the names of such counts in a result; the first existing one is used.
     """
 
     name: str
@@ -62,7 +62,7 @@ class JobKind(Struct, frozen=True, kw_only=True):
     size_bytes: tuple[str, ...] = ("bytes", "blob_bytes")
 
     def amounts(self, result: Mapping[str, object]) -> Amounts:
-        """From the result of a run."""
+        """Return the amounts in the result of a run."""
         counts = {name: value for name, value in result.items() if isinstance(value, int)}
 
         def first(names: tuple[str, ...]) -> int:
@@ -152,7 +152,7 @@ _BY_NAME: Final = {job.name: job for job in JOBS}
 
 
 def amounts_of(job_name: str, result: Mapping[str, object]) -> Amounts:
-    """Of a run of this job; of one that this version does not know, as most jobs count."""
+    """Return the amounts of a run of this job; for an unknown job, use the common names of counts."""
     return _BY_NAME.get(job_name, JobKind(name=job_name, description="")).amounts(result)
 
 
@@ -176,7 +176,7 @@ def check_parameters(kind: JobKind, parameters: str) -> None:
 
 
 def decode_parameters(parameters: str) -> JobParameters:
-    """What a run was given. Raises InvalidRequest."""
+    """Decode the parameters of a run. Raises InvalidRequest."""
     try:
         return msgspec.json.decode(parameters, type=JobParameters)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Where new replicas go: weighted rendezvous hashing over the nodes that can take them, zones first. Pure.
+"""Choose nodes for new replicas: weighted rendezvous hashing over suitable nodes, zones first. Pure.
 
 Source: Thaler and Ravishankar 1998 (highest random weight); the weighted score -w / ln(h) is Mosko's form
 of it.
@@ -37,7 +37,7 @@ class Candidate:
 
     @property
     def reserve_bytes(self) -> int:
-        """What stays free for deletes, repair and the log."""
+        """Return the space that is reserved for deletes, repair and the log."""
         return min(int(self.total_bytes * RESERVE_SHARE), RESERVE_BYTES_MAX)
 
 
@@ -61,9 +61,10 @@ def choose(
 
 
 def holder_first(chosen: Sequence[str], wished: Sequence[str], proposer_id: str) -> list[str]:
-    """The same nodes, with the proposer before the others if it wishes so for itself and is among them.
+    """Move the proposer to the front if it asked to be chosen, and was chosen.
 
-    It has the bytes at hand. Which nodes get them stays what `choose` said, and so the balance between disks.
+    It has the bytes at hand. Which nodes get them is still decided by `choose`, and so is the balance between
+    disks.
     """
     first = proposer_id if list(wished) == [proposer_id] else ""
     return sorted(chosen, key=lambda node_id: node_id != first)

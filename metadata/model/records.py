@@ -16,7 +16,7 @@ PROJECT_FILE = "project_file"  # the kinds of file
 VM = "vm"
 BACKUP = "backup"
 PARTIAL: Final = "partial"  # no kind: a partial upload, which is no file and becomes none
-SCHEDULE = "schedule"  # who starts what nobody asked for
+SCHEDULE = "schedule"  # the initiator of scheduled runs
 VOTER = "voter"
 LEARNER = "learner"
 REMOVED = "removed"
@@ -26,7 +26,7 @@ RETURNING: Final = "returning"
 
 
 class Caller(Struct, frozen=True, array_like=True):
-    """Who asks. `token` is the user token that proves it: a coordinator verifies it and takes it away.
+    """The user who makes a request. `token` proves it: a coordinator verifies and removes it.
 
     The state machine checks `generation` and looks up the roles; the log and the database never see a token.
     """
@@ -39,16 +39,16 @@ class Caller(Struct, frozen=True, array_like=True):
         return f"Caller({self.subject!r}, {self.generation})"
 
     def unsigned(self) -> "Caller":
-        """The same without the token."""
+        """Return this caller without the token."""
         return Caller(self.subject, self.generation)
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
-    """What every stored file has in common. `size_bytes` is 0 and `blob_sha256` "" until they are known.
+    """The common record of every stored file. `size_bytes` is 0 and `blob_sha256` "" until they are known.
 
-    `retention_hours`: unset where the file is kept until it is deleted. `due_at_ms`: when an available file
-    becomes tombstoned, and a tombstoned one goes; unset for never, and as long as it is not known. `kind`: in
-    lists of every kind only.
+    `retention_hours`: unset if the file is kept until it is deleted. `due_at_ms`: when an available file
+    becomes tombstoned, or a tombstoned one is deleted; unset for never, and while unknown. `kind`: set only
+    in lists of all kinds.
     """
 
     file_uuid: str
@@ -112,21 +112,21 @@ class ProjectFilePage(Struct, frozen=True):
 
 
 class VmPage(Struct, frozen=True):
-    """As ProjectFilePage."""
+    """A page of VM images, like ProjectFilePage."""
 
     files: list[VmRecord]
     next_cursor: int
 
 
 class BackupPage(Struct, frozen=True):
-    """As ProjectFilePage."""
+    """A page of backups, like ProjectFilePage."""
 
     files: list[BackupRecord]
     next_cursor: int
 
 
 class FilePage(Struct, frozen=True):
-    """As ProjectFilePage, for files of every kind."""
+    """A page of files of every kind, like ProjectFilePage."""
 
     files: list[FileRecord]
     next_cursor: int
@@ -140,11 +140,11 @@ class ManifestImage(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What the archive of a project says of itself, as far as it could be read.
+    """The contents of the archive of a project, as far as it could be read.
 
     `archive`: `gns3` (a zip with a project in it), `damaged` (looks like one and cannot be read), `other`.
-    `truncated`: not all of it was looked at, so that the project may need more images than are listed, and
-    `other` be a project.
+    `truncated`: only a part was examined, so the project may need more images than are listed, and `other`
+    may be a project.
     """
 
     archive: Literal["gns3", "damaged", "other"]
@@ -182,7 +182,7 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
 
 
 class UploadPart(Struct, frozen=True, kw_only=True):
-    """A partial upload, as whoever puts a final one together must know it; as in UploadRecord."""
+    """A partial upload, with the fields of UploadRecord that are needed to assemble the final one."""
 
     file_uuid: str
     size_bytes: int | None
@@ -197,7 +197,7 @@ class UploadPart(Struct, frozen=True, kw_only=True):
 
 
 class PlacedUpload(Struct, frozen=True, kw_only=True):
-    """What must be known of an upload to place it on other nodes; as in UploadRecord."""
+    """The fields of UploadRecord that are needed to place an upload on other nodes."""
 
     file_uuid: str
     kind: str
@@ -208,20 +208,20 @@ class PlacedUpload(Struct, frozen=True, kw_only=True):
 
 
 class UploadPage(Struct, frozen=True, kw_only=True):
-    """In the order of the file_uuid; `more`: there are further ones."""
+    """A page in the order of the file_uuid; `more`: there are further uploads."""
 
     uploads: list[PlacedUpload]
     more: bool
 
 
 class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a download needs: the record, and the nodes that hold the bytes.
+    """The data that a download needs: the record, and the nodes that hold the bytes.
 
-    It also says since when these are what they are: content never changes once it is available.
+    `available_at_ms` says since when the bytes are there: content never changes once it is available.
 
-    `is_lasting`: the caller may read it until a command says otherwise; no retention period and no expiry of
-    a permission ends that. Only from GetContent. `shared_by` and `link_ends_at_ms`: who made the link to it,
-    and when that ends. Only from GetPublicContent.
+    `is_lasting`: the caller may read it until a command changes that; no retention period and no expiry of a
+    permission ends it. Set by GetContent only. `shared_by` and `link_ends_at_ms`: the user who made the link,
+    and when it expires. Set by GetPublicContent only.
     """
 
     file: FileRecord
@@ -235,8 +235,8 @@ class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class BlobRecord(Struct, frozen=True, kw_only=True):
     """A blob and the nodes that hold it.
 
-    `damaged`: those that keep a damaged copy; `gone`: bytes that are wrong in every copy, where nobody holds
-    it whole; `has_quorum`: as many hold it as end an upload.
+    `damaged`: nodes that keep a damaged copy. `gone`: bytes that are wrong in every copy, if no node has a
+    complete one. `has_quorum`: enough nodes hold it to complete an upload.
     """
 
     sha256: str
@@ -357,9 +357,9 @@ class JobRunPage(Struct, frozen=True):
 class NodeRecord(Struct, frozen=True, kw_only=True):
     """A filestore node that has joined. `peer_port` is 0 until it has run once.
 
-    `draining`: nothing new is placed there. `state`, as the leader has recorded it: healthy, down, or
-    returning: heard again, and its replicas count again once they were compared with the log.
-    `instance`: who speaks for it (`metadata.model.instance`); `revoked`: it has no live certificate.
+    `draining`: nothing new is placed there. `state`: healthy, down or returning, as recorded by the leader.
+    The replicas of a returning node count again once they were compared with the log. `instance`: the process
+    that acts for it (`metadata.model.instance`); `revoked`: it has no live certificate.
     """
 
     node_id: str
@@ -430,7 +430,7 @@ class JoinTokenPage(Struct, frozen=True):
 
 
 class ClusterView(Struct, frozen=True, kw_only=True):
-    """What every node must know to serve: members, the keys that sign user tokens, dead certificates.
+    """The facts that every node needs to serve: members, keys of user tokens, revoked certificates.
 
     `coordinators`: voters and learners. `removed_coordinators`: ids that were members once, and are dead.
     `token_key_ends`: of keys that were replaced, from when on they count for nothing. `node_serials`: by
@@ -477,7 +477,7 @@ class StateHash(Struct, frozen=True, kw_only=True):
 
 
 class HashReport(Struct, frozen=True, kw_only=True):
-    """What one coordinator says that its digest at `log_index` is. See ReportHash."""
+    """One coordinator's report of its digest at `log_index`. See ReportHash."""
 
     coordinator_id: str
     log_index: int

@@ -47,10 +47,11 @@ class ReplicaPage(Struct, frozen=True, kw_only=True):
 
 
 class KnownReplica(Struct, frozen=True, kw_only=True):
-    """What the log says of a blob on one node.
+    """The log's view of a blob on one node.
 
-    `state`: held; doomed; wanted (files refer to the blob, of which this node should hold nothing);
-    unreferenced (the same of a blob that no file refers to). `damaged`: it is known to keep a damaged copy.
+    `state`: held; doomed; wanted (files refer to the blob, but this node should hold no replica);
+    unreferenced (no file refers to the blob, and this node should hold no replica). `damaged`: it is known to
+    keep a damaged copy.
     """
 
     sha256: str
@@ -97,9 +98,9 @@ class DamagedPage(Struct, frozen=True, kw_only=True):
 class ShortBlob(Struct, frozen=True, kw_only=True):
     """A blob with too few replicas that count.
 
-    `missing`: how many it lacks to those wanted, one more when nobody holds it at all. `holders`: nodes
-    whose replica is to be kept, whatever their state; `doomed`: nodes that have yet to drop theirs;
-    `damaged`: nodes that keep a damaged copy, of which some bytes are sound.
+    `missing`: how many replicas it lacks, plus one if no node holds it. `holders`: nodes whose replica is to
+    be kept, whatever their state. `doomed`: nodes that have yet to delete theirs. `damaged`: nodes that keep
+    a damaged copy with some intact bytes.
     """
 
     sha256: str
@@ -119,9 +120,9 @@ class ShortPage(Struct, frozen=True, kw_only=True):
 
 
 class SurplusPage(Struct, frozen=True, kw_only=True):
-    """Blobs of which more nodes hold a replica than are wanted, in the order of their sha256.
+    """Blobs with more replicas than wanted, in the order of their sha256.
 
-    Nodes that do not count are included. `after` is the last blob that was looked at.
+    Nodes that do not count are included. `after` is the last blob that was examined.
     """
 
     blobs: list[BlobRecord]
@@ -130,16 +131,17 @@ class SurplusPage(Struct, frozen=True, kw_only=True):
 
 
 class ReplicaCounts(Struct, frozen=True, kw_only=True):
-    """How the blobs stand. Each number stops at COUNTED_MAX (coordinator/machine/replicas.py).
+    """The numbers of blobs by state. Each number stops at COUNTED_MAX (coordinator/machine/replicas.py).
 
-    `short`: blobs by how many replicas they lack, without those that nobody holds. Of these, `lost`: there
-    is not even a damaged copy; `damaged`: there are some, and all bytes of the blob may be in one or
-    another; `gone`: some bytes (`gone_bytes` of all of them) are wrong in every copy. `absent`: those of
-    `short` that only nodes hold which are down, or were and are not compared yet; `last`: blobs that one
-    other node has, where more are wanted; `few`: those of `short` that fewer nodes have than are wanted,
-    draining ones included; of HELD_MAX blobs that lack as many. `unreferenced`: wait for Collect. `doomed`:
-    replicas that wait for their node, by node. `recounting`: nodes whose change of state is not worked in
-    yet, see RecountReplicas.
+    `short`: blobs by how many replicas they lack, without those that no node holds. Blobs that no node holds
+    are counted as `lost` if there is not even a damaged copy; as `damaged` if every byte may be intact in
+    some copy; and as `gone` if some bytes (`gone_bytes` in total) are wrong in every copy.
+
+    `absent`: blobs of `short` whose only replicas are on nodes that are down, or that were down and are not
+    compared yet. `last`: blobs that only one live node has, although more replicas are wanted. `few`: blobs
+    of `short` that fewer nodes have than wanted, including draining ones, among the first HELD_MAX blobs of
+    each number. `unreferenced`: blobs that wait for Collect. `doomed`: replicas that wait for their node, by
+    node. `recounting`: nodes whose change of state is not fully counted yet, see RecountReplicas.
     """
 
     short: dict[int, int]
@@ -163,7 +165,7 @@ class NodeReplicas(Struct, frozen=True, kw_only=True):
 
 
 class Collected(Struct, frozen=True, kw_only=True):
-    """What one Collect has done: blobs (and their bytes) that are to go, replicas marked for deletion.
+    """The result of one Collect: blobs (and their bytes) to be deleted, replicas marked for deletion.
 
     `more`: it stopped at its bound.
     """
@@ -175,7 +177,7 @@ class Collected(Struct, frozen=True, kw_only=True):
 
 
 class Dropped(Struct, frozen=True, kw_only=True):
-    """What a ReportDropped came to: replicas (and their bytes) that are gone, and that were taken back."""
+    """The result of a ReportDropped: replicas (and their bytes) that are deleted, and those taken back."""
 
     dropped: int
     bytes: int
@@ -183,7 +185,7 @@ class Dropped(Struct, frozen=True, kw_only=True):
 
 
 class Lost(Struct, frozen=True, kw_only=True):
-    """What a ReportLost came to: replicas that are gone; blobs that files need and nobody holds now."""
+    """The result of a ReportLost: lost replicas, and blobs that files need but no node holds now."""
 
     replicas: int
     blobs: int

@@ -9,24 +9,24 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-# Two clocks that differ by no more from most others' differ by less from each other than tokens are taken
-# before their time (`ca.usertoken.LEEWAY_S`, 30 s): what one leader mints the next one takes.
+# Two clocks within this bound of most others differ by less from each other than the tolerance of tokens
+# (`ca.usertoken.LEEWAY_S`, 30 s): the next leader accepts what one leader mints.
 CLOCK_OFF_MAX_MS: Final = 10_000
 SAFETY_SHARE_MAX: Final = 0.1
 SAFETY_BLOBS_MAX: Final = 100  # fewer never are too many
-SAFETY_WAIT_S: Final = 7 * 86_400.0  # what has waited for an answer for so long goes without one
+SAFETY_WAIT_S: Final = 7 * 86_400.0  # a run that has waited this long for an answer continues without one
 
 
 def is_too_many(going: int, blobs: int) -> bool:
-    """Whether so many of so many blobs are more than goes without a question."""
+    """Return whether deleting this many of these blobs exceeds the safety limit."""
     return going > SAFETY_BLOBS_MAX and going > blobs * SAFETY_SHARE_MAX
 
 
 def clock_doubt(offsets_ms: Iterable[int]) -> str:
-    """Why nothing may end because our clock says that its time is over; "" for no reason.
+    """Return why nothing may expire by our clock, or "" for no reason.
 
-    `offsets_ms`: other clocks less ours. The median of all, ours among them, is taken for the truth; of an
-    even number the earlier one, which ends less.
+    `offsets_ms`: other clocks minus ours. The median of all clocks, including ours, is taken as the true
+    time; of an even number the earlier one, by which less expires.
     """
     ahead_ms = statistics.median_high([0, *(-offset_ms for offset_ms in offsets_ms)])
     if ahead_ms <= CLOCK_OFF_MAX_MS:
@@ -41,11 +41,11 @@ def are_split(offsets_ms: Sequence[int]) -> bool:
 
 
 def correction_ms(offsets_ms: Iterable[int]) -> int:
-    """What our clock lacks of the time that most clocks show; 0 while no majority calls it wrong.
+    """Return the difference from our clock to that of most others; 0 while no majority calls it wrong.
 
-    `offsets_ms`: other clocks less ours. The median of all, ours among them; of an even number the one that
-    is closer to ours. So there is no verdict of fewer than three clocks, nor where they are split in halves;
-    where most are wrong together, they are right.
+    `offsets_ms`: other clocks minus ours. It is the median of all, including ours; of an even number the one
+    that is closer to ours. So there is no verdict with fewer than three clocks, nor if they are split in
+    halves. If most are wrong in the same way, they win.
     """
     clocks_ms = [0, *offsets_ms]
     low_ms, high_ms = statistics.median_low(clocks_ms), statistics.median_high(clocks_ms)

@@ -45,10 +45,10 @@ class JoinCall(Struct, frozen=True, tag="join"):
 
 
 class JoinCoordinatorCall(Struct, frozen=True, tag="join_coordinator"):
-    """A machine becomes a coordinator by a token that was found good. Leader only, from coordinators alone.
+    """A machine becomes a coordinator with a valid token. Leader only, from coordinators alone.
 
-    `is_running`: it runs, and is let into the group; before that, its token is consumed. `attempt_sha256`:
-    whoever began with the token may go on with it. Answers the CoordinatorRecord.
+    `is_running`: it runs, and is added to the group; before that, its token is consumed. `attempt_sha256`:
+    the machine that started with the token may continue with it. Answers the CoordinatorRecord.
     """
 
     token_id: Text
@@ -98,7 +98,10 @@ class RenewTokenCall(Struct, frozen=True, tag="renew_token"):
 
 
 class TicketCall(Struct, frozen=True, tag="ticket"):
-    """Who may read a file asks for a ticket to its content. Leader only, no entry. Answers a TicketReply."""
+    """A user who may read a file asks for a ticket to its content. Leader only, no entry.
+
+    Answers a TicketReply.
+    """
 
     caller: Caller
     file_uuid: Text
@@ -160,12 +163,13 @@ PROOF_NONE: Final = 2
 
 
 class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
-    """A node lives. The node is who its certificate says, whatever it writes here.
+    """A heartbeat of a node. The certificate decides which node it is, not a field of the call.
 
-    `takes_bytes`: its disk has taken some lately. `scrubbed_since_ms`: all its replicas were read from the
-    disk, or came, after that; 0 when it does not know.
+    `takes_bytes`: its disk was written successfully in the last while. `scrubbed_since_ms`: all its replicas
+    were read from the disk, or arrived, after this time; 0 if unknown.
 
-    Each process of a node sends its own, to learn of a new view; only the first speaks for the node.
+    Each process of a node sends its own heartbeats, to learn of a new view. Only the first process speaks for
+    the node.
     """
 
     free_bytes: Count
@@ -190,7 +194,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
 
 
 class HeartbeatReply(Struct, frozen=True):
-    """`view_version` is linearizable: what the log said after this heartbeat arrived. `leader` may be "".
+    """The answer to a heartbeat.
 
     Not where PROOF_NONE was asked for: then both are what this coordinator believes.
 
@@ -205,12 +209,12 @@ class HeartbeatReply(Struct, frozen=True):
 
 
 class FollowCall(Struct, frozen=True, tag="follow"):
-    """A process of a node asks which of the records that it keeps it must drop, and for leave to keep others.
+    """A node process asks which cached records it must drop, and for a lease on the others.
 
-    Leader only. Answered when there is news, after POLL_S at the latest.
+    Leader only. It is answered when there is news, after POLL_S at the latest.
 
-    `subscriber` is random, one for each process; `term` and `acknowledged` are of the last FollowReply, all
-    of which was done. `is_leaving`: it keeps nothing any more, and never will. See
+    `subscriber` is random, one for each process. `term` and `acknowledged` are those of the last FollowReply,
+    which was fully processed. `is_leaving`: the process caches nothing any more. See
     coordinator/member/record_leases.py.
     """
 
@@ -221,10 +225,11 @@ class FollowCall(Struct, frozen=True, tag="follow"):
 
 
 class FollowReply(Struct, frozen=True):
-    """Of these keys nothing may be kept until an answer of the same term no longer names them.
+    """The answer to a FollowCall: the keys that must not be cached, and the lease on the others.
 
-    `lease_s` from when the call was sent, 0 for none: others may be kept until then. Another term than
-    before: nothing that was kept may be used.
+    Records with a blocked key may not be cached until an answer of the same term no longer lists the key.
+    `lease_s` counts from when the call was sent, 0 for none: other records may be cached until then. If the
+    term has changed, no cached record may be used.
     """
 
     term: int
@@ -254,9 +259,9 @@ class RemoveCoordinatorCall(Struct, frozen=True, tag="remove_coordinator"):
 
 
 class TransferLeaderCall(Struct, frozen=True, tag="transfer_leader"):
-    """An admin hands the lead to `target`, or to whoever is most advanced. Leader only.
+    """An admin transfers the lead to `target`, or to the most advanced coordinator. Leader only.
 
-    Answers the id of the leader then.
+    Answers the id of the new leader.
     """
 
     caller: Caller
@@ -282,16 +287,19 @@ class SnapshotCall(Struct, frozen=True, tag="snapshot"):
 
 
 class StatusCall(Struct, frozen=True, tag="status"):
-    """What this coordinator sees. Admins only. Not linearizable: it answers without a quorum too."""
+    """Ask for a coordinator's view of the cluster. Admins only.
+
+    Not linearizable: it is answered without a majority too.
+    """
 
     caller: Caller
 
 
 class FollowerStatus(Struct, frozen=True, kw_only=True):
-    """A member of the group as its leader sees it.
+    """The leader's view of a member of the group.
 
-    It is durable up to `match`, and fed by `state` (probe, replicate, snapshot; leader for itself). It is
-    `active` when it was heard within an election timeout.
+    The member is durable up to `match`, and receives entries by `state` (probe, replicate, snapshot; leader
+    for itself). It is `active` if it answered within an election timeout.
     """
 
     id: str
@@ -301,14 +309,14 @@ class FollowerStatus(Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorStatus(Struct, frozen=True, kw_only=True):
-    """One member of the Raft group as it sees itself.
+    """The view of one member of the Raft group of itself.
 
-    `followers` only from a leader, itself included; `disk_full`: it takes no changes until there is room;
+    `followers`: only from a leader, including itself. `disk_full`: it accepts no changes until there is room.
     `recovering`: it has lost the end of its log, and neither votes nor leads until a leader of a later term
-    has brought it up to date; `clock_wrong`: most others call its clock wrong, so it leads only if no other
-    can; `diverged`: members whose state is known to be wrong; `differ`: members differ of which that is not
-    known; `cache_leases`: how many processes of nodes may keep records, 0 but from a leader;
-    `clock_jump_ms`: how far most clocks have jumped ahead of the kept time, usually 0.
+    has sent it the missing entries. `clock_wrong`: most others call its clock wrong, so it leads only if no
+    other can. `diverged`: members whose state is known to be wrong. `differ`: members differ, and it is not
+    known which one is wrong. `cache_leases`: how many node processes may cache records, 0 except from a
+    leader. `clock_jump_ms`: how far most clocks have jumped ahead of the kept time, usually 0.
     """
 
     id: str
@@ -329,17 +337,17 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
-    """A node, as the coordinator that answers has heard it.
+    """The answering coordinator's view of a node.
 
     `state`: healthy, draining (healthy, and being emptied), unreachable (most other nodes cannot connect to
-    it), suspect (silent for 10 s), down (the log says so, or silent for 10 min), returning (heard again, its
-    replicas are not compared with the log yet), unheard (not by this coordinator since it was started),
-    joined (has never run).
+    it), suspect (no heartbeat for 10 s), down (by the log, or no heartbeat for 10 min), returning (sending
+    heartbeats again, but its replicas are not compared with the log yet), unheard (no heartbeat since this
+    coordinator was started), joined (has never run).
 
-    `disk`: ok; low, when no room is left but the reserve; full, when none is left at all; failed, when it
-    takes no bytes. `copy_failures`: what the leader has seen fail again and again of the copies that it shall
-    make or give; "" for nothing. `since_ms`: see `metadata.rpc.node_health.LastHeartbeat`. `rival`: why a
-    second process that claims to be this node is refused, "" if there is none.
+    `disk`: ok; low, if only the reserve is left; full, if nothing is left; failed, if it cannot be written.
+    `copy_failures`: what the node repeatedly failed to do when it had to create or send replicas, as seen by
+    the leader; "" for nothing. `since_ms`: see `metadata.rpc.node_health.LastHeartbeat`. `rival`: why a
+    second process that claims to be this node is rejected, "" if there is none.
     """
 
     node: NodeRecord
@@ -371,9 +379,9 @@ FOR_BROWSERS = " for browsers"  # behind a member, whose other certificate that 
 
 
 class CertificateEnd(Struct, frozen=True):
-    """`holder`: ROOT, INTERMEDIATE, `coordinator ID` or `node ID`, whose certificate ends soon.
+    """A certificate that expires soon, of ROOT, INTERMEDIATE, `coordinator ID` or `node ID`.
 
-    FOR_BROWSERS stands behind a member whose certificate for browsers it is.
+    FOR_BROWSERS is appended to a member for its certificate for browsers.
     """
 
     holder: str
@@ -383,8 +391,8 @@ class CertificateEnd(Struct, frozen=True):
 class StatusReply(Struct, frozen=True, kw_only=True):
     """The cluster as this coordinator sees it; `coordinators` are the voters and learners.
 
-    `schedules`: seconds between two runs of each job, as this coordinator would have them. `at_ms` is its
-    clock, which lacks `correction_ms` of what most clocks show.
+    `schedules`: seconds between two runs of each job, by this coordinator's settings. `at_ms` is its clock;
+    `correction_ms` is to be added to get the time of most clocks.
 
     `runs` those of jobs that have not ended; `certificates` those that end soon;
     `replicas` how the blobs stand; `replicas_wanted` of each blob.

@@ -1,10 +1,10 @@
-"""Which of the records that nodes keep a command may make untrue. Pure: no state is looked at.
+"""Determine which records cached by nodes a command may invalidate. Pure: it does not read the state.
 
-Nodes keep what GetContent answered to a caller, under four keys: the file's, the caller's, the bucket's, and
-EVERY_KEY. A command is classified by what it changes of such an answer, refusals left out: those are never
-kept, and neither is an answer that ends by time (`ContentRecord.is_lasting`). So nothing is untrue through a
-command that only adds: a creation, the end of an upload, a new bucket. Places of replicas may change under a
-record: whoever finds none of them asks again.
+Nodes cache answers of GetContent to a caller under four keys: the file's, the caller's, the bucket's, and
+EVERY_KEY. A command is classified by what it changes in such an answer. Rejections are never cached, and
+neither is an answer that expires by time (`ContentRecord.is_lasting`). So a command that only adds something
+(a creation, the end of an upload, a new bucket) invalidates nothing. The places of replicas may change under
+a record: a reader that finds none of them asks again.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def _user(command: Any) -> Keys:
 
 
 def _admitted(command: commands.AdmitUser) -> Keys:
-    """Who gets a token as it is stays as it is; who is new to us was never answered."""
+    """Return the keys of a token request, which changes an existing user only if it sets roles or groups."""
     return NOTHING if command.roles is None and command.groups is None else _user(command)
 
 

@@ -114,9 +114,10 @@ class GetProjectFile(GetFileQuery, frozen=True, kw_only=True, tag="get_project_f
 
 
 class ListFilesQuery(ListQuery, frozen=True, kw_only=True):
-    """What every list of files can be narrowed by, after access control: "" is any.
+    """The common filters of lists of files, applied after access control; "" for any.
 
-    A page may be short of its limit, or empty, and have a next one: each looks at a bounded number of files.
+    A page may have fewer elements than its limit, or none, and still have a next one: each examines a bounded
+    number of files.
     """
 
     status: Text = ""
@@ -195,10 +196,11 @@ class ListPublicTokens(ListQuery, frozen=True, kw_only=True, tag="list_public_to
 
 
 class ListOwnPermissions(ListQuery, frozen=True, kw_only=True, tag="list_own_permissions"):
-    """A GrantPage: what was given to the caller, by it, and on what it owns; for admins all.
+    """A GrantPage: permissions granted to the caller, by the caller, and on what it owns; all for admins.
 
-    What was given to it and has expired is left out, and what it gave where it has no admin any more. A page
-    may be short of its limit, or empty, and have a next one.
+    Permissions granted to it that have expired are omitted, and so are those that it granted on objects of
+    which it is no longer admin. A page may have fewer elements than its limit, or none, and still have a next
+    one.
     """
 
 
@@ -255,7 +257,7 @@ class GetParts(Query, frozen=True, kw_only=True, tag="get_parts"):
 
 
 class GetTicketContent(Query, frozen=True, kw_only=True, tag="get_ticket_content"):
-    """As GetContent, for whoever has a ticket of `caller` to this file: it stands in place of the token."""
+    """Like GetContent, for a ticket of `caller` to this file, which replaces the token."""
 
     caller: Caller
     file_uuid: Text
@@ -320,9 +322,10 @@ class KnownReplicas(Query, frozen=True, kw_only=True, tag="known_replicas"):
 class ListShortBlobs(Query, frozen=True, kw_only=True, tag="list_short_blobs"):
     """For members only: a ShortPage, blobs with too few replicas that count, the most endangered first.
 
-    After the last one of a page: its `missing` and sha256. `after_missing` 0 begins with what nobody holds,
-    the number of replicas wanted with what somebody holds. `missing_min`: where the cluster has fewer nodes
-    than replicas are wanted, what nobody can help is passed over.
+    The next page begins after the last blob of a page: its `missing` and sha256. `after_missing` 0 begins
+    with blobs that no node holds; the number of wanted replicas begins with blobs that some node holds.
+    `missing_min` skips blobs that cannot get more replicas, because the cluster has fewer nodes than replicas
+    are wanted.
     """
 
     after_missing: Count = 0
@@ -332,7 +335,7 @@ class ListShortBlobs(Query, frozen=True, kw_only=True, tag="list_short_blobs"):
 
 
 class ListSurplus(Query, frozen=True, kw_only=True, tag="list_surplus"):
-    """For members only: a SurplusPage of blobs of which more nodes hold a replica than are wanted.
+    """For members only: a SurplusPage of blobs with more replicas than wanted.
 
     They are among the next `limit` blobs that files refer to, after the sha256 `after`.
     """
@@ -366,7 +369,8 @@ class CountSoleReplicas(Query, frozen=True, kw_only=True, tag="count_sole_replic
 class ListDamagedBlobs(Query, frozen=True, kw_only=True, tag="list_damaged_blobs"):
     """For members only: a DamagedPage of blobs that no node holds whole, after the sha256 `after`.
 
-    With `gone` those of which bytes are gone, else those of which none is known to be.
+    With `gone`: those with bytes that are wrong in every copy; otherwise: those without such bytes, as far as
+    known.
     """
 
     gone: bool
@@ -375,7 +379,7 @@ class ListDamagedBlobs(Query, frozen=True, kw_only=True, tag="list_damaged_blobs
 
 
 class ListDamagedCopies(Query, frozen=True, kw_only=True, tag="list_damaged_copies"):
-    """For members only: the blobs of which this node is known to keep damaged copies.
+    """For members only: the blobs with a damaged copy on this node.
 
     The answer is a list of sha256s, ascending, that come after the sha256 `after`.
     """
@@ -386,7 +390,7 @@ class ListDamagedCopies(Query, frozen=True, kw_only=True, tag="list_damaged_copi
 
 
 class ListLastSources(Query, frozen=True, kw_only=True, tag="list_last_sources"):
-    """For members only: DamagedBlobs of which this node keeps bytes that no other node has.
+    """For members only: DamagedBlobs with bytes that only this node has.
 
     They are the first by sha256, at most `limit`.
     """

@@ -1,7 +1,7 @@
-"""The rules by which commands are applied, and since which of them each meaning is in force.
+"""The version of the rules by which commands are applied, and the version that each meaning needs.
 
-What commands mean may change from one version of this program to the next, but never under coordinators that
-run different ones: each applies the same log, and must come to the same state.
+The meaning of commands may change from one version of this program to the next, but never while coordinators
+run different versions: each applies the same log, and must reach the same state.
 
 So the state contains the rules by which a command is applied. They are raised by an entry of the log, which
 the leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until
@@ -29,12 +29,13 @@ LONG_SERVICE_TOKENS: Final = 6  # a token of a user with the role `service` may 
 MEMBERS_ARE_NAMED: Final = 6  # the address of a member may be the DNS name of its machine
 UPLOADS_ARE_CONCATENATED: Final = 6  # there are partial uploads, and files are put together from them
 COORDINATORS_JOIN: Final = 6  # a machine becomes a coordinator by a token
-REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that nobody makes one again that was revoked
+REVOKED_TOKENS_STAY_KNOWN: Final = 6  # so that a revoked token cannot be created again
 NODES_TELL_RULES: Final = 6  # nodes say which rules they know, and are refused if these are in force no more
 CONTENT_COMES_WITH_CREATION: Final = 6  # a file is created with content that nodes have stored already
 SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older release would not find them
 PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leaves no partial uploads
-ENDS_ARE_COUNTED: Final = 6  # a permission or a public link may end so many seconds from the leader's time
+# the expiry of a permission or a public link may be relative to the leader's time
+ENDS_ARE_COUNTED: Final = 6
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 RULES: Final = 6  # the newest that this program knows
 

@@ -1,10 +1,10 @@
-"""The client of the coordinators: finds the leader, retries with the same sequence, never past its deadline.
+"""The client of the coordinators: finds the leader, retries with the same sequence until its deadline.
 
-One connection to every coordinator is kept up; who they are follows the view of the cluster. Changes go to
-the leader; reads to any coordinator, each of which answers linearizably, a random one first: so the members
-share them out. A change is retried under its session and sequence, so it is applied once however often it is
-sent; when the deadline passes, the caller is told Unavailable and does not know the outcome, like after any
-lost connection. One that answers that it failed is left for another, and asked last for a while.
+It keeps one connection to every coordinator; the list of coordinators follows the view of the cluster.
+Changes go to the leader. Reads go to any coordinator, in random order, as each answers linearizably, so that
+the load is shared. A change is retried under its session and sequence, so it is applied once however often it
+is sent. When the deadline passes, the caller gets Unavailable and does not know the outcome, as after any
+lost connection. A coordinator that reports a failure is skipped, and asked last for a while.
 """
 
 import asyncio
@@ -65,9 +65,9 @@ from runtime.time_limits import bounded_s
 RETRY_S_MIN = 0.02
 RETRY_S_MAX = 0.25
 STATUS_PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # in which a coordinator that is a little behind has caught up
-TRY_TIMEOUT_S = 2.0  # one try; a coordinator that is silent for so long is left for another
-PASSED_OVER_S = 15.0  # one that failed at a call is asked last for so long
-SILENT_S = 0.5  # one that has left a call unanswered for so long is asked last
+TRY_TIMEOUT_S = 2.0  # one attempt; a coordinator that is silent for this long is left for another
+PASSED_OVER_S = 15.0  # a coordinator that failed at a call is asked last for this long
+SILENT_S = 0.5  # a coordinator that did not answer a call for this long is asked last
 UNLED_S = 5.0  # of heartbeats that no leader has answered; an election takes less
 UNLED_TRY_S = 0.5  # for a change then: the leader that is back is known by the next heartbeat
 
@@ -181,7 +181,7 @@ class MetadataClient:
         return msgspec.msgpack.decode(answer, type=TicketReply)
 
     async def place(self, call: PlaceCall) -> PlaceReply:
-        """Where the bytes of a file would go that may be created."""
+        """Return where the bytes of a new file would be placed."""
         answer = await self._at_leader(call, _ends_at(bounded_s(CALL_TIMEOUT_S)))
         return msgspec.msgpack.decode(answer, type=PlaceReply)
 
@@ -200,14 +200,14 @@ class MetadataClient:
         await self._operate(RemoveCoordinatorCall(caller, coordinator_id))
 
     async def transfer_leader(self, caller: Caller, target: str) -> str:
-        """Hand the lead to `target`, "" for whoever is most advanced; who leads then. Admin only."""
+        """Transfer the lead to `target`, "" for the most advanced; return the new leader. Admin only."""
         answer = await self._operate(TransferLeaderCall(caller, target))
         return msgspec.msgpack.decode(answer, type=str)
 
     async def ask_coordinator(self, source: str, call: AnyCall) -> bytes:
-        """What one coordinator answers to a call, in MessagePack.
+        """Return what one coordinator answers to a call, in MessagePack.
 
-        Raises Unavailable when it is not known here or does not answer, and what it refuses the call with.
+        Raises Unavailable if it is not known here or does not answer, and the error of its answer.
         """
         if (link := self._links.get(source)) is None:
             raise Unavailable(f"{source} is not the address of a known coordinator.")
@@ -217,10 +217,10 @@ class MetadataClient:
             raise Unavailable(f"The coordinator {source} does not answer.") from error
 
     async def status(self, caller: Caller) -> dict[str, StatusReply | None]:
-        """What each coordinator sees, None for one that does not answer.
+        """Return each coordinator's status, None for one that does not answer.
 
-        Raises only if anyone refuses the caller. Each goes by the state that lies there: those that disagree
-        are asked again, as the caller may have been given the right, or have lost it, a moment ago.
+        It raises only if a coordinator rejects the caller. Each uses its own state: those that disagree are
+        asked again, as the caller may have been given the permission, or lost it, a moment ago.
         """
         found, refusals = await self._statuses(caller)
         for pause_s in STATUS_PAUSES_S:
@@ -240,7 +240,7 @@ class MetadataClient:
         )
         found: dict[str, StatusReply | None] = {}
         refusals: list[BaseException] = []
-        faults: list[BaseException] = []  # one that fails does not keep the others from being heard
+        faults: list[BaseException] = []  # a failure of one does not discard the answers of others
         for coordinator_id, answer in zip(links, answers, strict=True):
             if isinstance(answer, bytes):
                 found[coordinator_id] = msgspec.msgpack.decode(answer, type=StatusReply)
@@ -296,7 +296,7 @@ class MetadataClient:
         return reply
 
     async def follow(self, call: FollowCall, *, timeout_s: float) -> FollowReply:
-        """What the leader says of the records that are kept here; raises Unavailable after `timeout_s`."""
+        """Return the leader's answer about the records cached here; raises Unavailable after `timeout_s`."""
         answer = await self._at_leader(call, _ends_at(timeout_s))
         return msgspec.msgpack.decode(answer, type=FollowReply)
 
@@ -347,7 +347,7 @@ class MetadataClient:
             raise _no_answer() from error
 
     async def _at_leader(self, call: AnyCall, ends_at: float) -> bytes:
-        """Try the leader, and whoever may be it, until one answers. Raises Unavailable at `ends_at`."""
+        """Try the leader, and possible leaders, until one answers. Raises Unavailable at `ends_at`."""
         pause_s, faults = RETRY_S_MIN, set[str]()
         for tries in itertools.count(1):
             leader = self._leader or self._next()
@@ -391,9 +391,12 @@ class MetadataClient:
     async def _ask(
         self, coordinator_id: str, call: AnyCall, ends_at: float, faults: set[str]
     ) -> wire.AnswerFrame | None:
-        """As `_try`; None too when it failed at this call, and another may not: it is passed over then.
+        """Like `_try`; also None if the coordinator failed at this call and another may not.
 
-        `faults` has those that failed at this call. What fails twice at one, or at all, fails for its caller.
+        It is then skipped.
+
+        `faults` has those that failed at this call. A call that fails twice at one coordinator, or at all of
+        them, fails.
         """
         answer = await self._try(coordinator_id, call, ends_at)
         if answer is None or answer.status != Internal.code:
@@ -414,7 +417,10 @@ class MetadataClient:
         return next(self._order)
 
     async def _try(self, coordinator_id: str, call: AnyCall, ends_at: float) -> wire.AnswerFrame | None:
-        """What one coordinator answers, None when it is not there. Raises Unavailable at `ends_at`."""
+        """Return what one coordinator answers, or None if it is not reachable.
+
+        Raises Unavailable at `ends_at`.
+        """
         try_s = _try_s(ends_at)
         try:
             return await self._links[coordinator_id].call(call, try_s)
@@ -441,7 +447,7 @@ def _ends_at(timeout_s: float) -> float:
 
 
 def _try_s(ends_at: float) -> float:
-    """What one try may take. Raises Unavailable when no time is left for one."""
+    """Return the timeout of one attempt. Raises Unavailable if no time is left."""
     left_s = ends_at - asyncio.get_running_loop().time()
     if left_s <= 0:
         raise _no_answer()
@@ -453,7 +459,7 @@ def _no_answer() -> Unavailable:
 
 
 def _is_unknown(call: AnyCall, answer: wire.AnswerFrame) -> bool:
-    """Whether a coordinator of an older version has never heard of what it was asked: it names that."""
+    """Return whether a coordinator of an older version does not know the request: it names the tag then."""
     match call:
         case ReadCall(query=asked) | ProposeCall(command=asked):
             tag = asked.__struct_config__.tag

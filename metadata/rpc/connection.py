@@ -54,7 +54,7 @@ class LinkDown(Exception):
 
 @dataclass(slots=True)
 class _Trouble:
-    """Since when there was no connection, and whether that was told."""
+    """Since when there has been no connection, and whether that was logged."""
 
     since_s: float = field(default_factory=time.monotonic)
     is_logged: bool = False
@@ -82,7 +82,7 @@ class PeerLink:
         self._deadlines = Deadlines(self._give_up)
         self._is_up = False
         self.is_removed = False  # as this coordinator said when it refused the last connection
-        self._silent_since_s: float | None = None  # of the first call after which nothing was heard
+        self._silent_since_s: float | None = None  # start of the first call without any answer since
         self._trouble = _Trouble()
         self._dialled_with: ssl.SSLContext | None = None
 
@@ -98,14 +98,14 @@ class PeerLink:
 
     @property
     def silent_s(self) -> float:
-        """How long nothing was heard on this connection while something was asked; 0 when all is well."""
+        """Return how long nothing arrived on this connection while a call was open; 0 if all is well."""
         return 0.0 if self._silent_since_s is None else time.monotonic() - self._silent_since_s
 
     async def call(self, call: AnyCall, timeout_s: float) -> wire.AnswerFrame:
-        """The answer.
+        """Send a call and return the answer.
 
-        Raises LinkDown, InvalidRequest, and TimeoutError when there is none in `timeout_s`, which is told to
-        the other side.
+        Raises LinkDown, InvalidRequest, and TimeoutError after `timeout_s`, which is reported to the other
+        side.
         """
         if not self._is_up:
             raise LinkDown(self.coordinator.coordinator_id)
@@ -148,7 +148,7 @@ class PeerLink:
         await work.run()
 
     def _log_trouble(self, error: Exception) -> None:
-        """That there is no connection: once, if this member is not wanted or it stays so."""
+        """Log once that there is no connection, if this member is rejected or the trouble lasts."""
         status = error.status if isinstance(error, aiohttp.WSServerHandshakeError) else 0
         refusal = next((why for known, why in _REFUSALS.items() if known == status), "")
         is_over = time.monotonic() - self._trouble.since_s > UNREACHABLE_S

@@ -14,7 +14,7 @@ from web.name_lookup import NAMES
 
 
 class Connector(FreshConnector):
-    """Those of one session."""
+    """The connections of one session."""
 
     def __init__(
         self, *, limit: int = 100, limit_per_host: int = 0, context: ssl.SSLContext | None = None

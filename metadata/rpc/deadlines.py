@@ -1,4 +1,4 @@
-"""Deadlines of many things that are waited for at once, on one timer. Shared by both ends of calls.
+"""Deadlines of many concurrent waits, on one timer. Shared by both ends of calls.
 
 A timer for each costs more than the rest of a small call, and nearly all are taken back unused. Here to set
 and to clear one is an entry of a dict; the timer goes off at the earliest that was set, and finds most of
@@ -28,7 +28,7 @@ class Deadlines(Generic[_K]):
         self._is_seldom = True
 
     def set(self, key: _K, timeout_s: float) -> None:
-        """From now on `key` has this long, instead of what it may have had."""
+        """Set the deadline of `key`, replacing an earlier one."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._is_seldom, self._set_at = now - self._set_at > SELDOM_S, now
@@ -60,7 +60,7 @@ class Deadlines(Generic[_K]):
         loop = asyncio.get_running_loop()
         now = loop.time() + GRAIN_S
         for key in [key for key, ends_at in self._ends_at.items() if ends_at <= now]:
-            # One that is told may clear others.
+            # An expired one may clear others.
             if self._ends_at.pop(key, None) is not None:
                 self._overdue(key)
         if self._ends_at and self._timer is None:

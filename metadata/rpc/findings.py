@@ -1,6 +1,6 @@
-"""What an offline check of a data directory has found, and the checks that every role shares.
+"""The findings of an offline check of a data directory, and the checks that every role shares.
 
-Everything here reads and changes nothing.
+Everything here only reads.
 """
 
 from contextlib import suppress
@@ -33,7 +33,7 @@ class Problem:
 
 
 class KeepsCredential(Protocol):
-    """Where the files of a member lie, of either role."""
+    """The paths of a member's files, of either role."""
 
     root: Path
     credential_path: Path
@@ -57,7 +57,7 @@ class Findings:
             self.problems.append(Problem(where, what, advice))
 
     def fact(self, line: str) -> None:
-        """What was looked at."""
+        """Record a fact that was checked."""
         self.facts.append(line)
 
 
@@ -66,7 +66,7 @@ def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
     if not path.exists() and not path.is_symlink():
         if required:
             findings.problem(
-                path, "is missing", ("Restore it from a backup. Nothing can start here without it.")
+                path, "is missing", "Restore it from a backup. Nothing can start here without it."
             )
         return
     try:
@@ -76,14 +76,14 @@ def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
 
 
 def check_private_directory(findings: Findings, path: Path, *, others: int = OTHERS) -> None:
-    """A directory in which nobody but its owner may do what `others` says, in mode bits; no link."""
+    """Check a directory whose `others` mode bits must not be set. It may not be a link."""
     if not path.is_symlink() and not path.exists():
         advice = "Is the right disk mounted? Starting creates an empty directory."
         findings.problem(path, "is missing", advice)
         return
     if path.is_symlink() or not path.is_dir():
         findings.problem(
-            path, "is not a directory", ("Put the directory itself there. Links are not followed.")
+            path, "is not a directory", "Put the directory itself there. Links are not followed."
         )
         return
     mode = path.stat().st_mode
@@ -126,7 +126,7 @@ def check_credential(findings: Findings, files: KeepsCredential, identity: Ident
         check_leaf_matches(pem, key_from_pem(content), credential.root_pem, identity=identity)
         ends_at = certificates_in(pem)[0].not_valid_after_utc
     except FileNotFoundError:
-        return  # which was told
+        return  # already reported
     except (OSError, UnreadableKey, UntrustedCertificate) as error:
         reason = getattr(error, "details", "") or str(error)
         findings.problem(path, f"cannot be used: {reason}", _advice_on_certificate(pem))
@@ -147,7 +147,7 @@ def check_credential(findings: Findings, files: KeepsCredential, identity: Ident
 
 
 def _advice_on_certificate(pem: str) -> str:
-    """What helps a leaf that cannot be used; another thing where what signed it has ended as well."""
+    """Return advice for a leaf that cannot be used, and other advice if its intermediate has expired too."""
     with suppress(UntrustedCertificate, IndexError):
         ended_at = certificates_in(pem)[1].not_valid_after_utc
         if ended_at < datetime.now(UTC):

@@ -1,15 +1,15 @@
-"""Which directory, and which start of it, a coordinator speaks from: a name alone does not tell.
+"""The directory, and its number of starts, that a coordinator runs from: a name alone is not enough.
 
-Raft relies on a member that never forgets what it voted and acknowledged. One whose directory was made anew
-under its old name has forgotten all of it, one that runs on an earlier copy a part. So each member sends the
-id of its directory and the number of its start when it connects, and each remembers of the others what it has
-seen last: another directory is refused, and so is a start that comes again from another process. That is
-remembered on the own disk alone, and none of it is needed: a disk that is full keeps nothing, and nobody is
-refused for it.
+Raft relies on members that never forget their votes and acknowledgements. A member whose directory was
+created again under its old name has forgotten all of them; a member that runs on an old copy has forgotten
+some. So each member sends the id of its directory and the number of its start when it connects, and each
+remembers the last ones of the others. Another directory is rejected, and so is an earlier start, or the same
+start from another process. This is remembered on each member's own disk only, and is not essential: if the
+disk is full, nothing is stored, and no member is rejected for it.
 
-What one says of another may be damage of its own, so nobody ends at the word of one: only when most of the
-others say the same. Until then, who says so takes no messages of the other, and no harm comes of those that
-do.
+What one member reports about another may be caused by its own damage, so a member stops only if most of the
+others say the same. Until then, the reporting member ignores the other's messages, and nothing bad follows
+from those that accept them.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ class Displaced(Internal):
 
 
 def count_start(path: Path, own_id: str = "") -> Instance | None:
-    """Count one more start of this directory; None, and a warning, when the disk does not keep it. Blocks.
+    """Count one more start of this directory. Blocks. Returns None, with a warning, if the disk fails.
 
-    It is kept twice: who loses it is taken for a directory that was made anew.
+    It is stored twice, as a member without it looks like a directory that was created again.
     """
     process = secrets.token_hex(8)
     last, is_new = _read_copies(path, own_id)
@@ -74,7 +74,7 @@ def count_start(path: Path, own_id: str = "") -> Instance | None:
 
 
 def copy_of(path: Path) -> Path:
-    """Where the second copy of a file lies."""
+    """Return the path of the second copy of a file."""
     return path.with_name(f"{path.name}.copy")
 
 
@@ -94,19 +94,20 @@ def _read_copies(path: Path, own_id: str) -> tuple[Instance | None, bool]:
 
 
 class KnownInstances:
-    """What was seen last of each other coordinator, kept in one file."""
+    """The last known instances of other coordinators, stored in one file."""
 
     def __init__(self, path: Path, own_id: str = "") -> None:
         self._path = path
         self._own_id = own_id
         self._known: dict[str, Instance] = {}
-        self._logged: dict[str, Instance] = {}  # of each that was refused, the last that the log was told of
+        # for each rejected coordinator, the last instance that was logged
+        self._logged: dict[str, Instance] = {}
         self._writing = asyncio.Lock()
 
     def read(self) -> None:
-        """What the process before has seen.
+        """Read what the previous process has stored.
 
-        Blocks; a file that cannot be read is as good as none: nobody is refused for a damage that is ours.
+        Blocks. A file that cannot be read is ignored: no other member is rejected because of local damage.
         """
         try:
             self._known = unsealed(self._path.read_bytes(), dict[str, Instance], of=self._own_id)
@@ -140,7 +141,7 @@ class KnownInstances:
                 )
 
     def _log_refusal(self, coordinator_id: str, instance: Instance) -> None:
-        """Once for each process that is refused."""
+        """Log once for each process that is rejected."""
         if self._logged.get(coordinator_id) != instance:
             self._logged[coordinator_id] = instance
             _log.warning(

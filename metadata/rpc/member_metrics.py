@@ -1,4 +1,4 @@
-"""What every member tells of itself: when its certificates end, how old its view is, how its clock goes."""
+"""The metrics of every member: when its certificates expire, age of its view, offset of its clock."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Expiries:
 
 
 def expiries(credential: Credential) -> Expiries:
-    """Of the credential as it lies on disk now. Raises OSError, UntrustedCertificate."""
+    """Return the expiry times of the credential on disk. Raises OSError, UntrustedCertificate."""
     leaf, *authorities = credential.chain()
     if not authorities:
         raise UntrustedCertificate("the credential has no intermediate certificate")
@@ -86,7 +86,7 @@ class MemberMetrics:
             if self._seen is None or self._seen[0] != changed_at_ns:
                 self._seen = changed_at_ns, expiries(self._credential)
         except (OSError, UntrustedCertificate):
-            return math.nan  # the process goes on with what it has in memory: this is no reason to fail
+            return math.nan  # the process continues with the credential in memory: this is no reason to fail
         found = self._seen[1]
         by_kind = {LEAF: found.leaf_ms, INTERMEDIATE: found.intermediate_ms, ROOT: found.root_ms}
         return by_kind[kind] / 1000

@@ -15,7 +15,7 @@ from metadata.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK, H
 PLACEABLE_S = 4.0  # silent for longer: nothing new is placed there
 SUSPECT_S = 10.0
 DOWN_S = 600.0
-REFUSED_S = 30.0  # a process that is refused tries again sooner, and is shown for so long
+REFUSED_S = 30.0  # how long a rejected process is shown; it tries again sooner
 REPORTS_MIN = 2  # of nodes that cannot reach another
 UNREACHABLE: Final = "unreachable"
 UNHEARD: Final = "unheard"
@@ -52,7 +52,8 @@ class NodeHealth:
     def __init__(self) -> None:
         self._heartbeats: dict[str, LastHeartbeat] = {}
         self._refused: dict[str, tuple[str, float]] = {}  # why, and when last
-        self._too_old: dict[str, float] = {}  # nodes that do not know the rules in force, and when heard last
+        # nodes that do not know the rules in force, and when they were last active
+        self._too_old: dict[str, float] = {}
 
     def receive(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float, at_ms: int = 0) -> None:
         """A heartbeat came, at `at_ms` by our clock.
@@ -94,9 +95,9 @@ class NodeHealth:
         return at_s - self._too_old.get(node_id, float("-inf")) < REFUSED_S
 
     def rules(self, nodes: Iterable[NodeRecord]) -> dict[str, int]:
-        """The newest rules that each node knows which may be at work; 0 for one that was not heard yet.
+        """Return the newest rules that each active node supports; 0 before its first heartbeat.
 
-        Not at work are nodes that are down by the log, have never run, or are revoked.
+        Nodes are not active if they are down by the log, have never run, or are revoked.
         """
         found = {}
         for node in nodes:
@@ -125,7 +126,7 @@ class NodeHealth:
         return node_id in self._cut_off(at_s)
 
     def _answering(self, at_s: float) -> dict[str, LastHeartbeat]:
-        """By node, the heartbeats that came lately enough to place something there."""
+        """Return, by node, the heartbeats that are recent enough to place data there."""
         return {name: last for name, last in self._heartbeats.items() if at_s - last.at_s < PLACEABLE_S}
 
     def _cut_off(self, at_s: float) -> frozenset[str]:
@@ -140,11 +141,11 @@ class NodeHealth:
         )
 
     def shown_state(self, node: NodeRecord, *, at_s: float) -> str:
-        """What an operator is shown of a node: what she must act on comes first.
+        """Return the state of a node to show to an operator: what needs action comes first.
 
-        down or suspect when it is silent, or down because the log says so and nobody has recorded yet that it
-        is back; unreachable when most others say so; returning; draining; healthy. Where none of its
-        heartbeats came: joined when it has never run, else unheard.
+        down or suspect without heartbeats, or down because the log says so and its return is not recorded
+        yet; unreachable if most others say so; returning; draining; healthy. Without any heartbeat so far:
+        joined if it has never run, else unheard.
         """
         state = self.state(node.node_id, at_s=at_s)
         if DOWN in (node.state, state):

@@ -35,7 +35,7 @@ class Roster:
         known, self._wanted = self._wanted, {}
         for record in coordinators:
             earlier = known.get(record.coordinator_id)
-            # The same object as long as it is the same place, so that `run` need not begin anew.
+            # The same object while the address is unchanged, so that `run` need not restart.
             wanted = record if earlier is None or _where(earlier) != _where(record) else earlier
             self._wanted[record.coordinator_id] = wanted
         self._changed.set()

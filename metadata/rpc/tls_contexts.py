@@ -1,4 +1,4 @@
-"""The TLS contexts of a member process, made anew when its certificate is."""
+"""The TLS contexts of a member process, renewed with its certificate."""
 
 import logging
 import ssl
@@ -33,11 +33,11 @@ class MemberContexts:
         web: WebCertificateFiles | None = None,
         needs_web: bool = True,
     ) -> None:
-        """`takes_expired`: on the peer port, where each certificate's time is looked at for itself.
+        """`takes_expired`: for the peer port, where the time of each certificate is checked separately.
 
-        `web`: a certificate for browsers, on the client port, beside the cluster's own; without `needs_web`
-        one that cannot be used now is logged, and used when it can be. Raises UnusableCredential, also when
-        the certificate is not that of `identity`; UnusableWebCertificate.
+        `web`: a certificate for browsers on the client port, in addition to the cluster's own; without
+        `needs_web`, an unusable one is logged, and used as soon as it is valid. Raises UnusableCredential,
+        also if the certificate is not for `identity`; UnusableWebCertificate.
         """
         self.credential = credential
         self._identity = identity
@@ -58,9 +58,9 @@ class MemberContexts:
         return self._client
 
     def reload(self) -> None:
-        """Use the certificate that lies on disk now from the next handshake on.
+        """Use the certificate on disk from the next handshake on.
 
-        On an error the old one stays.
+        If that fails, the old one stays in use.
         """
         client = self._client_context()
         self.api.reload()

@@ -1,6 +1,6 @@
-"""What a member knows of the cluster, and how old that is.
+"""A member's view of the cluster, and its age.
 
-It knows who is who, the keys of user tokens and dead certificates.
+The view contains the members, the keys of user tokens and revoked certificates.
 
 Every HEARTBEAT_S a heartbeat goes to the coordinators. The leader's answer is linearizable and says whether
 the view changed; the others are asked for as much only while no leader answers. A member whose view was not
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 class View:
     """The newest ClusterView and its age. `run` keeps it fresh until it is cancelled.
 
-    `known` is the file that keeps the list of coordinators; `on_coordinators` hears it when it is new.
+    `known` is the file with the list of coordinators; `on_coordinators` is called with a new list.
     `on_leader` receives each answer of the leader to a heartbeat.
     """
 
@@ -131,12 +131,12 @@ class View:
         return self._verifier.verify(token, now_ms=self._leader_now_ms())
 
     def token_ends_at_ms(self, token: str) -> int:
-        """When a user token that was verified just now ends, by itself or with its key."""
+        """Return when a user token that was just verified expires, by itself or with its key."""
         assert self._verifier is not None
         return self._verifier.ends_at_ms(token)
 
     def verify_ticket(self, text: str) -> Ticket:
-        """What a ticket says, by the leader's clock.
+        """Verify a ticket by the leader's clock, and return its content.
 
         Raises Gone, Unauthorized as `Verifier.verify_ticket` does, Unavailable when the view is too old.
         """
@@ -170,7 +170,7 @@ class View:
         return self._nodes.get(node_id)
 
     def console_members(self) -> ConsoleMembers:
-        """Who serves the console beside this process, as far as it knows: nobody before the first view."""
+        """Return the other members that serve the console; none before the first view."""
         return self._console_members
 
     def server_name(self, node_id: str) -> str:

@@ -19,7 +19,7 @@ from runtime.lifetime import end_tasks
 
 OUTBOX_FRAMES_MAX = 8192
 OUTBOX_BYTES_MAX = 64 << 20
-SEND_TIMEOUT_S = 10.0  # a peer that takes nothing for so long is gone
+SEND_TIMEOUT_S = 10.0  # a peer that accepts nothing for this long is gone
 GOODBYE_S = 0.25  # one round trip, on a busy machine
 DIAL_TIMEOUT_S = 2.0
 REDIAL_S_MIN = 0.05
@@ -42,8 +42,8 @@ class _Socket(Protocol):
 class Outbox:
     """Encoded frames that wait to be sent. `run` owns the sending until it is cancelled or the socket fails.
 
-    What is put in one turn of the loop travels together, at its end; `flush` sends at once. Neither wakes a
-    task while the socket takes what it is given, as it nearly always does.
+    Frames of one turn of the loop are sent together, at its end; `flush` sends at once. Neither wakes a task
+    while the socket accepts the data, as it nearly always does.
     """
 
     def __init__(self) -> None:

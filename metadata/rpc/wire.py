@@ -1,8 +1,8 @@
-"""What travels between members over a WebSocket: frames in MessagePack, several to a message. No I/O here.
+"""The format of messages between members over a WebSocket: frames in MessagePack. No I/O here.
 
-Every message begins with the version. Frames have types and bounds; whatever does not decode is refused and
-ends the connection, except a call: that is decoded by itself, so that one bad call fails alone. Pickle is
-nowhere.
+A message has several frames and begins with the version. Frames have types and bounds. If a frame does not
+decode, it is rejected and the connection ends. Calls are the exception: they are decoded separately, so that
+one bad call fails alone. Pickle is not used.
 """
 
 from typing import Annotated, Final, TypeVar
@@ -110,17 +110,17 @@ def decode(data: bytes) -> list[Frame]:
 
 
 def encode_call(call: AnyCall) -> bytes:
-    """What CallFrame carries."""
+    """Encode the call of a CallFrame."""
     return _encoder.encode(call)
 
 
 def decode_call(data: bytes) -> AnyCall:
-    """What a CallFrame carried. Raises InvalidRequest when it is malformed or beyond a bound."""
+    """Decode the call of a CallFrame. Raises InvalidRequest if it is malformed or beyond a bound."""
     return decoded(_call_decoder, data)
 
 
 def decoded(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes | msgspec.Raw) -> _T:
-    """What the decoder finds in it. Raises InvalidRequest when it is malformed or beyond a bound."""
+    """Decode data. Raises InvalidRequest if it is malformed or beyond a bound."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is no UTF-8
@@ -128,5 +128,5 @@ def decoded(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes | msgspec.Raw) -
 
 
 def malformed(why: object) -> InvalidRequest:
-    """What is said of a message that does not decode."""
+    """Return the error for a message that does not decode."""
     return InvalidRequest(f"{MALFORMED}: {why}")

@@ -1,1 +1,1 @@
-"""What other rooms of a node may need: configuration, metrics, names, cached file records, spans of bytes."""
+"""The basis of the other rooms of a node: configuration, metrics, names, cached records, byte spans."""

@@ -120,7 +120,7 @@ class NodeFiles:
                         raise DataInUse(f"Earlier workers still use {self.data}.") from None
                     if not is_logged:
                         _log.warning(
-                            "earlier workers still use this directory: waiting until they have ended"
+                            "earlier workers still use this directory: waiting until they have stopped"
                         )
                     is_logged = True
                     time.sleep(LOCK_PAUSE_S)
@@ -133,17 +133,17 @@ class NodeFiles:
         return Credential(self.credential_path, read_roots(self.root))
 
     def read_config(self) -> NodeConfig:
-        """What node.json says. Raises NotJoined."""
+        """Read node.json. Raises NotJoined."""
         try:
             return decode_foreign(self.config.read_bytes(), NodeConfig)
         except FileNotFoundError:
-            raise NotJoined(f"{self.data} holds no node: run `filestore node join`") from None
+            raise NotJoined(f"{self.data} contains no node. Run `filestore node join`") from None
         except OSError as error:
-            raise NotJoined(f"{self.config} cannot be read: {error.strerror}. Look at the disk.") from error
+            raise NotJoined(f"{self.config} cannot be read: {error.strerror}. Check the disk.") from error
         except msgspec.MsgspecError as error:
             raise NotJoined(
-                f"{self.config} cannot be read: {error}. Put it back from a backup, or write it anew after"
-                " the example of another node."
+                f"{self.config} cannot be read: {error}. Restore it from a backup, or write it again, "
+                "following the example of another node."
             ) from error
 
     def write_config(self, config: NodeConfig) -> None:

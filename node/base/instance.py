@@ -40,9 +40,9 @@ class Start:
 
 
 class _Note(Struct, frozen=True):
-    """Who holds the lock of a file that lies in this place, and who has held it before.
+    """The current holder of the lock of a file in this place, and its previous holders.
 
-    Not the last alone: a process that ended soon may never have told the log that it speaks.
+    All of them are kept, as a process that ended early may never have announced itself to the log.
     """
 
     place: str
@@ -61,7 +61,7 @@ def begin(path: Path, node_id: str, lock: int) -> Start:
         os.pwrite(lock, note, 0)
         os.ftruncate(lock, len(note))
     except OSError as error:
-        _log.warning("the next start cannot know that this one has ended", extra={"reason": error.strerror})
+        _log.warning("cannot record that this process has ended", extra={"reason": error.strerror})
     return Start(str(instance), tuple(ended))
 
 
@@ -75,7 +75,7 @@ def _ended(lock: int) -> list[str]:
 
 
 def _place(lock: int) -> str:
-    """Where the file lies: on which machine since which boot, and which inode it is."""
+    """Identify the file: its machine since the last boot, and its inode."""
     facts = os.fstat(lock)
     try:
         booted = BOOT_ID.read_text("ascii").strip()

@@ -1,4 +1,4 @@
-"""What a node counts beyond its HTTP requests: bytes in and out, replicas, damage, room."""
+"""The metrics of a node beyond its HTTP requests: bytes in and out, replicas, damage, free space."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -28,7 +28,7 @@ class CustodyStops:
         self._kinds: set[str] = set()
         self._broken_off = Gauge(
             "filestore_custody_broken_off",
-            "1 while the node cannot go on with custody (of losses), collect, compare, scrub or packs.",
+            "1 while the node cannot continue with custody (of losses), collect, compare, scrub or packs.",
             ["kind"],
             registry=registry,
         )
@@ -46,7 +46,7 @@ class CustodyStops:
         self._gauge.labels(kind).set(is_stopped)
 
     def kinds(self) -> list[str]:
-        """Those that have stopped."""
+        """Return the kinds that have stopped."""
         return sorted(self._kinds)
 
 
@@ -83,14 +83,14 @@ class NodeMetrics:
         self._add_custody(registry)
         self.record_reads = Counter(
             "filestore_record_reads",
-            "Records looked up for downloads: kept (in the cache) or asked (of a coordinator).",
+            "Records looked up for downloads: kept (in the cache) or asked (from a coordinator).",
             ["source"],
             registry=registry,
         )
         for source in ("kept", "asked"):
             self.record_reads.labels(source)
         self.uploads_in_progress = Gauge(
-            "filestore_uploads_in_progress", "Requests that write an upload now.", registry=registry
+            "filestore_uploads_in_progress", "Requests that are writing an upload.", registry=registry
         )
         # The gauges are read at every scrape: whoever makes this object sets their functions.
         self.records_kept = Gauge("filestore_records_kept", "File records in the cache.", registry=registry)
@@ -103,7 +103,10 @@ class NodeMetrics:
         self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
         self.disk_writable = Gauge(
             "filestore_disk_writable",
-            "1 if a write to the disk succeeded within the last half minute, and there is room for more.",
+            (
+                "1 if the last write to the disk was successful within half a minute, and there is room "
+                "for more."
+            ),
             registry=registry,
         )
 
@@ -121,7 +124,7 @@ class NodeMetrics:
         )
 
     def _add_custody(self, registry: CollectorRegistry) -> None:
-        """What becomes of this node's replicas (`node/custody/custody.py`)."""
+        """Add the metrics of this node's replicas (`node/custody/custody.py`)."""
         self.quarantined_blobs = Counter(
             "filestore_quarantined_blobs", "Damaged blobs moved to quarantine.", registry=registry
         )
@@ -168,7 +171,7 @@ class NodeMetrics:
         )
 
     def _add_packs(self, registry: CollectorRegistry) -> None:
-        """What lies in packs (`node/custody/packing.py`), as of its last look."""
+        """Add the metrics of packs (`node/custody/packing.py`), as of their last check."""
         self.packs = Gauge("filestore_packs", "Files that hold many small blobs.", registry=registry)
         self.packed_blobs = Gauge("filestore_packed_blobs", "Small blobs in packs.", registry=registry)
         self.packed_bytes = Gauge(
@@ -185,7 +188,7 @@ class NodeMetrics:
 
 
 async def counted(body: AsyncGenerator[_Piece, None], counter: Counter) -> AsyncGenerator[_Piece, None]:
-    """The same pieces, their bytes counted once they were taken; `body` is closed with it."""
+    """Pass the pieces on, and count their bytes once they were consumed; closes `body` at its end."""
     async with aclosing(body):
         async for piece in body:
             yield piece

@@ -69,7 +69,7 @@ class RecordCache:
         return record
 
     async def read(self, caller: Caller, file_uuid: str) -> ContentRecord:
-        """The same, asked for if it is not kept. Raises what GetContent is refused with, Unavailable."""
+        """Return the record from the cache, or request it. Raises the errors of GetContent, Unavailable."""
         if (record := self.get(caller, file_uuid)) is not None:
             return record
         self._misses.inc()
@@ -108,7 +108,7 @@ class RecordCache:
             event=self._is_read,
             retry_s=FOLLOW_AGAIN_S,
             level=logging.DEBUG,
-            trouble="the leader's invalidations cannot be received now",
+            trouble="cannot receive the leader's invalidations now",
         ).run()
 
     async def _follow(self) -> Pause | None:

@@ -28,7 +28,7 @@ class StillRunning(Unavailable):
     """
 
     def __init__(self, moved: int) -> None:
-        super().__init__("This is still under way here: ask again.", retry_after_s=1)
+        super().__init__("This is still in progress here. Ask again.", retry_after_s=1)
         self.moved = moved
 
 
@@ -44,7 +44,10 @@ class _Work(Generic[_T]):
 
 
 class SharedWork(Generic[_K, _T]):
-    """What is under way of one kind, by its key. For one loop; `close` ends it. `moved`: by all together."""
+    """The work of one kind that is in progress, by key. For one loop; `close` ends it.
+
+    `moved`: by all together.
+    """
 
     def __init__(
         self, what: str, *, at_most: float = inf, linger_s: float | None = None, keep_s: float = 0.0
@@ -68,10 +71,10 @@ class SharedWork(Generic[_K, _T]):
         return key in self._works
 
     async def join(self, key: _K, work: Callable[[], Awaitable[_T]], *, answer_s: float | None = None) -> _T:
-        """What the work of this key comes to, begun now unless it is under way; or what it raises.
+        """Return or raise the result of the work with this key, which is started unless it is in progress.
 
-        Raises StillRunning after `answer_s`, if any; Unavailable when somebody has ended it, when there is
-        too much of it, and after `close`.
+        Raises StillRunning after `answer_s`, if given; Unavailable if the work was ended, if there is too
+        much of it, and after `close`.
         """
         found = self._works.get(key)
         if found is None or found.is_given_up:
@@ -90,7 +93,7 @@ class SharedWork(Generic[_K, _T]):
             raise StillRunning(self.moved if found.moved is None else found.moved)
         self._forget(key, found)
         if found.task.cancelled():
-            raise Unavailable("This was broken off: ask again.", retry_after_s=1)
+            raise Unavailable("This was interrupted. Ask again.", retry_after_s=1)
         return found.task.result()
 
     def count(self, amount: int, key: _K | None = None) -> None:
@@ -116,7 +119,7 @@ class SharedWork(Generic[_K, _T]):
         if self._is_closed:
             raise Unavailable("This node is stopping.", retry_after_s=1)
         if key not in self._works and len(self._works) >= self._at_most:
-            raise Unavailable(f"Too many {self._what} are under way already.", retry_after_s=2)
+            raise Unavailable(f"Too many {self._what} are in progress.", retry_after_s=2)
         given_up = [task for task, earlier in self._tasks.items() if earlier == key]
 
         async def run() -> _T:

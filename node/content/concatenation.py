@@ -55,7 +55,9 @@ class _Reading:
     def check(self) -> None:
         """Raises ChecksumMismatch when it is not what the log knows of the part."""
         if self.part.prefix_sha256 not in ("", self.found.hexdigest()):
-            raise ChecksumMismatch(f"Other bytes came of the part {self.part.file_uuid} than it has.")
+            raise ChecksumMismatch(
+                f"The received bytes of the part {self.part.file_uuid} differ from the recorded ones."
+            )
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
@@ -119,7 +121,7 @@ async def gather(session: UploadSession) -> None:
     parts = await session.services.api.metadata.read(query, list[UploadPart])
     for part in parts:
         if not part.is_complete:
-            raise Conflict(f"The part {part.file_uuid} has lost bytes: send them again, from its offset on.")
+            raise Conflict(f"The part {part.file_uuid} has lost bytes. Send them again, from its offset on.")
     start, resumed_at = 0, session.file.offset
     for part in parts:
         stop = start + part.offset_bytes
@@ -143,11 +145,11 @@ async def _take(session: UploadSession, part: UploadPart, start: int) -> None:
             return
         except ChecksumMismatch:
             facts = {"file_uuid": part.file_uuid, "peers": sorted(reading.used)}
-            _log.error("a part of an upload has other bytes than are acknowledged", extra=facts)
+            _log.error("a part of an upload differs from its acknowledged bytes", extra=facts)
             refused |= reading.used
     if began_at > start:  # what was here of it may be what is wrong
         await session.holder.roll_back(0, EMPTY_SHA256)
-    raise Unavailable(f"No node has the bytes of the part {part.file_uuid} as they came.", retry_after_s=2)
+    raise Unavailable(f"No node has the acknowledged bytes of the part {part.file_uuid}.", retry_after_s=2)
 
 
 async def _check_own(session: UploadSession, part: UploadPart, start: int) -> None:
@@ -158,7 +160,9 @@ async def _check_own(session: UploadSession, part: UploadPart, start: int) -> No
         reading.check()
     except ChecksumMismatch as error:
         await session.holder.roll_back(0, EMPTY_SHA256)
-        raise Unavailable("Other bytes came of a part than it has: ask again.", retry_after_s=1) from error
+        raise Unavailable(
+            "The received bytes of a part differ from the recorded ones. Ask again.", retry_after_s=1
+        ) from error
 
 
 def _sources(session: UploadSession, part: UploadPart) -> Sequence[str]:
@@ -171,7 +175,7 @@ def _sources(session: UploadSession, part: UploadPart) -> Sequence[str]:
 async def _batches(
     session: UploadSession, reading: _Reading, coming: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[Batch, None]:
-    """What comes of a part, hashed; keeps the log informed while it does."""
+    """Yield the arriving bytes of a part, hashed, and keep the log informed meanwhile."""
     disk = session.services.disk
     session.lock.receiving = False  # no client has to send: whoever wants the upload waits for the end
     async with aclosing(coming):
@@ -214,8 +218,8 @@ async def _pieces(
             return
         except (PeerFailed, FilestoreError, OSError) as error:
             facts = {"file_uuid": part.file_uuid, "peer": source, "reason": str(error)}
-            (_log.debug if is_own else _log.warning)("a part of an upload does not come", extra=facts)
-    raise Unavailable(f"No node gives the bytes of the part {part.file_uuid} now.", retry_after_s=2)
+            (_log.debug if is_own else _log.warning)("cannot read a part of an upload", extra=facts)
+    raise Unavailable(f"No node can send the bytes of the part {part.file_uuid} now.", retry_after_s=2)
 
 
 async def _own_pieces(
@@ -227,7 +231,7 @@ async def _own_pieces(
         while start < stop:
             piece = await disk.run(os.pread, prefix.fileno(), min(READ_BYTES, stop - start), start)
             if not piece:
-                raise Unavailable("The upload went back.")
+                raise Unavailable("The upload lost bytes that were received.")
             start += len(piece)
             yield piece
 

@@ -130,9 +130,9 @@ async def _created_at_once(
             # Through no fault of the bytes: the client sends them to the upload, unless that has ended well.
             return await tus_creation.begin(metadata, replace(creation, is_keyed=True))
     if created.placement:
-        raise Unavailable("Another request under this key has begun it: ask again.", retry_after_s=1)
+        raise Unavailable("Another request with this key has started it. Ask again.", retry_after_s=1)
     if created.blob_sha256 != sha256:
-        raise Conflict("Something else was created under this key.")
+        raise Conflict("Something else was created with this key.")
     services.metrics.uploads_completed.inc()
     return created
 

@@ -59,11 +59,11 @@ async def read_damaged(
 
 
 def describe(gone: Sequence[Span]) -> str:
-    """What a client is told of bytes that are in no copy."""
+    """Describe bytes that are in no copy, for a client."""
     shown = ", ".join(f"{start}-{stop - 1}" for start, stop in gone[:SPANS_SHOWN_MAX])
     more = " and more" if len(gone) > SPANS_SHOWN_MAX else ""
     what = f"Bytes {shown}{more} of this content"
-    return f"{what} are damaged on every node that had them. Other ranges of it can be read."
+    return f"{what} are damaged on every node that had them. Other ranges of the content can be read."
 
 
 async def _copies(services: NodeServices, sha256: str) -> tuple[Copies | None, Sequence[Span]]:
@@ -81,7 +81,9 @@ async def _copies(services: NodeServices, sha256: str) -> tuple[Copies | None, S
             blob = FinishedBlob(sha256, record.size_bytes)
             parties = await salvager.parties(blob, sources)
     except (FilestoreError, TimeoutError) as failure:
-        _log.warning("damaged copies are not known", extra={"sha256": sha256, "reason": str(failure)})
+        _log.warning(
+            "cannot find out which copies are damaged", extra={"sha256": sha256, "reason": str(failure)}
+        )
         return None, []
     if not parties:
         return None, record.gone

@@ -42,7 +42,7 @@ class BodyPart:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to answer: status, headers beside the common ones, and the body in order."""
+    """The response to send: status, headers in addition to the common ones, and the body in order."""
 
     status: int
     headers: dict[str, str]
@@ -145,9 +145,9 @@ def _is_not_modified(request: web.Request, etag: str, modified_at_ms: int) -> bo
 
 
 def _not_modified(headers: Mapping[str, str], content_type: str, policy: Mapping[str, str]) -> dict[str, str]:
-    """What a 304 repeats (RFC 9110, section 15.4.5), with name and type, which may be others by now.
+    """Return the headers that a 304 repeats (RFC 9110, section 15.4.5), with the current name and type.
 
-    A cache takes those from it (RFC 9111, section 4.3.4).
+    A cache updates its own from them (RFC 9111, section 4.3.4).
     """
     repeated = {name: headers[name] for name in ("ETag", "Last-Modified", "Content-Disposition", *policy)}
     return repeated | {"Content-Type": content_type}

@@ -43,7 +43,7 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 class _Described(Struct, frozen=True):
-    """What all answers with a content have in common. `whole` is the head of 200, up to its date."""
+    """The common parts of all responses with a content. `whole` is the head of a 200, up to its date."""
 
     content: ContentRecord
     lines: bytes
@@ -95,7 +95,7 @@ class HotPath:
         return None
 
     def _find(self, file_uuid: str, token: str) -> ContentRecord | None:
-        """What this caller may read, if it is known and lies here."""
+        """Return the content if this caller may read it, and it is known and stored here."""
         services = self._services
         try:
             claims = services.api.view.verify(token)
@@ -160,7 +160,7 @@ class HotPath:
         )
 
     def _closing_lines(self) -> bytes:
-        """Those that every answer ends with, up to the id of its request."""
+        """Return the last header lines of every response, up to its request id."""
         now_s = int(time.time())
         if self._dated[0] != now_s:
             date = http_date(now_s * 1000).encode("ascii")

@@ -31,7 +31,7 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
 class Fields(Struct, frozen=True):
-    """What the fields of a head say. `first` and `last` are positions of its one range, -1 for the whole."""
+    """The fields of a request head. `first` and `last` are positions of its one range, -1 for the whole."""
 
     token: str
     request_id: str  # "" when it brings none
@@ -55,7 +55,7 @@ def parse_head(data: bytes) -> tuple[str, Fields] | None:
 
 @functools.lru_cache(FIELDS_REMEMBERED_MAX)
 def _parse_fields(data: bytes) -> Fields | None:
-    """What the rest of a head says, its empty line included; None when it is not one of the simple ones."""
+    """Parse the rest of a head, including its empty line; None if it is not a simple one."""
     if _FIELDS.fullmatch(data) is None:
         return None
     listed = _FIELD.findall(data)

@@ -31,7 +31,7 @@ class IncomingBytes:
 
     @property
     def stop(self) -> int:
-        """Where the bytes end in the content, as far as the headers tell it."""
+        """Return the end of the bytes in the content, as far as the headers define it."""
         return (self.start or 0) + (self.length_bytes or 0)
 
     def is_all_of(self, record: UploadRecord) -> bool:

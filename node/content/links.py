@@ -24,7 +24,7 @@ from web.headers.conditions import http_date
 PUBLIC_POLICY: Final = {"Cache-Control": "private, no-store", "Referrer-Policy": "no-referrer"}
 Find = Callable[[web.Request, NodeServices], Awaitable[ContentRecord]]
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)  # 32 bytes in base64url
-_ENDED: Final = "This ticket has ended."
+_ENDED: Final = "This ticket has expired."
 
 
 async def serve_public(request: web.Request) -> web.StreamResponse:
@@ -44,7 +44,7 @@ async def serve_link(request: web.Request, find: Find) -> web.StreamResponse:
 
 
 def _of_link(content: ContentRecord) -> dict[str, str]:
-    """Who made the link and when it ends, for the page that shows it; nothing of a ticket."""
+    """Return headers with the creator of a link and its expiry, for its page; none for a ticket."""
     if not content.link_ends_at_ms:
         return {}
     return {"Shared-By": content.shared_by, "Link-Expires": http_date(content.link_ends_at_ms)}

@@ -61,7 +61,7 @@ def parse_put(headers: Mapping[str, str], length_bytes: int | None, record: Uplo
     piece = ContentRange(0, 0, int(nothing_of[1])) if nothing_of else parse_content_range(header)
     piece_bytes = piece.stop - piece.start
     if length_bytes != piece_bytes and (length_bytes is not None or nothing_of):
-        raise InvalidRequest(f"Content-Range: goes with a body of {piece_bytes} bytes.")
+        raise InvalidRequest(f"Content-Range: requires a body of {piece_bytes} bytes.")
     is_declared = record.size_bytes is not None and (record.placement or nothing_of)
     if is_declared and piece.total not in (None, record.size_bytes):
         raise InvalidRequest(f"Content-Range: the upload was declared with {record.size_bytes} bytes.")
@@ -83,7 +83,7 @@ def require_content(request: web.Request, record: UploadRecord) -> None:
     UnsupportedMediaType.
     """
     if record.kind == PARTIAL:
-        raise Conflict("A partial upload takes its bytes by PATCH (tus).")
+        raise Conflict("A partial upload accepts bytes only by PATCH (tus).")
     require_takes_bytes(request, record)
     _require_no_form(field_of(request.headers, "Content-Type") or "")
     names = ("Content-Length", "Transfer-Encoding", "Content-Range")

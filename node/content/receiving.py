@@ -57,7 +57,7 @@ async def write_incoming(session: UploadSession, incoming: IncomingBytes) -> Upl
         raise Conflict(f"This upload was declared with {record.size_bytes} bytes.")
     if session.has_ended:
         if not await is_repeated(session, incoming):
-            raise Conflict("This upload has ended: the file is available with other content.")
+            raise Conflict("This upload is complete: the file is available with other content.")
         return replace(record, offset_bytes=record.size_bytes or 0)
     if _is_short(session, incoming):
         await session.begin(opens=False)
@@ -255,7 +255,7 @@ async def _replaced(
     with session.receiving():
         first: Batch = await anext(batches, [])
     if not first and session.record.size_bytes:
-        raise InvalidRequest(f"The body is empty; {session.record.size_bytes} bytes were declared.")
+        raise InvalidRequest(f"The body is empty, but {session.record.size_bytes} bytes were declared.")
     if session.file.offset or session.record.offset_bytes:
         await session.holder.rewind(0, EMPTY_SHA256)
     return _joined(first, batches)

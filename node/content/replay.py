@@ -49,7 +49,7 @@ async def is_repeated(session: UploadSession, incoming: IncomingBytes) -> bool:
 
 
 async def _stored_sha256(session: UploadSession, start: int) -> str:
-    """Of the content from `start` on. Of all of it that is known; for less it is read."""
+    """Return the sha256 of the content from `start` on: recorded for all of it, otherwise computed."""
     services, record = session.services, session.record
     if start == 0:
         return record.blob_sha256

@@ -11,7 +11,7 @@ Offset = Annotated[
     Meta(
         ge=0,
         le=SIZE_BYTES_MAX,
-        description="Bytes of the upload that survive a crash; for an available file, its size.",
+        description="Bytes of the upload that are durable; for an available file, its size.",
         examples=[524288],
     ),
 ]
@@ -27,6 +27,6 @@ class ContentStored(Struct, frozen=True, kw_only=True):
 
 
 class UploadOffset(Struct, frozen=True, kw_only=True):
-    """Where an upload stands."""
+    """The offset of an upload."""
 
     offset: Offset

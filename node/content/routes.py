@@ -39,28 +39,28 @@ _VERSION: Final = {"Tus-Resumable": "The version of the protocol: 1.0.0."}
 _CACHED: Final = {
     "ETag": "The SHA-256 of the content, in quotes; strong.",
     "Last-Modified": "When its content became available.",
-    "Cache-Control": "`private, no-cache`; on public links and tickets `private, no-store`.",
+    "Cache-Control": "`private, no-cache`; for public links and tickets `private, no-store`.",
 }
 _OF_CONTENT: Final = _CACHED | {
     "Accept-Ranges": "`bytes`.",
-    "Content-Length": "Bytes in this answer.",
+    "Content-Length": "Number of bytes in this response.",
     "Repr-Digest": "The SHA-256 of the whole content (RFC 9530).",
     "Content-Disposition": "`attachment` with the filename (RFC 6266).",
-    "Sunset": "When its retention period ends, if it has one: it is gone then (RFC 8594).",
+    "Sunset": "When its retention period ends and it is gone, if it has one (RFC 8594).",
 }
 _WHOLE: Final = Answer("All of the content.", media_type=_ANY_TYPE, headers=_OF_CONTENT)
 _PART: Final = Answer(
     "The ranges that were asked for; several of them as multipart/byteranges.",
     media_type=_ANY_TYPE,
-    headers=_OF_CONTENT | {"Content-Range": "Of a single range: which bytes these are."},
+    headers=_OF_CONTENT | {"Content-Range": "For a single range: the positions of the bytes."},
 )
 _UNCHANGED: Final = Answer(
     "The caller's copy is still good; its name and type may have changed.",
     headers=_CACHED | {"Content-Disposition": "As of 200.", "Content-Type": "As of 200."},
 )
 _OF_LINK: Final = {
-    "Shared-By": "The user who made the link.",
-    "Link-Expires": "When the link ends, as an HTTP date.",
+    "Shared-By": "The user who created the link.",
+    "Link-Expires": "When the link expires, as an HTTP date.",
 }
 _ELSEWHERE: Final = Answer(
     "On request: a node that holds the content itself.",
@@ -108,8 +108,8 @@ _OF_PIECE: Final = (
     _REPR_DIGEST,
 )
 _PROGRESS: Final = _VERSION | {
-    "Upload-Offset": "Where the upload stands now.",
-    "Upload-Expires": "When it is given up unless bytes come; absent when it has ended.",
+    "Upload-Offset": "The current offset of the upload.",
+    "Upload-Expires": "When the upload expires if no more bytes arrive. Absent when it is complete.",
 }
 _RECEIVING: Final[tuple[type[FilestoreError], ...]] = (
     Conflict,
@@ -162,7 +162,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="PUT",
         path=_CONTENT,
         handler=handlers.put_content,
-        summary="Upload content, whole or in pieces",
+        summary="Upload content, complete or in pieces",
         takes="application/octet-stream",
         headers=(
             Parameter("Content-Range", "`bytes A-B/TOTAL`, where TOTAL may be `*`."),
@@ -187,7 +187,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="OPTIONS",
         path=_CONTENT,
         handler=tus.options,
-        summary="Ask what of tus is spoken",
+        summary="Show the supported tus extensions",
         credential="none",
         answers={
             204: Answer(
@@ -196,8 +196,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
                 | {
                     "Tus-Version": "Versions: 1.0.0.",
                     "Tus-Extension": f"`{EXTENSIONS}`.",
-                    "Tus-Max-Size": "Bytes of the largest file.",
-                    "Tus-Checksum-Algorithm": "What Upload-Checksum may use.",
+                    "Tus-Max-Size": "Size limit of a file in bytes.",
+                    "Tus-Checksum-Algorithm": "Algorithms for Upload-Checksum.",
                     "Allow": "The methods of this path.",
                 },
             )
@@ -253,7 +253,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="DELETE",
         path=_CONTENT,
         handler=handlers.tus_delete,
-        summary="Give an upload up (tus)",
+        summary="Delete an upload (tus)",
         headers=(_TUS_RESUMABLE, *_TAGS),
         answers={204: Answer("It is gone.", headers=_VERSION)},
         errors=(Conflict, Gone, UploadLocked, PreconditionFailed),

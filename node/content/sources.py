@@ -1,10 +1,11 @@
-"""Where the bytes of a download come from.
+"""Read the bytes of a download, from any source.
 
-This node's disk, else its peers; the client notices no change.
+The sources are this node's disk, and its peers. The client notices no change between them.
 
-One that fails in the middle is followed by the next from the byte where it stopped, so nothing is sent twice
-and nothing unverified at all. Before the first byte each source is asked once: the client can ask again. Once
-bytes are out it cannot, short of breaking the download off, so all are asked again, ROUNDS_MAX times at most.
+If one fails in the middle, the next one continues at the byte where it stopped, so nothing is sent twice, and
+nothing unverified at all. Before the first byte each source is asked once, as the client can repeat the
+request. After that, the only alternative is to break the download off, so all are asked again, up to
+ROUNDS_MAX times.
 """
 
 import asyncio
@@ -85,7 +86,7 @@ async def read_anywhere(
             continue
         if start == stop:
             return
-        _log.warning("replica ended early", extra={"sha256": sha256, "replica": source, "offset": start})
+        _log.warning("a replica ended early", extra={"sha256": sha256, "replica": source, "offset": start})
     raise NoReplica("No replica of this content can be read now.", retry_after_s=2)
 
 
@@ -98,7 +99,7 @@ async def read_pieces(
     *,
     size_bytes: int | None = None,
 ) -> AsyncGenerator[Piece, None]:
-    """The same in pieces alone, for who does not only send them."""
+    """Yield the same bytes as pieces only, for callers that process them."""
     anywhere = read_anywhere(services, sha256, replicas, start, stop, size_bytes=size_bytes, pours=False)
     async with aclosing(anywhere) as reading:
         async for piece in reading:
@@ -161,7 +162,7 @@ async def _read_from(
             raise PeerFailed(source, f"answered {answer.status}")
         of = answer.headers.get("Content-Range", "").rpartition("/")[2]
         if size_bytes is not None and of != str(size_bytes):
-            raise PeerFailed(source, f"has {of} bytes, the log says {size_bytes}")
+            raise PeerFailed(source, f"has {of} bytes instead of the recorded {size_bytes}")
         bulk_bytes = stop - start if pours else 0
         body = bulk_pieces(source, answer, bulk_bytes, received, stall_timeout_s=ANSWER_TIMEOUT_S)
         async with aclosing(body):

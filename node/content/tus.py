@@ -43,10 +43,10 @@ async def options(_request: web.Request) -> web.StreamResponse:
 
 
 def head(record: UploadRecord, offset: int) -> web.StreamResponse:
-    """Where the upload stands: `offset` bytes are durable.
+    """Respond with the offset of the upload: `offset` bytes are durable.
 
-    That of a final upload is told when it has ended (tus concatenation): nobody may send it any. The digest
-    of these bytes is what the log recorded with the offset, so it costs nothing to send.
+    A final upload has an offset only when it has ended (tus concatenation), as no client sends its bytes. The
+    digest of these bytes is recorded in the log with the offset, so it costs nothing to send.
     """
     headers = _progress(record, offset)
     if offset:

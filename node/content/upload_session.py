@@ -245,7 +245,7 @@ async def upload_session(
             trouble = "the disk refuses an upload, and no other node goes on with it"
             _TROUBLES.met(trouble, error.details, file_uuid=file_uuid)
             raise HolderFails(
-                "The disk of the node that holds this upload fails, and no other node can go on with it now.",
+                "The disk of the node that holds this upload failed, and no other node can continue it now.",
                 retry_after_s=2,
             ) from error
 

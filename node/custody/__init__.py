@@ -1,1 +1,1 @@
-"""What the log says this node shall have, compared with its disk: orders, scrub, losses, deletion."""
+"""Keep this node's disk in agreement with the log: orders, scrub, losses, deletion."""

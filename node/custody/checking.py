@@ -129,7 +129,7 @@ class Checks:
             return False
         context.metrics.replicas_restored.inc()
         context.record("replica.restore", sha256, "ok")
-        _log.warning("a blob was put back from quarantine", extra={"sha256": sha256})
+        _log.warning("restored a blob from quarantine", extra={"sha256": sha256})
         return True
 
     async def _read_whole(self, quarantined: QuarantinedBlob) -> None:
@@ -141,7 +141,7 @@ class Checks:
 
 
 def _is_restored(check: asyncio.Task[bool] | None) -> bool:
-    """Of a check that has ended."""
+    """Return whether a check has ended with the blob restored."""
     return check is not None and not check.cancelled() and check.exception() is None and check.result()
 
 
@@ -149,6 +149,6 @@ def _see(check: asyncio.Task[bool]) -> None:
     """Whoever asked may not wait any more."""
     failure = None if check.cancelled() else check.exception()
     if isinstance(failure, FilestoreError):
-        _log.warning("a copy in quarantine could not be checked", extra={"reason": failure.details})
+        _log.warning("cannot check a copy in quarantine", extra={"reason": failure.details})
     elif failure is not None:
         _log.error("the check of a copy in quarantine failed", exc_info=failure)

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Dropping:
-    """What one node drops. One list is read, acted on and reported at a time, whoever asks for it."""
+    """The deletions of one node. Only one list is read, processed and reported at a time."""
 
     def __init__(self, context: CustodyContext, reporter: Reporter) -> None:
         self._context = context

@@ -77,10 +77,10 @@ class Comparison:
                 await self._is_sound(sha256, run)
 
     async def _settle_missing(self, run: Pass, held: int) -> None:
-        """What the log names this node for. All is looked at before anything is done."""
+        """Handle replicas that the log lists for this node but that are missing. All are checked first."""
         absent, count = await self._absent(run)
         run.add(missing=count)
-        run.require_few(count, held, "are damaged or not there")
+        run.require_few(count, held, "are damaged or missing")
         while absent:
             for first in range(0, len(absent), PAGE_BLOBS):
                 await self._settle_absent(absent[first : first + PAGE_BLOBS], run)
@@ -89,9 +89,9 @@ class Comparison:
             absent, count = await self._absent(run, after=absent[-1].sha256)
 
     async def _absent(self, run: Pass, after: str = "") -> tuple[list[Look], int]:
-        """What is named behind `after` and is not there: the first FOUND_MAX, and how many.
+        """Find listed replicas after `after` that are missing: the first FOUND_MAX, and their number.
 
-        Counted page by page: the leader gives up a pass whose counts stand still.
+        They are counted page by page, as the leader gives up a pass whose counts do not change.
         """
         context, absent, count = self._context, list[Look](), 0
         pages = held_pages(self._list, context.node_id, rows=PAGE_BLOBS, after=after)
@@ -114,15 +114,15 @@ class Comparison:
         run.add(restored=restored)
 
     async def _settle_unknown(self, run: Pass, held: int) -> int:
-        """What lies here and the log does not know, or no file refers to.
+        """Handle blobs here that the log does not know, or that no file refers to.
 
-        Returns as well how many others here it wants, and does not name this node for.
+        Returns how many other blobs here the log wants, without listing this node for them.
         """
         overdue, old, count, states = await self._old(run)
         unknown = sum(states.get(state, 0) for state in _UNKNOWN)
         run.add(unknown=unknown)
         await self._quarantine_all(overdue, run)
-        run.require_few(count, max(sum(states.values()), held), "are not known to the log")
+        run.require_few(count, max(sum(states.values()), held), "are unknown to the log")
         while old:
             await self._quarantine_all(old, run)
             if count <= len(old):
@@ -135,10 +135,10 @@ class Comparison:
             await self._quarantine_page(sha256s[first : first + PAGE_BLOBS], run)
 
     async def _old(self, run: Pass, after: str = "") -> tuple[list[str], list[str], int, dict[str, int]]:
-        """What is unknown, and has been for long.
+        """Find blobs that have been unknown for long.
 
-        It is some of what waits for an answer no longer, and of the others the first FOUND_MAX behind
-        `after`. Returns as well how many there are, and how many blobs of each state were looked at.
+        Returns some of those that do not wait for an answer any more, and the first FOUND_MAX of the others
+        after `after`. Also returns how many there are, and how many blobs of each state were examined.
         """
         context, overdue, old, count, states = self._context, list[str](), list[str](), 0, dict[str, int]()
         finished = await context.disk.run(finished_blobs, context.blobs)
@@ -182,10 +182,12 @@ class Comparison:
             await self._reporter.lost(moved, "missing")
             run.add(quarantined=len(moved))
             context.metrics.unknown_blobs.inc(len(moved))
-            _log.warning("blobs unknown to the log were moved to quarantine", extra={"count": len(moved)})
+            _log.warning(
+                "blobs that are unknown to the log were moved to quarantine", extra={"count": len(moved)}
+            )
 
     async def _settle_wanted(self, run: Pass) -> None:
-        """What lies here and the log wants, but does not name this node for: it is added, if it is sound."""
+        """Add replicas here that the log wants but does not list for this node, if they are intact."""
         async for sha256, state in self._lying(run):
             if state != "wanted":
                 continue
@@ -195,14 +197,14 @@ class Comparison:
                     run.add(added=await self._losses.add(sha256, as_of))
 
     async def _purge_unknown(self, run: Pass) -> None:
-        """What lies in quarantine of no use to anybody."""
+        """Delete blobs in quarantine that are of no use."""
         async for entry, state in self._quarantined():
             if state in _UNKNOWN and self._is_old(entry):
                 with self._context.blobs.poison.skipping(QUARANTINED, entry[0]):
                     await self._purge(entry, state, run)
 
     async def _settle_quarantine(self, run: Pass) -> None:
-        """What lies in quarantine and the log wants here."""
+        """Handle blobs in quarantine that the log wants on this node."""
         async for entry, state in self._quarantined():
             if state not in ("held", "wanted"):
                 continue
@@ -282,7 +284,7 @@ class Comparison:
 
 
 def _look_at(context: CustodyContext, replicas: list[HeldReplica]) -> list[Look]:
-    """What of them the disk says anything about."""
+    """Return what the disk knows about these replicas."""
     found = []
     for replica in replicas:
         with context.blobs.poison.skipping(REPLICAS, replica.sha256):

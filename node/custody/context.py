@@ -1,4 +1,4 @@
-"""What every part of custody works with, and when a pass must not go on by itself."""
+"""The common objects of all parts of custody, and the limits at which a pass must stop."""
 
 import logging
 import time
@@ -63,8 +63,9 @@ class Pass:
         """Raises Stopped when so many of this node's blobs are too many at once."""
         if not self.yes_really and is_too_many(count, of):
             raise Stopped(
-                f"{count} of {of} blobs on this node {what}: more than {SAFETY_SHARE_MAX:.0%} at once. "
-                "If that is what you expect, run the job again with yes_really."
+                f"{count} of {of} blobs on this node {what}, which is more than the limit of "
+                f"{SAFETY_SHARE_MAX:.0%} at once. If that is what you expect, run the job again with "
+                "yes_really."
             )
 
 
@@ -94,7 +95,7 @@ class CustodyContext:
 
     @property
     def quarantine(self) -> Quarantine:
-        """What was taken out of service."""
+        """Return the blobs that were taken out of service."""
         return Quarantine(self.blobs)
 
     @property
@@ -108,11 +109,11 @@ class CustodyContext:
         return await self.metadata.read(GetNodeReplicas(node_id=self.node_id), NodeReplicas)
 
     async def known(self, sha256s: list[str]) -> dict[str, str]:
-        """What the log says of these blobs on this node; nothing of those that it does not know."""
+        """Return the log's state of these blobs on this node, without unknown ones."""
         return {sha256: replica.state for sha256, replica in (await self.known_replicas(sha256s)).items()}
 
     async def known_replicas(self, sha256s: list[str]) -> dict[str, KnownReplica]:
-        """The same with all that it says."""
+        """Return the log's full entries of these blobs on this node."""
         query = KnownReplicas(node_id=self.node_id, sha256s=sha256s)
         answer = await self.metadata.read(query, list[KnownReplica])
         return {replica.sha256: replica for replica in answer}

@@ -120,7 +120,7 @@ class DamagedCopies:
             _log.info("a damaged copy was not reported", extra={"sha256": sha256, "reason": refusal.details})
             raise
         facts = {"sha256": sha256, "wrong_bytes": sum(stop - start for start, stop in spans)}
-        _log.warning("a damaged copy is kept: what is sound in it may be needed", extra=facts)
+        _log.warning("a damaged copy is kept, because its intact parts may be needed", extra=facts)
 
 
 def _not_lying(context: CustodyContext, sha256s: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class LossRepair:
-    """What is missing on one node. One caller at a time works, the others wait; `close` it."""
+    """Repairs missing replicas of one node. One caller works at a time, the others wait; `close` it."""
 
     def __init__(self, context: CustodyContext, reporter: Reporter, copies: DamagedCopies) -> None:
         self._context = context
@@ -34,7 +34,10 @@ class LossRepair:
         self._retried_at_s = float("-inf")
 
     async def settle_notes(self) -> None:
-        """What processes of this node have met. Raises FilestoreError when the log cannot be asked."""
+        """Handle the losses that processes of this node have noted.
+
+        Raises FilestoreError if the log fails.
+        """
         context, seen = self._context, set[str]()
         now_s = asyncio.get_running_loop().time()
         if now_s - self._retried_at_s >= RETRY_NOTES_S:
@@ -73,7 +76,10 @@ class LossRepair:
         return await self._checks.restore(sha256, moved=moved)
 
     async def restored(self, sha256: str, wait_s: float, run: Pass) -> bool | None:
-        """As `restore`, within that time: None when it is read still. `run` counts the bytes."""
+        """Restore a blob like `restore`, within a time; None if it is still being read.
+
+        `run` counts the bytes.
+        """
         before = self._checks.read_bytes
         decided = await self._checks.decided([sha256], wait_s)
         run.add(read_bytes=self._checks.read_bytes - before)
@@ -99,7 +105,7 @@ class LossRepair:
         return None
 
     async def _add_late(self, sha256: str) -> None:
-        """Of a replica that is here again, after it was reported. Raises FilestoreError."""
+        """Record a replica that is here again after it was reported lost. Raises FilestoreError."""
         query = ListReplicas(node_id=self._context.node_id, limit=1)
         async with self._turn:  # the report that went out meanwhile is answered first: it would refuse this
             page = await self._context.metadata.read(query, ReplicaPage)
@@ -119,11 +125,11 @@ class LossRepair:
         facts = {"count": len(sha256s), "replicas": lost.replicas, "reason": reason}
         _log.error("replicas were reported lost", extra=facts)
         if lost.blobs:
-            _log.critical("files have no whole replica any more", extra={"count": lost.blobs})
+            _log.critical("files have no complete replica any more", extra={"count": lost.blobs})
 
 
 def _readable(context: CustodyContext, sha256s: Sequence[str]) -> list[str]:
-    """Of which of these a copy lies in quarantine that can be read, whatever it is. Blocks."""
+    """Return those of which quarantine has a readable copy, whatever it contains. Blocks."""
     found = []
     for sha256 in sha256s:
         copy = context.quarantine.open(sha256)

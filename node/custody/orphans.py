@@ -28,21 +28,21 @@ _log = logging.getLogger(__name__)
 
 
 class Orphans:
-    """Those of one node. `run` until it is cancelled."""
+    """The orphaned blobs of one node. `run` until it is cancelled."""
 
     def __init__(self, context: CustodyContext) -> None:
         self._context = context
 
     async def run(self) -> None:
         """For ever. What the disk or the log refuses is tried again."""
-        trouble, ready = "orphaned blobs are not looked for now", self._context.view.wait_until_fresh
+        trouble, ready = "cannot look for orphaned blobs now", self._context.view.wait_until_fresh
         await Work("orphans", self._look, every_s=LOOK_S, ready=ready, trouble=trouble).run()
 
     async def _look(self) -> None:
         await self.look()
 
     async def look(self) -> int:
-        """Once; how many orphans were deleted. Raises FilestoreError, OSError."""
+        """Check once; return how many orphans were deleted. Raises FilestoreError, OSError."""
         context, orphans = self._context, list[Note]()
         finished = await context.disk.run(finished_blobs, context.blobs)  # these stay, and their notes
         notes = await context.disk.run(self._notes)
@@ -76,7 +76,7 @@ class Orphans:
                 deleted += 1
                 await context.disk.run(self._forget, [note])
         if deleted:
-            _log.info("deleted blobs that nobody has claimed", extra={"count": deleted})
+            _log.info("deleted blobs that no file uses", extra={"count": deleted})
         return deleted
 
     def _drop(self, note: Note, mark: tuple[int, int] | None) -> bool:
@@ -112,7 +112,7 @@ class Orphans:
                 blobs.unclaimed.forget(note)
 
     def _notes(self) -> list[Note]:
-        """Those that can be taken away; others were settled, and are tried again. Blocks."""
+        """Return the notes that can be removed; others were handled, and are tried again. Blocks."""
         blobs, poison = self._context.blobs, self._context.blobs.poison
         for sha256 in sorted(poison.names(DIRECTORY) - {""}):
             with poison.skipping(DIRECTORY, sha256):

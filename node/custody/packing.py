@@ -92,7 +92,7 @@ class Packing:
 
 
 def due_packs(packs: Sequence[PackFacts]) -> list[PackFacts]:
-    """Those to be rewritten, the one that gives back most for what it costs first."""
+    """Return the packs to be rewritten, ordered by the space that they free for their cost."""
     sealed = [pack for pack in packs if pack.is_sealed]
     small = [pack for pack in sealed if pack.indexed_bytes < SMALL_PACK_BYTES]
     due = list(filter(is_mostly_dead, sealed))

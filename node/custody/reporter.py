@@ -1,4 +1,4 @@
-"""What this node tells the log about its replicas, one report after the other.
+"""Report this node's replicas to the log, one report after the other.
 
 A report that may not have arrived is sent again, the same, until it is answered: no list of replicas to
 delete is read before. A process begins with an empty report, whose answer says that no report of an earlier
@@ -34,7 +34,7 @@ class Reporter:
         self._is_fenced = False
 
     async def to_delete(self, *, after: str, limit: int) -> DeletionPage:
-        """What this node shall drop, after every report so far was answered. Raises FilestoreError."""
+        """Return the replicas to delete, after every earlier report was answered. Raises FilestoreError."""
         async with self._turn:
             if not self._is_fenced:
                 await self._fence()
@@ -74,7 +74,7 @@ class Reporter:
                 continue
             self._is_fenced = True
             return
-        raise Unavailable("Other reports of this node come between.")
+        raise Unavailable("Other reports of this node interfere.")
 
     async def _list(self, *, after: str, limit: int) -> DeletionPage:
         query = ListReplicasToDelete(node_id=self._node_id, after=after, limit=limit)

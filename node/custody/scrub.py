@@ -173,7 +173,7 @@ class Scrubber:
         return cycle
 
     async def _go_on(self, cycle: Cycle, order: Order | None) -> None:
-        """To the end of the cycle, or until an order comes that is no part of it."""
+        """Continue to the end of the cycle, or until an order outside of it arrives."""
         context = self._context
         if not cycle.after or not self._has_compared_packs:
             cycle.has_gaps |= not await self._compare_packs(order)

@@ -10,7 +10,7 @@ from node.diskio.fs import closing_descriptor, make_directory, open_directory
 
 
 class Areas:
-    """Those below one directory, of which `root` is a descriptor. For any thread."""
+    """The open directories below one directory, whose descriptor is `root`. For any thread."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -21,7 +21,7 @@ class Areas:
         return make_directory(name, parent=self._root) if make else open_directory(name, parent=self._root)
 
     def keep_open(self, name: str) -> int:
-        """The same, open until `close`, and made again when it was removed (`remake`)."""
+        """Open an area until `close`; it is created again if it was removed (`remake`)."""
         if name not in self._open:
             self._open[name] = self.open(name)
         return self._open[name]

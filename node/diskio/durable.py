@@ -1,4 +1,4 @@
-"""What makes small records durable: disk calls that may fail, a CRC behind each record, offsets in two slots.
+"""Durable small records: disk calls that may fail, a CRC after each record, offsets in two slots.
 
 Every record carries its own CRC, so that a torn one is known for what it is.
 """
@@ -52,7 +52,7 @@ def write_out(descriptor: int, start: int, length: int) -> None:
 
 
 def _call(name: str, *arguments: object) -> None:
-    """Of the C library. Raises OSError; with ENOSYS where it has no such function."""
+    """Call a function of the C library. Raises OSError; with ENOSYS if there is no such function."""
     function = getattr(_LIBC, name, None)
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

@@ -22,7 +22,7 @@ LONG_JOBS_MAX = 3  # that read a file of any size, to hash an upload anew: the o
 
 
 class Closable(Protocol):
-    """What holds descriptors."""
+    """An object that holds descriptors."""
 
     def close(self) -> None:
         """Give them back. May block."""
@@ -53,9 +53,9 @@ class DiskWorkers:
         self.hangs: Callable[[], bool] = lambda: False  # see `DiskWatch.hangs`
 
     async def run(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """What `job` returns or raises.
+        """Return or raise the result of `job`.
 
-        When the caller is cancelled, the job ends first and its result is lost; see `open`.
+        If the caller is cancelled, the job ends first and its result is lost; see `open`.
         """
         return await _ended(asyncio.wrap_future(self.begin(job, *args, **kwargs)))
 
@@ -64,17 +64,17 @@ class DiskWorkers:
         await self.run(_nothing)
 
     async def run_long(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """The same for a job that may take minutes: LONG_JOBS_MAX of them have a thread, in their order.
+        """Run a job that may take minutes: LONG_JOBS_MAX of them have a thread, in their order.
 
-        So whoever asks for many leaves threads to those who need one for a moment.
+        So many long jobs leave threads for short ones.
         """
         async with self._long:
             return await self.run(job, *args, **kwargs)
 
     async def open(self, job: Callable[_P, _O], *args: _P.args, **kwargs: _P.kwargs) -> _O:
-        """What `job` opens, None for nothing; the caller closes it. Raises what `job` does.
+        """Return the object that `job` opens, or None; the caller closes it. Raises the errors of `job`.
 
-        When the caller is cancelled, it is closed here: nobody else knows of it.
+        If the caller is cancelled, it is closed here.
         """
         running = asyncio.wrap_future(self.begin(job, *args, **kwargs))
         try:
@@ -195,7 +195,7 @@ class _Line(Generic[_T]):
         return ended
 
     def _serve(self) -> None:
-        """In a thread."""
+        """Run jobs. Runs in a thread."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -268,7 +268,7 @@ def started_pool(threads: int, name: str) -> ThreadPoolExecutor:
         pool.shutdown(wait=True)
         if isinstance(error, RuntimeError):
             raise Unavailable(
-                f"The system lets this process have fewer than {threads} threads more."
+                f"The system allows fewer than {threads} more threads for this process."
             ) from error
         raise
     return pool

@@ -37,7 +37,7 @@ def closing_descriptor(descriptor: int) -> Iterator[int]:
 
 @contextmanager
 def opened_directory(name: str, *, parent: int) -> Iterator[int]:
-    """As `open_directory`, closed at the end."""
+    """Open a directory with `open_directory`, and close it at the end."""
     with closing_descriptor(open_directory(name, parent=parent)) as descriptor:
         yield descriptor
 
@@ -121,23 +121,23 @@ class DiskRefused(Internal):
 
 
 class DiskFailed(DiskRefused):
-    """The same, where another node's disk may: this one fails."""
+    """This node's disk failed; another node may still accept the bytes."""
 
     lasts = True
 
 
 def storage_error(error: OSError) -> FilestoreError:
-    """What the caller is told of a failed disk call: no room, no descriptor, a fault of ours. No path."""
+    """Convert a failed disk call to an error for the caller: no room, no descriptor, or an internal error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull("The disk of the node that was to store this is full.")
-    message = f"The disk refused: {os.strerror(error.errno or errno.EIO)}."
+    message = f"The disk failed: {os.strerror(error.errno or errno.EIO)}."
     refused = DiskFailed(message) if error.errno in FAILURES else DiskRefused(message)
     return out_of_descriptors(error) or refused
 
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """What the disk refuses in here is told as `storage_error` has it."""
+    """Convert disk errors of the enclosed code with `storage_error`."""
     try:
         yield
     except OSError as error:

@@ -26,7 +26,7 @@ class DiskProbe:
         One at a time: a disk that hangs gets no more threads than one, however many ask.
         """
         if not self._writing.acquire(timeout=WAIT_S):
-            raise TimeoutError(errno.ETIMEDOUT, "the disk has not taken the bytes before")
+            raise TimeoutError(errno.ETIMEDOUT, "the disk has not finished the previous write")
         try:
             self.waits_since_s = time.monotonic()
             self._write()

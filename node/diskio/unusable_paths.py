@@ -71,14 +71,14 @@ class PoisonItems:
             _log.info("a path on the disk can be used again", extra={"area": area, "item": name})
 
     def keep(self, area: str, names: Collection[str], *, below: str = "") -> None:
-        """Of an area these names are there, of which `below` is the beginning; others are gone."""
+        """Forget paths of an area that disappeared: those that begin with `below`, except for `names`."""
         for name in self.names(area):
             first = name.removeprefix(below).partition("/")[0]
             if first and name.startswith(below) and first not in names:
                 self.clear(area, name)
 
     def names(self, area: str) -> frozenset[str]:
-        """What of an area cannot be used."""
+        """Return the unusable paths of an area."""
         if not self._items:
             return frozenset()
         with self._lock:

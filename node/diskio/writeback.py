@@ -65,10 +65,10 @@ class Behind:
 
 
 class HeadStart:
-    """What a disk begins with before a sync asks for it; nothing is durable by that.
+    """Start writeback on a disk before a sync; this makes nothing durable.
 
-    Little content is on the disk by the time its sync begins, and the end of a large one too. Amid a long
-    body nothing is told to a disk that is behind: it has enough to do, and the writer would lose time.
+    Little content is then on the disk when its sync begins, and so is the end of a large one. In the middle
+    of a long body, a disk that is behind gets no request: it is busy enough, and the writer would lose time.
     """
 
     def __init__(self, disk: Disk, descriptor: int) -> None:
@@ -93,5 +93,5 @@ class HeadStart:
         self._begun_bytes = stop
 
     def cut(self, stop: int) -> None:
-        """What comes behind this offset is new."""
+        """Treat the bytes after this offset as new."""
         self._begun_bytes = min(self._begun_bytes, stop)

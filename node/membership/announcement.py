@@ -20,7 +20,7 @@ UNKEPT_S = 30.0
 
 
 class Announcement:
-    """What worker 0 of a node tells, and what every worker asks before it calls itself ready."""
+    """Announces a node, in worker 0, and tells every worker whether that is done."""
 
     def __init__(self, config: NodeConfig, metadata: MetadataClient, view: View, start: Start) -> None:
         self._config = config
@@ -33,11 +33,11 @@ class Announcement:
         """Raises Unavailable while the view does not show it."""
         known = self._view.node(self._config.id)
         if known is None or not self._tells_place(known):
-            raise Unavailable("The cluster does not know yet where peers reach this node.")
+            raise Unavailable("The cluster does not know the address of this node yet.")
         if not self._tells_speaker(known) and known.speaker:
             if self._start.succeeds(known.speaker):
-                raise Unavailable("The cluster does not know yet that this node has started again.")
-            raise Unavailable("Another process speaks for this node: see `filestore status`.")
+                raise Unavailable("The cluster does not know the restart of this node yet.")
+            raise Unavailable("Another process acts as this node. See `filestore status`.")
 
     async def wait_until_done(self) -> None:
         """Returns when the cluster has been told."""
@@ -45,7 +45,7 @@ class Announcement:
 
     async def run(self) -> None:
         """Tell it whenever the cluster knows otherwise."""
-        trouble = "the cluster does not take this node's address"
+        trouble = "the cluster rejects this node's address"
         await Work("announcement", self._tell, every_s=RETRY_S, trouble=trouble).run()
 
     async def _tell(self) -> Pause | None:

@@ -1,4 +1,4 @@
-"""What a node tells about its disk: room, and whether it still takes bytes.
+"""Monitor a node's disk: free space, and whether it can be written.
 
 Looked at in a thread, told from memory. What this process keeps open of files that others have deleted is
 given back on the way, and an index of the packs that was found damaged is rebuilt.
@@ -98,7 +98,7 @@ class DiskWatch:
 
     @property
     def free_bytes(self) -> int:
-        """What the process may still write, as it was at the last look."""
+        """Return the free space at the last check."""
         return self._free_bytes
 
     @property
@@ -127,7 +127,7 @@ class DiskWatch:
         return self._has_looked and not self.is_writable() and not self.is_full()
 
     async def look(self) -> None:
-        """Once. Problems are logged and show in what is told."""
+        """Check once. Problems are logged, and included in heartbeats."""
         self._looking_since_s = time.monotonic()
         try:
             await self._look()
@@ -145,7 +145,7 @@ class DiskWatch:
                 await self._disk.run(self._blobs.probe)
                 self._writable_at_s = time.monotonic()
             if is_due or was_full != self._is_full:
-                self._log_change("no room is left" if self._is_full else "")
+                self._log_change("the disk is full" if self._is_full else "")
         except (FilestoreError, OSError) as error:
             if not _is_shortage(error):
                 self._writable_at_s = float("-inf")
@@ -154,12 +154,12 @@ class DiskWatch:
         self._has_looked = True
 
     def _measure(self) -> None:
-        """In a thread, all of it at once: each job wakes one."""
+        """Measure everything in one job of a thread, as each job wakes one."""
         blobs = self._blobs
         self._has_index = blobs.packed.store.index.is_usable
         blobs.drop_changed()
         for name in blobs.areas.remake(blobs.disk):
-            _log.error("a directory of this node was removed, and is made again", extra={"area": name})
+            _log.error("a directory of this node was removed, and is created again", extra={"area": name})
         self._free_bytes, self._total_bytes = blobs.free_bytes(), blobs.total_bytes()
 
     def _log_change(self, trouble: str) -> None:
@@ -200,7 +200,7 @@ class DiskWatch:
         """Twice in a row: a process that stood still itself finds a look that began long ago."""
         does_hang = self.hangs()
         if does_hang and not self._was_hanging:
-            self._log_change("the disk hangs")
+            self._log_change("the disk does not respond")
         elif does_hang:
             self._disk.break_off()
             self._locks.break_off()

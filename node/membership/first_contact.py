@@ -31,7 +31,7 @@ _ERRORS = {
 
 
 class Cluster(Struct, frozen=True):
-    """What `/api/v1/cluster/ca` answers."""
+    """The response of `/api/v1/cluster/ca`."""
 
     ca_cert: str
     cluster: str
@@ -48,7 +48,7 @@ class _Refused(Struct, frozen=True):
 def base_url(url: str) -> str:
     """The URL of a coordinator without a slash at its end. Raises InvalidRequest."""
     if not url.startswith("https://"):
-        raise InvalidRequest(f"coordinator: {url} is no URL: https://HOST:PORT is wanted.")
+        raise InvalidRequest(f"coordinator: {url} is not a URL such as https://HOST:PORT.")
     return url.rstrip("/")
 
 
@@ -122,7 +122,7 @@ async def _try(
         why = f"{url}: the certificate {distrust(error.certificate_error)}."
         raise UntrustedCertificate(why) from error
     except aiohttp.InvalidURL as error:
-        raise InvalidRequest(f"coordinator: {url} is no URL: https://HOST:PORT is wanted.") from error
+        raise InvalidRequest(f"coordinator: {url} is not a URL such as https://HOST:PORT.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Unavailable(f"{url} cannot be reached: {connection_trouble(error)}.") from error
     except ValueError as error:
@@ -136,7 +136,7 @@ def _decode(status: int, content: bytes, answer_type: type[_T]) -> _T:
             return decode_foreign(content, answer_type)
         refused = decode_foreign(content, _Refused)
     except msgspec.MsgspecError as error:
-        raise Internal(f"The coordinator answered {status} with something else than expected.") from error
+        raise Internal(f"The coordinator sent an unexpected response {status}.") from error
     raise _error(refused)
 
 

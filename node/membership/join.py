@@ -29,7 +29,7 @@ from node.membership.first_contact import Cluster, ask, base_url, first_contact
 
 
 class _Joined(Struct, frozen=True):
-    """What the join endpoint answers."""
+    """The response of the join endpoint."""
 
     ca_cert: str
     node_cert: str
@@ -70,7 +70,7 @@ async def join(
     check_port(api_port)
     check_port(peer_port, "peer_port")
     if api_port == peer_port:
-        raise InvalidRequest(f"peer_port: clients come to {api_port} already.")
+        raise InvalidRequest(f"peer_port: must differ from the port for clients, {api_port}.")
     files = _own_directory(data)
     url = base_url(coordinator_url)
     cluster = await first_contact(url, join_token.ca_digest, server_name=server_name)
@@ -106,10 +106,10 @@ def _own_directory(data: Path) -> NodeFiles:
     """Made, if it is not there. Raises Conflict, InvalidRequest."""
     files = NodeFiles(data)
     if files.config.exists():
-        raise Conflict(f"{data} holds a node already.")
+        raise Conflict(f"{data} already contains a node.")
     make_directory(data)
     if data.stat().st_mode & OTHERS_WRITE:
-        raise InvalidRequest(f"data: others may write to {data}: chmod go-w it.")
+        raise InvalidRequest(f"data: other users may write to {data}. Run: chmod go-w {data}")
     return files
 
 
@@ -125,7 +125,9 @@ async def reconnect(data: Path, coordinator_url: str) -> list[CoordinatorRecord]
     url = f"{base_url(coordinator_url)}/api/v1/cluster/ca"
     cluster = await ask("GET", url, context, Cluster)
     if cluster.cluster != config.cluster:
-        raise InvalidRequest(f"coordinator: it is of the cluster {cluster.cluster}, not of {config.cluster}.")
+        raise InvalidRequest(
+            f"coordinator: belongs to the cluster {cluster.cluster}, not to {config.cluster}."
+        )
     write_known(files.known, cluster.coordinators)
     return cluster.coordinators
 
@@ -145,8 +147,8 @@ async def _asked(
         )
     except Unauthorized as error:  # the answer is the same whatever the reason
         raise TokenNotTaken(
-            "The join token is not taken: it has ended, was used or revoked, or admits another name."
-            " `filestore token join` makes another."
+            "The join token was rejected: it has expired, was used or revoked, or is for another name. "
+            "`filestore token join` creates a new one."
         ) from error
 
 

@@ -70,7 +70,7 @@ def take_blobs(data: Path, target: Path) -> None:
     with stopped(data):
         blobs = target / "blobs"
         if blobs.exists() and not (target / _MARK).exists():
-            raise Conflict(f"{blobs} is there already.")
+            raise Conflict(f"{blobs} already exists.")
         _mark(data, target)
         if not blobs.exists() and data.stat().st_dev == target.stat().st_dev:
             (data / "blobs").rename(blobs)
@@ -86,7 +86,7 @@ def _begin(data: Path, target: Path) -> None:
         raise InvalidRequest(f"{target} is within {data}.")
     make_directory(target)
     if (target / "node.json").exists():
-        raise Conflict(f"{target} holds a node already.")
+        raise Conflict(f"{target} already contains a node.")
     if set(os.listdir(target)) - {_LOST_FOUND} and not (target / _MARK).exists():
         raise Conflict(f"{target} is not empty.")
     _mark(data, target)
@@ -98,7 +98,7 @@ def _mark(data: Path, target: Path) -> None:
         os.chown(target, owner.st_uid, owner.st_gid)
     mark, source = target / _MARK, str(data.resolve())
     if mark.exists() and mark.read_text("utf-8") != source:
-        raise Conflict(f"{target} was begun from {mark.read_text('utf-8')}.")
+        raise Conflict(f"{target} contains an unfinished move from {mark.read_text('utf-8')}.")
     mark.write_text(source, "utf-8")
     _sync(mark)
     _sync(target)

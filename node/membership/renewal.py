@@ -43,7 +43,7 @@ async def keep_renewed(
             return Pause(LOOK_S)
         return Pause(min(LOOK_S, max(0.0, (renewal.due_at_ms - now_ms()) / 1000)))
 
-    trouble = "the certificate could not be renewed"
+    trouble = "cannot renew the certificate"
     await Work("renewal", look, retry_s=RETRY_S, trouble=trouble).run()
 
 

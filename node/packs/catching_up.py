@@ -1,7 +1,7 @@
-"""What an index lacks of packs that nobody appends to is read into it, by whoever opens them.
+"""Add missing records of completed packs to the index, when they are opened.
 
-What the medium does not give is stepped over, so that a bad sector costs the blobs in it, and no more. What
-is found may have been removed before, or never been claimed: the log is asked (`node/custody/orphans.py`).
+Unreadable parts of the medium are skipped, so that a bad sector costs only the blobs in it. The blobs that
+are found may have been removed before, or never been claimed: the log is asked (`node/custody/orphans.py`).
 All calls block.
 """
 
@@ -100,9 +100,10 @@ class CatchingUp:
             return False
 
     def _make_durable(self, number: int, start: int) -> None:
-        """What a process had written before it ended, and may not have synced: nobody counts on less.
+        """Sync records that a process wrote before it ended, as they may not be durable.
 
-        It is read from the medium then. Of what a sync has failed for, the kernel's memory has more.
+        They are then read from the medium: after a failed sync, the page cache may contain more than the
+        medium.
         """
         descriptor = self._reader(number).descriptor
         try:
@@ -114,7 +115,7 @@ class CatchingUp:
         os.posix_fadvise(descriptor, start // PAGE_BYTES * PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
 
     def _index_records(self, number: int, start: int, *, is_known: bool) -> None:
-        """Of a pack that the index knows to its end nothing is written: the disk may be full."""
+        """Add the records of a pack to the index; nothing is written if it knows all of them (full disk)."""
         reader, at_ns = self._reader(number), time.time_ns()
         for batch in batches(_records_of(reader, start), _ROWS_BYTES):
             self._index.add(number, batch, stop=batch[-1].stop, at_ns=at_ns)
@@ -132,7 +133,10 @@ class CatchingUp:
 
 
 def _records_of(reader: PackReader, start: int) -> Iterator[PackRecord]:
-    """What lies in a pack from `start` on: by its index, else what is whole of it. Raises OSError."""
+    """Yield the records of a pack from `start` on: by its index, otherwise those that are whole.
+
+    Raises OSError.
+    """
     header = reader.header()
     indexed = read_end(reader.descriptor, header.marker)
     if indexed is not None:
@@ -154,7 +158,7 @@ def _is_whole(reader: PackReader, record: PackRecord) -> bool:
 
 
 def batches(items: Iterable[_T], bytes_max: int) -> Iterator[list[_T]]:
-    """Of at least one item, and hardly more payload than `bytes_max`."""
+    """Split into batches of at least one item, and of about `bytes_max` payload at most."""
     batch, batch_bytes = list[_T](), 0
     for item in items:
         if batch and batch_bytes + item.length > bytes_max:

@@ -47,7 +47,7 @@ class GroupCommit:
         Raises Unavailable while too many wait.
         """
         if self._waiting_bytes + len(content) > WAITING_BYTES_MAX:
-            raise Unavailable("The disk of this node does not keep up with small files.", retry_after_s=1)
+            raise Unavailable("The disk of this node is too slow for small files.", retry_after_s=1)
         waiting = _Waiting(sha256, content, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._waiting_bytes += len(content)

@@ -1,4 +1,4 @@
-"""Where blobs lie in packs: a table on the same disk, which the processes of a node share.
+"""The index of packs: the position of each blob, in a database that the processes of a node share.
 
 Of what lies in packs it is a copy, and is made durable by nobody: a power cut may take its newest rows, and
 whoever opens the packs reads again what lies behind `indexed_bytes`. That a record counts no more stands here
@@ -159,7 +159,7 @@ class PackIndex:
         return self._read(checked, asked, sha256, limit)
 
     def in_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
-        """What counts in a pack, as it lies there from `start` on: `limit` blobs, -1 for all."""
+        """Return the valid blobs of a pack from `start` on, in its order: `limit` blobs, -1 for all."""
 
         def checked(rows: list[tuple[Any, ...]]) -> list[PackedBlob]:
             found = require_ascending(list(map(blob_of, rows)), lambda each: each.place.offset)
@@ -271,7 +271,7 @@ class PackIndex:
                 db.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))  # noqa: S608 - names of ours
 
     def _read(self, checked: Callable[[list[tuple[Any, ...]]], _T], statement: str, *values: object) -> _T:
-        """What `checked` makes of the rows; it raises RowInvalid for rows that were never written so."""
+        """Return what `checked` makes of the rows; it raises RowInvalid for rows that cannot be genuine."""
         with self._read_lock, self._telling():
             self.require_usable()
             return checked(self._reading.execute(statement, values).fetchall())
@@ -291,7 +291,7 @@ class PackIndex:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """What is wrong with the tables, as a disk would say it."""
+        """Convert errors of the tables to errors of the disk."""
         try:
             yield
         except RowInvalid as error:

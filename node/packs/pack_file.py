@@ -80,7 +80,7 @@ class PackReader:
     def _present_header(self) -> PackHeader:
         header = decode_header(os.pread(self.descriptor, HEADER_BYTES, 0))
         if header.number != self.number:
-            raise AnotherPack(f"it says that it is number {header.number}")
+            raise AnotherPack(f"its header has the number {header.number}")
         return header
 
     def is_another(self) -> bool:
@@ -122,7 +122,7 @@ def open_pack(number: int, directory: int) -> PackReader:
         descriptor = os.open(pack_name(number), READ_FLAGS, dir_fd=directory)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise PackInvalid("it is no file")
+            raise PackInvalid("it is not a file")
     except OSError as error:
         if error.errno in _NO_FILE:
             raise PackInvalid(error.strerror) from error
@@ -169,7 +169,7 @@ class PackWriter:
 
     @property
     def number(self) -> int:
-        """That of its name."""
+        """Return the number in its name."""
         return self.header.number
 
     def append(self, records: Sequence[PackRecord], pieces: Sequence[Octets]) -> None:
@@ -183,7 +183,9 @@ class PackWriter:
         write_all(self._disk, self._descriptor, buffer, self.durable_offset)
         self._disk.fdatasync(self._descriptor)
         if not os.fstat(self._descriptor).st_nlink:
-            raise FileNotFoundError(errno.ENOENT, "somebody has removed the pack", pack_name(self.number))
+            raise FileNotFoundError(
+                errno.ENOENT, "the pack was removed by someone else", pack_name(self.number)
+            )
         self.is_broken = False
         self.records += records
         self.durable_offset += len(buffer)

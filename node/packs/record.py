@@ -64,7 +64,7 @@ class PackHeader:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record begins."""
+    """The beginning of a record."""
 
     pack: int
     offset: int
@@ -81,12 +81,12 @@ class PackRecord:
 
     @property
     def payload_offset(self) -> int:
-        """Where its payload begins in the pack."""
+        """Return the position of the payload in the pack."""
         return self.offset + HEAD_BYTES
 
     @property
     def stop(self) -> int:
-        """Where the next record begins."""
+        """Return the position of the next record."""
         return self.payload_offset + self.length
 
 
@@ -109,7 +109,7 @@ def decode_header(raw: bytes) -> PackHeader:
     """Raises HeaderDamaged, and PackInvalid for a version of another release."""
     body = without_crc(raw) if len(raw) == HEADER_BYTES else None
     if body is None or body[: len(_MAGIC)] != _MAGIC:
-        raise HeaderDamaged("this is no pack, or its header is damaged")
+        raise HeaderDamaged("this is not a pack, or its header is damaged")
     _, version, number, marker = _HEADER.unpack(body)
     if version != VERSION:
         raise PackInvalid(f"format version {version} is not known to this release")
@@ -133,7 +133,7 @@ def decode_head(raw: Octets, offset: int, marker: bytes) -> PackRecord | None:
 
 
 def encode_end(marker: bytes, records: Sequence[PackRecord], start: int) -> bytes:
-    """What is written at `start` behind the last record of a pack that takes no more."""
+    """Encode the end of a sealed pack, which is written at `start`, after the last record."""
     index = b"".join(_ENTRY.pack(each.offset, each.length, each.sha256, each.digest) for each in records)
     return index + with_crc(_END.pack(_END_MAGIC, marker, start, len(records), digest_of(index)))
 
@@ -157,7 +157,7 @@ def read_end(descriptor: int, marker: bytes) -> list[PackRecord] | None:
 
 
 def read_around(descriptor: int, size_bytes: int, start: int) -> bytes:
-    """As pread, with zeros for the pages that the medium does not give. Raises OSError for anything else."""
+    """Read like pread, with zeros for unreadable pages. Raises OSError for other failures."""
     try:
         return os.pread(descriptor, size_bytes, start)
     except OSError as error:
@@ -199,7 +199,7 @@ def payload_of(descriptor: int, record: PackRecord) -> bytes | None:
 
 
 def _next_marker(descriptor: int, marker: bytes, at: int) -> int:
-    """Where a whole head begins behind `at`; -1 for nowhere."""
+    """Return the position of the next whole head after `at`; -1 if there is none."""
     at += 1
     while chunk := read_around(descriptor, SCAN_BYTES, at):
         found = chunk.find(marker)

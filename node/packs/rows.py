@@ -39,7 +39,7 @@ class PackedBlob:
 
 @dataclass(frozen=True, slots=True)
 class PackFacts:
-    """What is known of a pack: see index.sql."""
+    """The facts about a pack: see index.sql."""
 
     number: int
     is_sealed: bool
@@ -49,7 +49,7 @@ class PackFacts:
 
     @property
     def dead_bytes(self) -> int:
-        """Of records that count no more."""
+        """Return the bytes of records that do not count any more."""
         return max(self.indexed_bytes - HEADER_BYTES - self.live_bytes, 0)
 
 

@@ -143,7 +143,7 @@ class PackStore:
                 self.index.store(writer.number, records, stop=writer.durable_offset, at_ns=time.time_ns())
 
     def find(self, sha256: bytes) -> PackedBlob | None:
-        """Where a blob is; its bytes are not looked at."""
+        """Return the position of a blob, without reading its bytes."""
         return self.index.find(sha256)
 
     def load(self, sha256: bytes) -> tuple[PackedBlob, bytes] | None:
@@ -170,9 +170,9 @@ class PackStore:
         return None if loaded is None else loaded[1]
 
     def read_damaged(self, found: PackedBlob) -> bytes:
-        """What lies in the place of a blob, whatever that is; nothing where its pack is gone.
+        """Return the bytes in the place of a blob, whatever they are; none if its pack is gone.
 
-        Raises OSError when it cannot be read now: it may be later.
+        Raises OSError if they cannot be read now; a later attempt may succeed.
         """
         try:
             reader = self.reader(found.place.pack)
@@ -380,7 +380,7 @@ class PackStore:
             self._readers.pop(number, None)
 
     def _opened_index(self) -> PackIndex:
-        """With what the packs say; rebuilt if it is damaged and no other process uses it. Raises OSError."""
+        """Open the index, and add missing records; rebuild it if it is damaged and unused. Raises OSError."""
         with self._users.opening() as is_alone:
             return self._sound_index(is_alone=is_alone)
 
@@ -389,9 +389,12 @@ class PackStore:
             return self._caught_up(is_alone=is_alone)
         except IndexDamaged as error:
             if not is_alone:
-                told = "the index of the packs is damaged, and rebuilt once no process of the node uses it"
+                told = (
+                    "the index of the packs is damaged, and will be rebuilt when no process of the "
+                    "node uses it"
+                )
                 raise IndexDamaged(errno.EUCLEAN, told) from error
-            _log.error("the index of the packs is damaged, and is rebuilt", extra={"reason": str(error)})
+            _log.error("the index of the packs is damaged and is being rebuilt", extra={"reason": str(error)})
         for suffix in ("", "-wal", "-shm", DAMAGED):  # the mark goes last
             with suppress(FileNotFoundError):
                 os.unlink(f"{INDEX}{suffix}", dir_fd=self._directory)

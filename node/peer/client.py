@@ -136,7 +136,7 @@ class PeerClient:
     async def ask(
         self, node_id: str, method: str, path: str, *, within_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The same for a question without a body, whose answer has to begin `within_s`, all told."""
+        """Send a question without a body, whose response must begin `within_s` in total."""
         asked = self.request(node_id, method, path, answer_timeout_s=within_s)
         async with AsyncExitStack() as stack:
             try:
@@ -204,7 +204,7 @@ async def open_request(
     context: ssl.SSLContext | None = None,
     server_name: str | None = None,
 ) -> aiohttp.ClientResponse:
-    """What `PeerClient.request` does once it is known where `name` is. Raises PeerFailed."""
+    """Implement `PeerClient.request` for a known address of `name`. Raises PeerFailed."""
     try:
         if not path.startswith("/"):
             raise ValueError("no path: the rest of the address must not come out of it")
@@ -257,9 +257,9 @@ async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncGenerat
 async def _watched(
     body: AsyncIterator[Piece | ByteSpan], deadline: asyncio.Timeout, answer_timeout_s: float
 ) -> AsyncGenerator[Piece | ByteSpan, None]:
-    """The same pieces, with a deadline for the peer to take each.
+    """Pass the pieces on, with a deadline for the peer to accept each.
 
-    What the source takes is not the peer's fault.
+    The time of the source does not count.
     """
     loop = asyncio.get_running_loop()
     _move(deadline, None)
@@ -285,7 +285,7 @@ def _origin(node: NodeRecord) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What happened, for a log. Only the system's own words are used: others repeat URLs and raw bytes."""
+    """Return the reason for a log. Only system messages are used: others may repeat URLs and raw bytes."""
     name = type(error).__name__
     return f"{name}: {error}" if isinstance(error, OSError) else name
 

@@ -110,7 +110,7 @@ class Fetches:
             raise InsufficientStorage(
                 "This node has no room for the replica."
             )  # nor memory for its checksums
-        failure = SourcesFailed("No node that was named has this blob.", sources)
+        failure = SourcesFailed("None of the given nodes has this blob.", sources)
         whole = await self._parties(blob, sources, fetch)
         for sums, party in whole or await self._damaged_parties(blob, sources, fetch):
             try:
@@ -121,7 +121,7 @@ class Fetches:
             except ChecksumMismatch as error:
                 facts = {"sha256": blob.sha256, "peers": party, "reason": error.details}
                 _log.error("a received blob was discarded", extra=facts)
-                failure = SourcesFailed("What came is not the blob.", party)
+                failure = SourcesFailed("The received content differs from the blob.", party)
         raise failure
 
     async def _attempt(
@@ -151,9 +151,9 @@ class Fetches:
     async def _gathered(
         self, partial: Partial, party: Sequence[str], sources: Sequence[str], fetch: Fetch
     ) -> SegmentHasher:
-        """What lies here, then what those have who hold it whole, then what damaged copies have.
+        """Collect a blob from the partial copy here, from complete replicas, and from damaged copies.
 
-        Raises SourcesFailed when some of it is not to be had, InsufficientStorage, Internal.
+        Raises SourcesFailed if some of it is unavailable, InsufficientStorage, Internal.
         """
         disk = self._context.disk
         own = self._salvager.copies(partial.blob, partial.sums, [self._node_id])
@@ -163,16 +163,16 @@ class Fetches:
                 return await gather(self._context, partial, party, fetch)
             except SourcesFailed as failure:
                 facts = {"sha256": partial.blob.sha256, "reason": failure.details}
-                _log.info("no node that holds a blob whole can send all of it", extra=facts)
+                _log.info("no node with a complete replica can send all of it", extra=facts)
         others = self._salvager.copies(partial.blob, partial.sums, sources)
         await fill(disk, partial, others, fetch.keep_pace)
         if lacking := partial.missing():
             count = sum(stop - first for first, stop in lacking)
-            raise SourcesFailed(f"{count} segments of this blob are in no copy that answers.", sources)
+            raise SourcesFailed(f"{count} segments of this blob are in no copy that can be reached.", sources)
         return await gather(self._context, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
 
     async def _damaged_parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> list[Party]:
-        """The same of damaged copies, the one here included. None of them has failed for not being whole."""
+        """Return the groups of damaged copies, including the one here. Being incomplete is no failure."""
         parties = await self._salvager.parties(blob, [self._node_id, *sources])
         fetch.failed.difference_update(source for _, party in parties for source in party)
         return parties
@@ -184,7 +184,7 @@ class Fetches:
         return parties_of((source, answers.get(source)) for source in sources)
 
     async def _answers(self, blob: FinishedBlob, sources: Sequence[str]) -> dict[str, SegmentSums | None]:
-        """What each has said; nothing of those that take longer than the first one by SUMS_GRACE_S."""
+        """Return each node's answer, without nodes that answer SUMS_GRACE_S later than the first one."""
         path, peers = f"/blobs/{blob.sha256}/sums", self._context.peers
         asked = {
             asyncio.create_task(ask_sums(peers, source, path, blob, log_level=logging.WARNING)): source

@@ -74,7 +74,7 @@ class Pulls(SharedWork[FinishedBlob, list[str]]):
         except StillRunning as state:
             return PullState(is_here=False, moved=state.moved)
         if not await self._disk.run(self._blobs.affirm, blob.sha256):
-            raise Unavailable("The replica is gone again.")
+            raise Unavailable("The replica has disappeared again.")
         return PullState(is_here=True, moved=self.moved, failed_sources=failed)
 
     async def _bring(self, blob: FinishedBlob, sources: Sequence[str]) -> list[str]:

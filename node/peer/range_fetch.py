@@ -66,13 +66,13 @@ class Fetch:
         self.moved(size_bytes)
 
     async def count(self, size_bytes: int) -> None:
-        """As a pace that nobody waits for."""
+        """Count bytes like a pace, without waiting."""
         self.moved(size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchContext:
-    """What gathering works with."""
+    """The services that a fetch needs."""
 
     peers: PeerClient
     disk: DiskWorkers

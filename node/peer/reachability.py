@@ -24,7 +24,7 @@ _PATH = "/reach"
 
 
 class Reach:
-    """What one process knows of the way to others. `run` keeps looking."""
+    """The connectivity from one process to other nodes. `run` keeps checking."""
 
     def __init__(self, node_id: str, peers: PeerClient, view: View) -> None:
         self._node_id = node_id
@@ -65,7 +65,7 @@ class Reach:
 
 
 def reach_routes() -> list[web.RouteDef]:
-    """What others ask here."""
+    """Return the route for other nodes' checks."""
     return [web.head(_PATH, _here)]
 
 

@@ -32,7 +32,7 @@ class ByteSpan(Protocol):
         """The next of them, from the `start`th on, where that waits for nothing; else none."""
 
     async def read(self, start: int) -> Piece:
-        """The same, at least one."""
+        """Return bytes from `start` on, at least one."""
 
 
 class PeerBody(BodySentOnce):
@@ -75,7 +75,7 @@ async def _send(writer: AbstractStreamWriter, piece: Piece | ByteSpan, *, is_chu
 
 
 async def _send_span(writer: AbstractStreamWriter, span: ByteSpan) -> None:
-    """As long as it is at hand and taken, nothing is waited for: asking costs as much as sending."""
+    """Send a span without waiting, while it is available and accepted: a wait costs as much as sending."""
     at, size_bytes = 0, len(span)
     while at < size_bytes:
         read = span.read_now(at) or await span.read(at)

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Salvager:
-    """What salvaging works with on one node."""
+    """The services that salvaging needs on one node."""
 
     node_id: str
     blobs: BlobStore
@@ -71,7 +71,7 @@ class Salvager:
         return Copies(self, blob, sums, sources)
 
     async def _sums(self, blob: FinishedBlob, source: str) -> SegmentSums | None:
-        """What a copy's sidecar says; None when there is none, or nobody can say."""
+        """Return the checksums in a copy's sidecar; None if there are none, or they are unavailable."""
         if source == self.node_id:
             sums = await self.disk.run(local_sums, self.blobs, blob.sha256)
             return sums if sums is not None and sums.size_bytes == blob.size_bytes else None
@@ -153,17 +153,15 @@ class Copies:
         _log.warning("a copy could not be read", extra=facts)
 
     def _prefer(self, source: str) -> None:
-        """Who had this segment probably has the next."""
+        """Ask this source first for the next segment, as it probably has it too."""
         self._sources.remove(source)
         self._sources.insert(0, source)
 
 
 def local_sums(blobs: BlobStore, sha256: str) -> SegmentSums | None:
-    """What the sidecar of this node's copy says, in service or not.
+    """Return the checksums of this node's copy, in service or not.
 
-    It is None when it says nothing that can be used.
-
-    Blocks. Raises FilestoreError.
+    None if they are unusable. Blocks. Raises FilestoreError.
     """
     try:
         with blobs.open(sha256) as blob:
@@ -235,9 +233,9 @@ def parties_of(answers: Iterable[tuple[str, SegmentSums | None]]) -> list[Party]
 async def ask_sums(
     peers: PeerClient, source: str, path: str, blob: FinishedBlob, *, log_level: int
 ) -> SegmentSums | None:
-    """What a node says of the segments of a blob at this path.
+    """Return a node's checksums for the segments of a blob at this path.
 
-    It is None when the node has none, or cannot say, which is logged.
+    None if the node has none, or cannot answer, which is logged.
     """
     try:
         async with asyncio.timeout(SUMS_S_MAX):

@@ -15,7 +15,7 @@ MEASURED_BYTES_MIN = 256 << 10  # what takes less is all round trip, and tells n
 
 @dataclass(slots=True)
 class NodeAddress:
-    """What is known of one node: connections in use, bytes per second of one, and when to ask it again."""
+    """The state of one node: connections in use, bytes per second of one, and when to try it again."""
 
     url: str
     in_use: int = 0
@@ -59,7 +59,7 @@ class NodeChoice:
         return not all(self.is_resting(node) for node in self._nodes)
 
     def best_bytes_per_s(self) -> float:
-        """What one connection to the fastest node brings; 1 when nothing is known."""
+        """Return the rate of one connection to the fastest node; 1 if unknown."""
         return max(node.bytes_per_s for node in self._nodes) or 1.0
 
     def give_back(self, node: NodeAddress) -> None:
@@ -68,7 +68,7 @@ class NodeChoice:
         node.in_use -= 1
 
     def measured(self, node: NodeAddress, size_bytes: int, elapsed_s: float) -> None:
-        """So many bytes came over one connection in this time, whether the range is complete or not."""
+        """Record how many bytes one connection received in this time, for complete ranges or not."""
         if size_bytes >= MEASURED_BYTES_MIN or elapsed_s > 1:
             rate = size_bytes / max(elapsed_s, 1e-6)
             old = node.bytes_per_s or rate

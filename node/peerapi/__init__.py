@@ -1,1 +1,1 @@
-"""What other nodes ask of this one, on the peer port."""
+"""The interface for other nodes, on the peer port."""

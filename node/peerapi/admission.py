@@ -1,10 +1,10 @@
-"""Who may use the peer port.
+"""Access control of the peer port.
 
-Members of this cluster, with a certificate that is good now, and that the log knows, on every request; orders
-only by coordinators.
+Every request needs a currently valid certificate of a member of this cluster that the log knows. Only
+coordinators may give orders.
 
-The handshake proved the chain once; a connection outlives revocation and expiry, so they are looked at each
-time. A request that is being answered when the certificate is revoked is broken off.
+The handshake verified the chain once. A connection outlives revocation and expiry, so they are checked each
+time. A request that is being answered when the certificate is revoked is cut off.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ async def admit_members(request: web.Request, handler: _Handler) -> web.StreamRe
     peer = peer_identity(request.transport)
     await check_peer(peer, api.metadata, api.view, now_ms())
     if request.path.startswith(ORDERS) and peer.identity.role is not Role.COORDINATOR:
-        raise Forbidden("Only coordinators give orders.")
+        raise Forbidden("Only coordinators may do this.")
     transport = request.transport
     if transport is None:
         raise Unauthorized("the connection is gone")
@@ -104,7 +104,7 @@ async def check_peer(peer: Peer, metadata: MetadataClient, view: View, at_ms: in
     if not known:
         raise Unauthorized("not a member of the cluster")
     if identity.role is Role.NODE and not await _is_issued(peer, metadata, view):
-        raise Unauthorized("a certificate that the cluster has not issued")
+        raise Unauthorized("a certificate that was not issued by this cluster")
 
 
 async def _is_issued(peer: Peer, metadata: MetadataClient, view: View) -> bool:

@@ -59,7 +59,7 @@ class PullOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def transfer_routes() -> list[web.RouteDef]:
-    """Who may ask is decided by `node/peerapi/admission.py`."""
+    """Return the routes for blobs. `node/peerapi/admission.py` controls access."""
     path, copies = "/blobs/{sha256}", f"{PATH}/{{sha256}}"
     return [
         web.get(path, _get, allow_head=False),
@@ -92,7 +92,7 @@ async def _head(request: web.Request) -> web.StreamResponse:
     else:
         size_bytes = await _size_bytes(services, sha256)
     if size_bytes is None:
-        raise NotFound("No whole replica of this blob is here.")
+        raise NotFound("There is no complete replica of this blob here.")
     return web.Response(headers={"Content-Length": str(size_bytes), "Accept-Ranges": "bytes"})
 
 
@@ -106,7 +106,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
     size_bytes = await _expected_bytes(services, sha256)
     ranges = parse_range(request.headers.get("Range"), size_bytes)
     if ranges is not None and len(ranges) > 1:
-        raise InvalidRequest("Range: one range at a time.")
+        raise InvalidRequest("Range: only one range is supported.")
     response = BodyResponse(headers={"Content-Type": "application/octet-stream"})
     start, stop = 0, size_bytes
     if ranges is not None:
@@ -123,7 +123,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
         await remove_from_service(services.disk, services.blobs, services.metrics, damage)
         raise Unavailable(f"This replica cannot be read: {damage}") from damage
     except BlobMissing as error:
-        raise Unavailable("This replica is gone.") from error
+        raise Unavailable("This replica has disappeared.") from error
     return response
 
 
@@ -189,9 +189,9 @@ async def _retain(request: web.Request) -> web.StreamResponse:
     """
     services, sha256 = request.app[NODE], _sha256(request)
     if services.custody is None:
-        raise Unavailable("This process does not keep the replicas of its node.")
+        raise Unavailable("This process does not manage the replicas of its node.")
     if not await services.custody.retain(sha256):
-        raise NotFound("No whole replica of this blob is here.")
+        raise NotFound("There is no complete replica of this blob here.")
     return web.Response()
 
 
@@ -202,7 +202,7 @@ async def _take_small(request: web.Request) -> web.StreamResponse:
     """
     services = request.app[NODE]
     if request.content_length is None or request.content_length > _SMALL_BYTES_MAX:
-        raise PayloadTooLarge(f"Content-Length: is required, of at most {_SMALL_BYTES_MAX}.")
+        raise PayloadTooLarge(f"Content-Length: is required, and at most {_SMALL_BYTES_MAX}.")
     pieces = list[bytes]()
     async with aclosing(body_batches(request)) as batches:
         async for batch in batches:
@@ -223,7 +223,7 @@ async def _copy_sums(request: web.Request) -> web.StreamResponse:
     services = request.app[NODE]
     sums = await services.disk.run(local_sums, services.blobs, _sha256(request))
     if sums is None:
-        raise NotFound("No copy of this blob that has checksums is here.")
+        raise NotFound("There is no copy of this blob with checksums here.")
     return web.Response(body=encode_sidecar(sums))
 
 
@@ -237,7 +237,7 @@ async def _copy_segment(request: web.Request) -> web.StreamResponse:
         raise NotFound("No such segment.")
     found = await services.disk.run(local_segment, services.blobs, sha256, int(index), bytes.fromhex(digest))
     if found is None:
-        raise NotFound("No copy of this blob that has this segment is here.")
+        raise NotFound("There is no copy of this blob with this segment here.")
     services.metrics.replica_bytes.labels("sent").inc(len(found))
     return web.Response(body=found)
 
@@ -261,10 +261,10 @@ async def _opened(services: NodeServices, sha256: str) -> OpenBlob:
     try:
         return await services.disk.open(services.blobs.open, sha256)
     except BlobMissing as error:
-        raise NotFound("No whole replica of this blob is here.") from error
+        raise NotFound("There is no complete replica of this blob here.") from error
     except BlobDamaged as damage:
         await remove_from_service(services.disk, services.blobs, services.metrics, damage)
-        raise NotFound("No whole replica of this blob is here.") from damage
+        raise NotFound("There is no complete replica of this blob here.") from damage
 
 
 async def _recheck(services: NodeServices, sha256: str, number: str) -> int:
@@ -277,7 +277,7 @@ async def _recheck(services: NodeServices, sha256: str, number: str) -> int:
             await services.disk.run(blob.require_segment, index)
         except BlobDamaged as damage:
             await remove_from_service(services.disk, services.blobs, services.metrics, damage)
-            raise NotFound("No whole replica of this blob is here.") from damage
+            raise NotFound("There is no complete replica of this blob here.") from damage
         return blob.size_bytes
 
 

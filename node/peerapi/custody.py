@@ -41,7 +41,7 @@ async def _order(request: web.Request) -> web.StreamResponse:
     custody = request.app[NODE].custody
     body = await read_json(request, OrderBody)
     if custody is None:
-        raise Unavailable("This process does not keep the replicas of its node.")
+        raise Unavailable("This process does not manage the replicas of its node.")
     orders = custody.orders.get(request.match_info["kind"])
     if orders is None:
         raise NotFound("There is no such order.")

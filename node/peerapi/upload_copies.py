@@ -34,7 +34,7 @@ class CopyState(Struct, frozen=True, kw_only=True):
 
 
 def upload_copy_routes() -> list[web.RouteDef]:
-    """Of both."""
+    """Return the routes of orders and of reading."""
     return [
         web.post("/custody/uploads/{file_uuid}", by_owner(_order)),
         web.get("/uploads/{file_uuid}", _bytes, allow_head=False),

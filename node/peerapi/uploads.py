@@ -125,7 +125,7 @@ async def _prefix(request: web.Request) -> web.StreamResponse:
     services = request.app[NODE]
     services.api.view.require_leader()
     if services.disk.hangs():
-        raise Unavailable("The disk of this node hangs.", retry_after_s=5)
+        raise Unavailable("The disk of this node does not respond.", retry_after_s=5)
     sha256 = await own_prefix(services, upload_named(request), number_in(request, "stop"))
     return web.Response(headers={SHA256_HEADER: sha256})
 
@@ -171,7 +171,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
         if upload.offset != start:
             raise OffsetMismatch(f"This node has {upload.offset} bytes.", offset=upload.offset)
         if request.transport is None:
-            raise ClientGone("the node before in the chain went away")
+            raise ClientGone("the previous node in the chain disconnected")
         links, transport = request.app[LINKS], request.transport
         links.add(transport)
         try:
@@ -340,11 +340,11 @@ class _Following:
                 self._wake()
                 await asyncio.wait({telling, passing}, return_when=asyncio.FIRST_COMPLETED)
                 if not passing.done():
-                    raise ClientGone("the node before in the chain went away")
+                    raise ClientGone("the previous node in the chain disconnected")
                 passing.result()
                 last_line = self._line(ended=True)
             except InsufficientStorage:  # said by a line: the status of the answer has gone out
-                _log.warning("no room for what a link brings", extra={"file_uuid": self._file_uuid})
+                _log.warning("no room for the bytes of a link", extra={"file_uuid": self._file_uuid})
                 last_line = self._line(full=True)
             finally:
                 await end_tasks((telling, passing))
@@ -359,10 +359,10 @@ class _Following:
                 async for batch in batches:
                     yield batch
         except (RequestTimeout, InvalidRequest) as error:
-            raise ClientGone("the node before in the chain went away") from error
+            raise ClientGone("the previous node in the chain disconnected") from error
 
     def _write(self, batch: Batch) -> None:
-        """In a worker thread."""
+        """Write a batch. Runs in a worker thread."""
         upload = self._upload
         upload.append(*batch)
         self._received.inc(sum(map(len, batch)))
@@ -383,7 +383,7 @@ class _Following:
             await self._next.run()
         except PeerFailed as failure:
             facts = {"peer": failure.node_id, "reason": failure.reason}
-            _log.warning("the next member of a chain is lost", extra=facts)
+            _log.warning("lost the next member of a chain", extra=facts)
             self._is_next_lost = True
             self._wake()
 

@@ -52,7 +52,7 @@ class BodyWriter:
         `answered` is for `for_response`.
         """
         if connection.transport is None:
-            raise ClientGone("the client went away before its answer")
+            raise ClientGone("the client disconnected before its answer")
         self.transport = connection.transport
         self._connection = connection
         self._head = head
@@ -245,11 +245,11 @@ class BodyWriter:
         try:
             self.transport.set_write_buffer_limits(high=high_bytes)
         except RuntimeError as error:  # uvloop: closed below, by an error, and by nobody here
-            raise ClientGone("the client went away before its answer") from error
+            raise ClientGone("the client disconnected before its answer") from error
 
     def _require_open(self) -> None:
         if self.transport.is_closing():
-            raise ClientGone("the client went away while its answer went out")
+            raise ClientGone("the client disconnected during its answer")
 
     def _tell_size(self) -> None:
         """Have aiohttp know what went past it: the log and the metrics read it there."""

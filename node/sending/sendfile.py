@@ -84,7 +84,7 @@ class FileSender:
         except BlockingIOError:
             return head
         except OSError as error:
-            raise ClientGone("the client went away before its answer") from error
+            raise ClientGone("the client disconnected before its answer") from error
 
     async def send(self, blob: OpenBlob, start: int, stop: int) -> None:
         """Send bytes `start` to `stop` (excluded), which are verified, at the pace of who takes them.
@@ -169,4 +169,4 @@ def _meaning(error: OSError, blob: OpenBlob) -> Exception:
         return blob.damaged(f"cannot be read: {os.strerror(error.errno or 0)}")
     if error.errno in _REFUSED:
         return SendfileRefused(os.strerror(error.errno or 0))
-    return ClientGone(f"the client went away: {os.strerror(error.errno or 0)}")
+    return ClientGone(f"the client disconnected: {os.strerror(error.errno or 0)}")

@@ -166,7 +166,7 @@ class Flow(asyncio.BufferedProtocol):
         if not self._lacking_bytes:
             return
         if self._take is None:  # not while reading pauses: what would follow is not what is wanted next
-            self._fail("sent what nobody asked for")
+            self._fail("sent unexpected data")
             return
         self._lacking_bytes -= nbytes
         self.poured_bytes += nbytes

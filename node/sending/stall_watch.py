@@ -43,7 +43,7 @@ class StallWatch:
         if (buffered_bytes or self.waiter is not None) and left_bytes <= self._left_bytes:
             self._transport.abort()
             if self.waiter is not None and not self.waiter.done():
-                self.waiter.set_exception(ClientGone("the client takes nothing"))
+                self.waiter.set_exception(ClientGone("the client accepts no data"))
             return
         self._left_bytes = left_bytes
         self._look_later()

@@ -83,9 +83,9 @@ class HashedUploads:
 
 
 async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, within_s: float = OPEN_S) -> _T:
-    """What `step` returns that hashes so many bytes at most, however often it takes.
+    """Return the result of `step`, which hashes up to a number of bytes each time it is called.
 
-    Raises Unavailable when that is not over after `within_s` and a step; the next one goes on there.
+    Raises Unavailable if that takes longer than `within_s` and a step; the next call continues there.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + within_s
@@ -96,7 +96,7 @@ async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, withi
             moved()
             if loop.time() >= until_s:
                 raise Unavailable(
-                    "This node still reads what it has of the upload: ask again.", retry_after_s=1
+                    "This node is still reading its bytes of the upload. Ask again.", retry_after_s=1
                 ) from unfinished
 
 

@@ -252,20 +252,22 @@ class UploadFile(ContentFile):
         """
         self._require_usable()
         if self.size_bytes is not None and self.offset != self.size_bytes:
-            details = f"The upload stands at {self.offset} of {self.size_bytes} bytes."
+            details = f"The upload has {self.offset} of {self.size_bytes} bytes."
             raise OffsetMismatch(details, offset=self.durable_offset)
         found = FinishedBlob(self.sha256, self.offset)
         if expected_sha256 is not None and expected_sha256 != found.sha256:
             if self.finished is None:
                 self.rollback_to(0)
-            raise ChecksumMismatch(f"The content has sha256 {found.sha256}, declared was {expected_sha256}.")
+            raise ChecksumMismatch(
+                f"The content has SHA-256 {found.sha256}, but {expected_sha256} was declared."
+            )
         assert self._withheld is None
         with self._breaking():
             try:
                 self._settle(found)
             except FileNotFoundError as error:
                 self.broken = True
-                details = "This node has lost the file of the upload: ask again."
+                details = "This node has lost the file of the upload. Ask again."
                 raise Unavailable(details, retry_after_s=1) from error
         return found
 
@@ -325,7 +327,7 @@ class UploadFile(ContentFile):
             self._hasher = known
         if bytes_max and previous is None and stop - self._hasher.size_bytes > bytes_max:
             self.hash_until(self._hasher, self._hasher.size_bytes + bytes_max)
-            raise HashingUnfinished("This node still reads what it has of the upload.", retry_after_s=1)
+            raise HashingUnfinished("This node is still reading its bytes of the upload.", retry_after_s=1)
         self.hash_until(self._hasher, stop)
         self._durable = self._hasher.checkpoint()
         before = None if previous is None else previous._durable  # the same class: no outsider looks in
@@ -419,7 +421,7 @@ class UploadFile(ContentFile):
             self.begin_sync()
 
     def _recording(self, target: Checkpoint) -> Callable[[], None] | None:
-        """What records that it is durable, unless that is so."""
+        """Return the call that records that the checkpoint is durable, or None if it is recorded."""
         is_recorded = target.size_bytes == self._record.offset
         return None if is_recorded else partial(self._record.write, target.size_bytes)
 

@@ -102,7 +102,7 @@ class UploadStore:
             self._in_use[file_uuid] = upload
         if size_bytes is not None and upload.offset > size_bytes:
             upload.close()
-            raise PayloadTooLarge(f"The upload has {upload.offset} bytes already, more than {size_bytes}.")
+            raise PayloadTooLarge(f"The upload already has {upload.offset} bytes, more than {size_bytes}.")
         upload.size_bytes = upload.size_bytes if size_bytes is None else size_bytes
         return upload
 
@@ -239,7 +239,7 @@ class UploadStore:
         return sorted(filter(is_uuid, names))
 
     def give_back(self, upload: UploadFile) -> None:
-        """What `UploadFile.close` calls; again is harmless."""
+        """Give an upload back; called by `UploadFile.close`, and may be repeated."""
         with self._lock:
             if self._in_use.get(upload.file_uuid) is upload:
                 del self._in_use[upload.file_uuid]
@@ -262,7 +262,7 @@ class UploadStore:
             if file_uuid in self._in_use:
                 raise UploadLocked("Another request is writing this upload now.")
             if len(self._in_use) >= self._open_max:
-                raise Unavailable(f"This node takes {self._open_max} uploads at a time.")
+                raise Unavailable(f"This node accepts at most {self._open_max} uploads at a time.")
             idle = self._idle.pop(file_uuid, None)
             while len(self._in_use) + len(self._idle) >= self._open_max:
                 self._put_away(self._idle.popitem(last=False)[1])
@@ -390,7 +390,7 @@ def _read_slots(name: str, file_uuid: str, *, parent: int, disk: Disk, confirm: 
 
 
 def _read_finished(file_uuid: str, directory: int, blobs: BlobStore) -> FinishedBlob | None:
-    """What a `finish` left, if it went through: a sound record, the data moved, the blob there."""
+    """Return the blob of a completed `finish`: with a valid record, moved data, and an existing blob."""
     if "data" in os.listdir(directory):
         return None
     try:

@@ -147,7 +147,7 @@ class BlobFiles:
         return OpenBlob(fd=fd, sha256=sha256, sums=sums, trusted=self.trusted)
 
     def open_and_cache(self, sha256: str) -> OpenBlob:
-        """As `open`, and kept open for the next one who asks `opened`."""
+        """Open a blob like `open`, and keep it open for the next caller of `opened`."""
         forgotten = self.opened.forgotten
         blob = self.open(sha256)
         try:
@@ -261,9 +261,9 @@ class BlobFiles:
         raise BlobMissing(sha256)
 
     def mark(self, sha256: str) -> tuple[int, int] | None:
-        """What is another one once the blob came again or was affirmed.
+        """Return a mark that changes when the blob arrives again or is affirmed.
 
-        It is None when the blob is not here, or not whole. Raises FilestoreError.
+        None if the blob is missing or incomplete. Raises FilestoreError.
         """
         require_sha256(sha256)
         try:
@@ -276,7 +276,7 @@ class BlobFiles:
             raise storage_error(error) from error
 
     def forget(self, sha256: str) -> None:
-        """What is known in memory of the file under that name: it goes, or another takes its place."""
+        """Forget what is known of the file with this name, as it will be removed or replaced."""
         self.trusted.forget(sha256)
         self.opened.forget(sha256)
         self.out_of_service.forget(sha256)
@@ -284,9 +284,9 @@ class BlobFiles:
             self.poison.clear(area, sha256)
 
     def identity(self, sha256: str) -> tuple[tuple[int, int], int]:
-        """What lies in the place of the blob, as `BlobDamaged.file` says it, and when it was written.
+        """Return the identity of the blob's file, as in `BlobDamaged.file`, and when it was written.
 
-        In ns since the epoch. Raises FileNotFoundError, OSError.
+        The time is in ns since the epoch. Raises FileNotFoundError, OSError.
         """
         with self.leaf(sha256) as leaf:
             facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
@@ -372,13 +372,13 @@ class BlobFiles:
             self.syncs.sync(self.disk, leaf, sha256[:4])
 
     def free_bytes(self) -> int:
-        """What this process may still write to the file system."""
+        """Return how many bytes this process can still write to the file system."""
         return writable_bytes(os.statvfs(self._root))
 
     def room_bytes(self) -> int:
-        """What uploads and replicas may still take; below 0 when less is left than the node itself needs.
+        """Return the space for uploads and replicas; below 0 if less is left than the node itself needs.
 
-        On a small disk that is as `Candidate.can_repair` has it. Raises OSError.
+        On a small disk the same rule as in `Candidate.can_repair` applies. Raises OSError.
         """
         return self.free_bytes() - min(SPARE_BYTES, int(self.total_bytes() * RESERVE_SHARE / 2))
 

@@ -71,7 +71,7 @@ async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) 
     The next segment is checked meanwhile, unless it is trusted. Close it before the blob. Raises BlobDamaged.
     """
     if stop > blob.size_bytes:
-        raise blob.damaged(f"has {blob.size_bytes} bytes, not the {stop} that were asked for")
+        raise blob.damaged(f"has {blob.size_bytes} bytes, but {stop} were requested")
     checking: asyncio.Task[None] | None = None
     try:
         while start < stop:

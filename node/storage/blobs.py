@@ -108,7 +108,7 @@ class BlobStore(BlobFiles):
         maker: str = "",
         is_leftover: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """As `BlobFiles` does. Raises OSError."""
+        """Open the store; see `BlobFiles`. Raises OSError."""
         super().__init__(directory, disk=disk, trusted=trusted, maker=maker, is_leftover=is_leftover)
         self.packed = PackedBlobs(directory, self.disk, self.trusted)
         self.unclaimed = UnclaimedBlobs(self.unclaimed_directory, self.packed)
@@ -202,12 +202,12 @@ class BlobStore(BlobFiles):
         return super().affirmed_at_s(sha256) if found is None else found.affirmed_at_ns / 1e9
 
     def mark(self, sha256: str) -> tuple[int, int] | None:
-        """What is another one once the blob came again or was affirmed; None when it is not here."""
+        """Return a mark that changes when the blob arrives again or is affirmed; None if it is missing."""
         found = self._packed(sha256)
         return super().mark(sha256) if found is None else (found.place.offset, found.affirmed_at_ns)
 
     def identity(self, sha256: str) -> tuple[tuple[int, int], int]:
-        """What lies in the place of the blob, as `BlobFiles.identity` says it."""
+        """Return the identity of the blob, as `BlobFiles.identity` does."""
         found = self.packed.find(sha256)
         return super().identity(sha256) if found is None else (identity_of(found), 0)  # it is written once
 
@@ -228,7 +228,7 @@ class BlobStore(BlobFiles):
             return
         content = read_whole(source, parent=parent, bytes_max=blob.size_bytes)
         if len(content) != blob.size_bytes or (content and segment_digest(content) != sums.digests):
-            raise Internal("The disk of the node does not give back what was written.")
+            raise Internal("The disk of the node does not return the bytes that were written.")
         self._pack(blob.sha256, content)
         unlink(source, parent=parent)
 
@@ -266,7 +266,7 @@ class BlobStore(BlobFiles):
         self.forget(sha256)
 
     def _packed(self, sha256: str) -> PackedBlob | None:
-        """Where it lies, when it is packed. Raises FilestoreError."""
+        """Return the position of a packed blob, or None. Raises FilestoreError."""
         require_sha256(sha256)
         try:
             return self.packed.find(sha256)

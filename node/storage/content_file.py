@@ -49,7 +49,7 @@ class ContentFile:
         try:
             hasher.update_from(self._data, stop)
         except (OSError, EOFError) as error:
-            raise Unreadable("The disk does not give back what came.") from error
+            raise Unreadable("The disk does not return the bytes that were written.") from error
 
     def sync_names(self) -> None:
         """A power cut leaves the file under its name. Raises OSError."""
@@ -95,7 +95,9 @@ class ContentFile:
 
     def _require_usable(self) -> None:
         if self.broken:
-            raise DiskFailed("A disk write failed earlier; what is durable is found when it is opened again.")
+            raise DiskFailed(
+                "An earlier write failed. The durable bytes are determined when the file is opened again."
+            )
 
 
 def open_or_create(name: str, *, parent: int) -> int:
@@ -107,7 +109,7 @@ def open_or_create(name: str, *, parent: int) -> int:
 
 
 def open_content(name: str, *, parent: int) -> int:
-    """The same; one that was sealed by an `install` that got no further is opened too."""
+    """Open existing content, also if an unfinished `install` has sealed it."""
     with suppress(FileNotFoundError), closing_descriptor(os.open(name, READ_FLAGS, dir_fd=parent)) as found:
         if not os.fstat(found).st_mode & stat.S_IWUSR:
             os.fchmod(found, 0o600)

@@ -1,9 +1,9 @@
-"""What happens to a local blob that is found damaged: it is removed from service at once.
+"""Take a local blob that is found damaged out of service at once.
 
-From then on this node says that it does not have the blob, so nobody counts the copy and any member may put a
-new one here. The bytes are kept in quarantine, and a note is left for custody (`node/custody/custody.py`),
-which reports the loss to the log: the cluster makes a new copy. On a disk that lets nothing be moved and
-takes no note, both are kept in memory (`node/storage/out_of_service.py`).
+From then on this node reports that it does not have the blob, so the copy does not count, and any member may
+store a new one here. The bytes are kept in quarantine, and a note is left for custody
+(`node/custody/custody.py`), which reports the loss to the log: the cluster makes a new copy. If the disk
+allows neither, both are kept in memory (`node/storage/out_of_service.py`).
 """
 
 import logging
@@ -148,7 +148,7 @@ def _remove_from_service(blobs: BlobStore, damage: BlobDamaged, error: Filestore
         stays = True  # who opens it gets no further than this
     if stays and damage.sha256 not in blobs.poison.names(DAMAGED):
         facts = {"sha256": damage.sha256, "reason": damage.why, "disk": error.details}
-        _log.error("a damaged blob cannot be moved to quarantine, and was removed from service", extra=facts)
+        _log.error("a damaged blob cannot be moved to quarantine, and is out of service", extra=facts)
         blobs.poison.note(DAMAGED, damage.sha256, error)
     return stays
 
@@ -171,7 +171,7 @@ def _quarantine_removed(blobs: BlobStore, file: RemovedFile) -> bool:
 
 
 def _quarantine_unopened(blobs: BlobStore, sha256: str) -> BlobDamaged | None:
-    """What was wrong with a file that could not even be opened, if that is still so, and it was moved."""
+    """Quarantine a file that could not be opened; return its fault if it persists and the file was moved."""
     try:
         blobs.open(sha256).close()
     except BlobDamaged as damage:

@@ -1,4 +1,4 @@
-"""What lies on one disk, in pages by name, and what a look at a blob tells. Shared by compare and scrub.
+"""The blobs on one disk, in pages by name, and the result of a check of one. Shared by compare and scrub.
 
 All calls block. A look opens the blob and compares sizes; it reads none of the content: that is what
 scrubbing is for.
@@ -38,14 +38,14 @@ class Names:
 
 
 def look(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
-    """What is there of a blob of that size. Raises FilestoreError when the disk says nothing about it."""
+    """Check whether a blob of this size is there. Raises FilestoreError if the disk fails."""
     try:
         if blobs.size_bytes(sha256) == size_bytes:
             return Look(sha256, is_whole=True)
         with blobs.open(sha256) as blob:
             if blob.size_bytes == size_bytes:  # another has come meanwhile
                 return Look(sha256, is_whole=True)
-            why = f"has {blob.size_bytes} bytes, the log says {size_bytes}"
+            why = f"has {blob.size_bytes} bytes instead of the recorded {size_bytes}"
             return Look(sha256, is_whole=False, damage=blob.damaged(why))
     except BlobMissing:
         return Look(sha256, is_whole=False)

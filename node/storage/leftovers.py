@@ -16,7 +16,7 @@ AREA = "uploads"
 
 
 class Leftovers:
-    """Those of one process, in the directory `uploads`. For any thread."""
+    """The leftovers of one process, in the directory `uploads`. For any thread."""
 
     def __init__(self, directory: int, poison: PoisonItems) -> None:
         self._directory = directory

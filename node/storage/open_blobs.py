@@ -44,7 +44,7 @@ class _CachedBlob:
         return self.is_unchanged()
 
     def is_known(self) -> bool:
-        """The same, also of what has to be asked for that; not of what the disk says nothing about."""
+        """Return whether the blob is unchanged and still here; False if the disk fails."""
         try:
             return self.is_unchanged() and self.blob.is_here()
         except OSError:
@@ -128,7 +128,7 @@ class OpenBlobs:
                 self._drop(next(iter(self._cached)))
 
     def forget(self, sha256: str) -> None:
-        """What lies under that name is, or will be, another file or none."""
+        """Forget the blob with this name, as its file is or will be another one."""
         with self._lock:
             self._forgotten += 1
             self._drop(sha256)

@@ -23,7 +23,7 @@ LOSSES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """What is not served though it lies in its place; another file was written at another time."""
+    """A file in its place that is not served; another file would have another time."""
 
     damage: BlobDamaged
     modified_at_ns: int
@@ -54,7 +54,7 @@ class OutOfService:
         return len(self._files)
 
     def add(self, damage: BlobDamaged, modified_at_ns: int) -> None:
-        """What was found damaged, as it lies in its place, is not served from now on."""
+        """Stop serving a damaged file in its place."""
         with self._lock:
             self._files[damage.sha256] = RemovedFile(damage, modified_at_ns)
             while len(self._files) > FILES_MAX:
@@ -74,17 +74,17 @@ class OutOfService:
         return False
 
     def covers_packed(self, sha256: str, identity: tuple[int, int]) -> bool:
-        """The same of a record in a pack, by its place."""
+        """Return whether a record in a pack is out of service, by its position."""
         file = self._files.get(sha256) if self._files else None
         return file is not None and file.damage.file == identity
 
     def all(self) -> list[RemovedFile]:
-        """What may be moved to quarantine when the disk lets it."""
+        """Return the files to be moved to quarantine when the disk allows it."""
         with self._lock:
             return list(self._files.values())
 
     def names(self, sha256s: Collection[str]) -> list[str]:
-        """Those of which a file lies in its place and is not served."""
+        """Return the names whose file is in its place but not served."""
         return [sha256 for sha256 in sha256s if sha256 in self._files]
 
     def forget(self, sha256: str) -> None:
@@ -93,13 +93,13 @@ class OutOfService:
             self._files.pop(sha256, None)
 
     def note_loss(self, loss: Loss) -> None:
-        """To be reported; the first loss of a replica stays."""
+        """Note a loss to be reported; the first loss of a replica is kept."""
         with self._lock:
             if len(self._losses) < LOSSES_MAX:
                 self._losses.setdefault(loss.sha256, loss)
 
     def losses(self, limit: int, *, besides: Collection[str] = ()) -> list[Loss]:
-        """What is to be reported."""
+        """Return the losses to be reported."""
         with self._lock:
             return [loss for loss in self._losses.values() if loss.sha256 not in besides][:limit]
 

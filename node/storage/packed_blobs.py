@@ -91,16 +91,16 @@ class OpenPackedBlob(OpenBlob):
         return True
 
     def duplicate(self) -> "OpenPackedBlob":
-        """The same with a descriptor of its own. Raises OSError."""
+        """Return a copy with its own descriptor. Raises OSError."""
         return OpenPackedBlob(self._content, self._found, self._store, self._trusted, fd=os.dup(self.fd))
 
     def identity(self) -> tuple[int, int]:
-        """What tells it from another one that takes its place: pack and offset."""
+        """Return its identity: pack and offset."""
         return identity_of(self._found)
 
 
 class PackedBlobs:
-    """Those of one store. For any thread.
+    """The packed blobs of one store. For any thread.
 
     `takes_new`: whether new blobs come into packs. 0.1.0 would not find them, so that is said once the
     cluster has gone on to rules that it does not know.
@@ -141,7 +141,7 @@ class PackedBlobs:
         return OpenPackedBlob(loaded[1], loaded[0], self.store, self._trusted, is_afresh=is_afresh)
 
     def find(self, sha256: str) -> PackedBlob | None:
-        """Where it lies, when it is packed; the newest of several. Raises OSError."""
+        """Return the position of a packed blob, the newest of several, or None. Raises OSError."""
         copies = self.copies(sha256)
         return max(copies, key=lambda each: each.affirmed_at_ns) if copies else None
 
@@ -154,7 +154,7 @@ class PackedBlobs:
         return self.store.reaches(found)
 
     def remove(self, sha256: str, *, unless: Callable[[], bool]) -> bool:
-        """As `PackStore.remove`. Raises OSError."""
+        """Remove a blob like `PackStore.remove`. Raises OSError."""
         return self.store.remove(bytes.fromhex(sha256), unless=unless)
 
     def remove_copy(self, found: PackedBlob) -> bool:
@@ -165,7 +165,7 @@ class PackedBlobs:
         return self.store.index.take_out([found])
 
     def read_damaged(self, found: PackedBlob) -> bytes:
-        """What lies in its place, as `PackStore.read_damaged` has it. Raises OSError."""
+        """Return the bytes in its place like `PackStore.read_damaged`. Raises OSError."""
         return self.store.read_damaged(found)
 
     def names(self) -> Iterator[str]:
@@ -180,7 +180,7 @@ class PackedBlobs:
         return self.store.index.affirm(bytes.fromhex(sha256), time.time_ns())
 
     def unclaimed(self, limit: int) -> list[tuple[str, int]]:
-        """Those that nobody has claimed yet, with when they came, in ns since the epoch. Raises OSError."""
+        """Return unclaimed blobs, with their arrival in ns since the epoch. Raises OSError."""
         found = self.store.index.unclaimed(limit)
         return [(sha256.hex(), at_ns) for sha256, at_ns in found]
 
@@ -193,7 +193,7 @@ class PackedBlobs:
         self.store.index.forget_unclaimed(bytes.fromhex(sha256), at_ns)
 
     def heal(self) -> bool:
-        """As `PackStore.heal`. Raises OSError."""
+        """Rebuild a damaged index like `PackStore.heal`. Raises OSError."""
         return self.store.heal()
 
     def drop_gone(self) -> None:
@@ -202,7 +202,7 @@ class PackedBlobs:
 
 
 def identity_of(found: PackedBlob) -> tuple[int, int]:
-    """What `BlobDamaged.file` says of a packed blob."""
+    """Return the identity of a packed blob, as in `BlobDamaged.file`."""
     return found.place.pack, found.place.offset
 
 
@@ -214,7 +214,7 @@ def damaged(found: PackedBlob) -> BlobDamaged:
 
 
 def sums_of(found: PackedBlob) -> SegmentSums:
-    """What a sidecar would say."""
+    """Return the checksums that a sidecar would have."""
     return SegmentSums(found.length, found.digest * segment_count(found.length))
 
 

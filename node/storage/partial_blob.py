@@ -33,7 +33,7 @@ RECORD_BYTES = _SPAN.size + CRC_BYTES
 
 
 class SegmentMismatch(Exception):
-    """What came for a segment is not what its checksum says."""
+    """The received bytes of a segment do not match its checksum."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"segment {index} does not match its checksum")
@@ -41,7 +41,7 @@ class SegmentMismatch(Exception):
 
 
 class _OtherState(OSError):
-    """What lies there is no state of this partial."""
+    """The stored state does not belong to this partial."""
 
 
 class SpanRecord:
@@ -125,7 +125,7 @@ class Partial(ContentFile):
         return SpanWriter(self, first, stop)
 
     def write(self, buffer: Octets, offset: int) -> None:
-        """Not durable, and not counted as there. Raises InsufficientStorage, Internal."""
+        """Write bytes, which are not durable and do not count yet. Raises InsufficientStorage, Internal."""
         with storage_errors():
             write_all(self._disk, self._data, buffer, offset)
 
@@ -198,7 +198,7 @@ class SpanWriter:
 
 
 def byte_stop(stop: int, blob: FinishedBlob) -> int:
-    """Where the segment before segment `stop` ends, in bytes."""
+    """Return the end of the segment before segment `stop`, in bytes."""
     return min(stop * SEGMENT_BYTES, blob.size_bytes)
 
 
@@ -229,6 +229,6 @@ def _open_files(disk: Disk, blob: FinishedBlob, sums: SegmentSums, directory: in
 
 
 def encode_header(blob: FinishedBlob, sums: SegmentSums) -> bytes:
-    """What the state of a partial begins with, HEADER_BYTES long."""
+    """Encode the header of a partial's state, HEADER_BYTES long."""
     digest = hashlib.sha256(sums.digests).digest()
     return with_crc(_HEADER.pack(_MAGIC, bytes.fromhex(blob.sha256), blob.size_bytes, digest))

@@ -41,10 +41,10 @@ class PartialStore:
         self._held = set[Partial]()
 
     def open(self, blob: FinishedBlob, sums: SegmentSums) -> Partial:
-        """What is there of the blob, verified against `sums`; new if there is nothing that can be used.
+        """Open the existing part of the blob, verified against `sums`; empty if nothing is usable.
 
-        Raises Unavailable while another holds it or too many are held, InsufficientStorage when what is
-        missing has no room, Internal.
+        Raises Unavailable while another holds it or too many are held, InsufficientStorage if there is no
+        room for the rest, Internal.
         """
         assert sums.size_bytes == blob.size_bytes
         with storage_errors(), ExitStack() as undo:
@@ -114,12 +114,12 @@ class PartialStore:
             if self._is_locked(name, directory):
                 return directory
             os.close(directory)
-        raise Unavailable("This blob is being fetched already.", retry_after_s=2)
+        raise Unavailable("This blob is already being fetched.", retry_after_s=2)
 
     def _make(self, name: str) -> None:
         names = set(self._names()) - self.blobs.poison.names(AREA)  # those are no use to anybody
         if name not in names and len(names) >= self._partials_max and not self._remove_oldest_idle():
-            raise Unavailable(f"{len(names)} blobs are being fetched already.", retry_after_s=2)
+            raise Unavailable(f"{len(names)} blobs are already being fetched.", retry_after_s=2)
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self._root)
 

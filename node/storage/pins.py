@@ -33,7 +33,7 @@ def is_within(blobs: BlobStore, sha256: str, period_s: float, *, at_s: float) ->
 
 
 def finished_blobs(blobs: BlobStore) -> frozenset[str]:
-    """What uploads on this disk have become; of one that cannot be read nothing is known. Blocks."""
+    """Return the blobs that uploads on this disk have become, except for unreadable ones. Blocks."""
     names, found = list[str](), set[str]()
     with blobs.poison.skipping(AREA, ""):
         names = os.listdir(blobs.uploads_directory)

@@ -1,9 +1,9 @@
-"""What was taken out of service on one disk: damaged replicas, and blobs that the log does not know.
+"""The blobs out of service on one disk: damaged replicas, and blobs that the log does not know.
 
-A blob in quarantine counts as none, but segments of it that are sound are given to whoever has no other
-source (`node/peer/salvage.py`). It is put back when its bytes prove to be what its name says and a replica is
-wanted here; it is deleted for good by `purge`. One copy is kept per name: a later one takes the place of the
-earlier. All calls block: they belong into worker threads, and may come from several at once.
+A blob in quarantine does not count, but its intact segments are sent to nodes without another source
+(`node/peer/salvage.py`). It is restored if its bytes match its name and a replica is wanted here; it is
+deleted for good by `purge`. One copy is kept per name: a later one takes the place of the earlier. All calls
+block: they belong into worker threads, and may come from several at once.
 """
 
 import hashlib
@@ -133,9 +133,9 @@ class Quarantine:
         return removed
 
     def open(self, sha256: str) -> "QuarantinedBlob | None":
-        """What lies there, to be read; None when nothing does, or nothing that can be read as a file.
+        """Open a blob in quarantine to be read; None if there is none, or no readable file.
 
-        What the disk did not let be moved there is read where it is.
+        A file that could not be moved is read in its original place.
         """
         require_sha256(sha256)
         found = self._open(sha256, self._directory)
@@ -246,7 +246,7 @@ class Quarantine:
 
 
 def _sums(sha256: str, directory: int) -> SegmentSums | None:
-    """What the sidecar beside a copy says; None when it says nothing that can be used."""
+    """Return the checksums in the sidecar of a copy; None if they are unusable."""
     try:
         raw = read_whole(sha256 + SIDECAR, parent=directory, bytes_max=SIDECAR_BYTES_MAX)
         return decode_sidecar_alone(raw)
@@ -296,7 +296,7 @@ class QuarantinedBlob:
             self._read_segment()
 
     def read_segment(self, index: int) -> bytes | None:
-        """As `node.storage.segments.read_segment` has it."""
+        """Read a segment with `node.storage.segments.read_segment`."""
         return read_segment(self._fd, index, self.size_bytes)
 
     def wrong_spans(self) -> list[Span]:

@@ -1,4 +1,4 @@
-"""What proves bytes on disk: checksums of blobs and their segments, reading that checks them, upload records.
+"""Verify bytes on disk: checksums of blobs and their segments, verified reading, upload records.
 
 A finished blob has a sidecar with its size and one checksum per segment. A segment is read and compared the
 first time that it is wanted since start, and again after an hour or any change of the file; in between it is
@@ -92,7 +92,7 @@ class SegmentSums:
     digests: bytes
 
     def __post_init__(self) -> None:
-        """As many checksums as the size has segments."""
+        """Check that there are as many checksums as segments."""
         assert len(self.digests) == segment_count(self.size_bytes) * DIGEST_BYTES
 
     def digest(self, index: int) -> bytes:
@@ -164,7 +164,7 @@ class SegmentHasher:
         return self._sha256.hexdigest()
 
     def md5(self) -> str:
-        """The same by MD5, 32 digits; "" when it was not asked for."""
+        """Return the MD5, 32 digits; "" if it was not requested."""
         return self._md5.hexdigest() if self._md5 is not None else ""
 
     def sums(self) -> SegmentSums:
@@ -215,13 +215,13 @@ def encode_sidecar(sums: SegmentSums) -> bytes:
 def decode_sidecar(raw: bytes, size_bytes: int) -> SegmentSums:
     """The sums in the sidecar of a blob whose file has `size_bytes`. Raises SidecarInvalid."""
     if len(raw) != sidecar_bytes(size_bytes):
-        raise SidecarInvalid(f"a sidecar of {len(raw)} bytes does not fit a file of {size_bytes}")
+        raise SidecarInvalid(f"a sidecar of {len(raw)} bytes does not match a file of {size_bytes}")
     body = without_crc(raw)
     if body is None:
         raise SidecarInvalid("the sidecar does not match its own checksum")
     magic, version, segment_bytes, recorded_bytes = _HEADER.unpack_from(body)
     if (magic, version, segment_bytes) != (_MAGIC, VERSION, SEGMENT_BYTES):
-        raise SidecarInvalid("the sidecar is of an unknown kind")
+        raise SidecarInvalid("the sidecar has an unknown format")
     if recorded_bytes != size_bytes:
         raise SidecarInvalid(f"the file has {size_bytes} bytes, its sidecar says {recorded_bytes}")
     return SegmentSums(size_bytes, body[_HEADER.size :])
@@ -255,7 +255,7 @@ def decode_finished(raw: bytes, file_uuid: str) -> FinishedBlob | None:
 
 @dataclass(frozen=True, slots=True)
 class WholeRead:
-    """What is known of a blob while all of it is read."""
+    """The state of a blob while all of it is read."""
 
     identity: FileIdentity  # before the first byte
     at_ns: int  # when that was; since the epoch
@@ -300,7 +300,7 @@ class OpenBlob:
         return self.sums.size_bytes
 
     def state(self) -> object:
-        """What is another object once anything was done to the file; None when no name leads to it any more.
+        """Return a state that differs after any change of the file; None if no name leads to it any more.
 
         A link, a rename and a write: all of them change it. Raises OSError.
         """
@@ -326,7 +326,7 @@ class OpenBlob:
         return read_now(self.fd, start, buffer)
 
     def segment_range(self, index: int) -> tuple[int, int]:
-        """Where a segment begins, and where it stops (excluded)."""
+        """Return the beginning and the end (excluded) of a segment."""
         start = index * SEGMENT_BYTES
         return start, min(start + SEGMENT_BYTES, self.size_bytes)
 
@@ -362,7 +362,7 @@ class OpenBlob:
         return digest.digest() == self.sums.digest(index)
 
     def verify_on_medium(self, index: int, whole: WholeRead) -> bool:
-        """As `verify_segment`, past the page cache; what others had there is read into it again."""
+        """Verify a segment past the page cache; bytes that were cached are read into the cache again."""
         start, stop = self.segment_range(index)
         is_hot = is_cached(self.fd, start, stop)
         os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
@@ -377,7 +377,7 @@ class OpenBlob:
         Checksums and bytes may fit each other and lie under a wrong name.
         """
         if whole.digest.hexdigest() != self.sha256:
-            raise self.damaged("is other content than its name says", is_other_content=True)
+            raise self.damaged("has other content than its name says", is_other_content=True)
 
     def trust(self, whole: WholeRead) -> None:
         """All that was read is sound, the name too.
@@ -425,7 +425,7 @@ class OpenBlob:
     def require_size(self, size_bytes: int) -> None:
         """Raise BlobDamaged if the log names another size: then the file has another one's place."""
         if self.size_bytes != size_bytes:
-            why = f"has {self.size_bytes} bytes, the log says {size_bytes}"
+            why = f"has {self.size_bytes} bytes instead of the recorded {size_bytes}"
             raise self.damaged(why, is_other_content=True)
 
     def is_trusted(self, start: int, stop: int, *, identity: FileIdentity | None = None) -> bool:
@@ -442,7 +442,7 @@ class OpenBlob:
         return True
 
     def duplicate(self) -> "OpenBlob":
-        """The same with a descriptor of its own. Raises OSError."""
+        """Return a copy with its own descriptor. Raises OSError."""
         return OpenBlob(fd=os.dup(self.fd), sha256=self.sha256, sums=self.sums, trusted=self._trusted)
 
     def damaged(self, why: str, *, segment: int | None = None, is_other_content: bool = False) -> BlobDamaged:
@@ -453,7 +453,7 @@ class OpenBlob:
         )
 
     def identity(self) -> tuple[int, int]:
-        """What tells it from another one that takes its place: device and inode."""
+        """Return its identity: device and inode."""
         facts = os.fstat(self.fd)
         return facts.st_dev, facts.st_ino
 

@@ -147,9 +147,9 @@ class Chain:
         lacking = set(self._members) - sound
         if len(sound) < self._needed and lacking and lacking <= self._full:
             return InsufficientStorage(
-                f"{counted(len(sound) + 1, 'node has', 'nodes have')} room for these bytes,"
-                f" {self._needed + 1} must:"
-                f" delete files or add nodes. Full: {', '.join(sorted(lacking)[:SHOWN_MAX])}."
+                f"{counted(len(sound) + 1, 'node has', 'nodes have')} room for these bytes, "
+                f"{self._needed + 1} are required: delete files or add nodes. Full: "
+                f"{', '.join(sorted(lacking)[:SHOWN_MAX])}."
             )
         return _too_few(self._needed)
 
@@ -211,7 +211,7 @@ class Chain:
             self._done |= {name: stop for name, stop in link.durable.items() if name not in link.lost}
         except PeerFailed as failure:
             facts = {"peer": failure.node_id, "reason": failure.reason, "file_uuid": self._terms.file_uuid}
-            _log.warning("a member of a chain is lost", extra=facts)
+            _log.warning("lost a member of a chain", extra=facts)
             self._failed_at_s[link.member] = self._loop.time()
             if failure.is_silent:
                 self._peers.silent.note(failure.node_id)
@@ -307,7 +307,7 @@ class Chain:
         self._best[link.member] = max(durable_offset, self._best.get(link.member, 0))
 
     def _sound(self) -> set[str]:
-        """Those that count, of all that have said what is durable there."""
+        """Return the valid members among those that have reported durable bytes."""
         return {durable[0] for durable in self.durable().items() if self._is_sound(durable)}
 
     def _is_sound(self, durable: tuple[str, int]) -> bool:
@@ -330,6 +330,6 @@ class Chain:
 
 def _too_few(needed: int) -> Unavailable:
     return Unavailable(
-        f"Fewer than {needed + 1} nodes take these bytes: ask for the offset, and go on there.",
+        f"Fewer than {needed + 1} nodes accept these bytes. Ask for the offset, and resume there.",
         retry_after_s=2,
     )

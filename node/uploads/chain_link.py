@@ -83,7 +83,7 @@ class LinkReport(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LinkTerms:
-    """What a member must know of the upload. `epoch` fences: older ones are refused.
+    """The terms of the upload for a member. `epoch` fences: older ones are rejected.
 
     `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
     `proposed_offset`: what the log may say by now, in a report whose answer is not known. `fencing_token`:
@@ -100,7 +100,7 @@ class LinkTerms:
     is_relayed: bool = False
 
     def path(self, action: str, **more: str) -> str:
-        """What to ask of the upload on a peer port, under these terms."""
+        """Return the path and query of a request about the upload on a peer port, under these terms."""
         fields = {
             "epoch": str(self.epoch),
             "md5": str(int(self.with_md5)),
@@ -114,7 +114,7 @@ class LinkTerms:
 
 
 class LinkSource:
-    """What links read: the file of an upload, as far as it may be sent. For the event loop."""
+    """The source of links: the file of an upload, as far as it may be sent. For the event loop."""
 
     def __init__(self, disk: DiskWorkers, upload: UploadFile) -> None:
         """Blocks for as long as opening a file takes. Nobody writes the upload meanwhile."""
@@ -129,7 +129,7 @@ class LinkSource:
         self._moved = asyncio.Event()
 
     def move(self, limit: int, mark: tuple[int, str] | None = None) -> None:
-        """So many bytes may be sent now. `mark`: an offset and the sha256 of the bytes before it."""
+        """Allow links to send up to `limit`. `mark`: an offset and the sha256 of the bytes before it."""
         self.limit = limit
         if mark is not None:
             self._marks[mark[0]] = mark[1]
@@ -173,7 +173,7 @@ class LinkSource:
         return b"" if self._closed else read_cached(self._fd, start, min(READ_BYTES, stop - start))
 
     async def read(self, start: int, stop: int) -> bytes:
-        """The same, wherever they are. Raises OSError, EOFError."""
+        """Read bytes from the file. Raises OSError, EOFError."""
         async with self._reading() as descriptor:
             piece = await self._disk.run(os.pread, descriptor, min(READ_BYTES, stop - start), start)
         if not piece:
@@ -181,7 +181,7 @@ class LinkSource:
         return piece
 
     async def prefix_sha256(self, stop: int) -> str:
-        """Of the first `stop` bytes: as it was marked, else they are read. Raises OSError, EOFError."""
+        """Return the sha256 of the first `stop` bytes, marked or computed. Raises OSError, EOFError."""
         known = self._marks.get(stop)
         if known is not None:
             return known
@@ -284,7 +284,7 @@ class Link:
         for limit in (max(self._source.limit, proposed), proposed, acknowledged):
             theirs, sha256 = await self._ask(limit)
             if not await self._source.more(theirs - 1):
-                raise PeerFailed(self.member, "has more than was ever sent")
+                raise PeerFailed(self.member, "has more bytes than were sent")
             self.is_hashing = True
             if sha256 == await self._source.prefix_sha256(theirs):
                 self.is_hashing = False
@@ -302,7 +302,7 @@ class Link:
             theirs = _offset_of(self.member, answer.headers.get(OFFSET_HEADER, ""))
             sha256 = answer.headers.get(SHA256_HEADER, "")
         if theirs > limit:
-            raise PeerFailed(self.member, "does not go back")
+            raise PeerFailed(self.member, "does not go back to an earlier offset")
         return theirs, sha256
 
     async def _send(self, start: int) -> None:
@@ -318,7 +318,7 @@ class Link:
             self._is_answered.set()
             await self._listen(answer)
         if not self._ended:
-            reason = "has no room" if self._is_full else "broke the link off"
+            reason = "has no room" if self._is_full else "closed the link"
             raise PeerFailed(self.member, reason, is_full=self._is_full)
         if self.durable.get(self.member) != self._source.limit:
             raise PeerFailed(self.member, "ended before it had all bytes")
@@ -354,7 +354,7 @@ class Link:
         if has_moved or (has_all and not self._source.ended):
             self._moved_at_s = now_s
         if now_s - self._moved_at_s > (END_S if has_all else STALL_S):
-            raise PeerFailed(self.member, "takes no bytes", is_silent=True)
+            raise PeerFailed(self.member, "accepts no bytes", is_silent=True)
         has_changed = (report.durable, frozenset(report.lost)) != (self.durable, self.lost)
         self._received_bytes, self.durable = report.received_bytes, report.durable
         self.lost = frozenset(report.lost)
@@ -382,7 +382,7 @@ def _require_taken(member: str, answer: aiohttp.ClientResponse) -> None:
 
 def _offset_of(member: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
-        raise PeerFailed(member, "tells no offset")
+        raise PeerFailed(member, "does not report its offset")
     return int(text)
 
 

@@ -174,13 +174,13 @@ def _manifest_in_memory(content: bytes) -> Manifest:
 async def _manifest_of(
     services: NodeServices, kind: str, sha256: str, read: Callable[[], Manifest]
 ) -> Manifest | None:
-    """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
+    """Return the manifest of a project's archive, or None if it is unavailable."""
     if kind != PROJECT_FILE:
         return None
     try:
         return await services.disk.run(read)
     except (OSError, FilestoreError, BlobMissing, BlobDamaged) as error:
-        _log.warning("an archive was not looked at", extra={"sha256": sha256, "reason": str(error)})
+        _log.warning("cannot examine an archive", extra={"sha256": sha256, "reason": str(error)})
         return None
 
 
@@ -218,10 +218,10 @@ async def _record_stored(
 
 
 async def record_completion(services: NodeServices, command: CompleteUpload) -> ContentRecord:
-    """What the log makes of it.
+    """Record the end of an upload in the log.
 
-    One that names a replica which is about to be dropped, or is gone since it was seen, is refused: then all
-    are looked at anew, once.
+    If a replica is about to be deleted, or has disappeared since it was seen, the log rejects it: then all
+    are checked again, once.
     """
     metadata = services.api.metadata
     try:
@@ -255,7 +255,7 @@ async def _look_again(services: NodeServices, command: CompleteUpload) -> Comple
 
 
 async def _marked_for_deletion(services: NodeServices, sha256: str, node_ids: Sequence[str]) -> list[str]:
-    """Those of these nodes that shall drop the blob. Raises FilestoreError when the log cannot be asked."""
+    """Return the nodes that must delete the blob. Raises FilestoreError if the log cannot be asked."""
     asked = await asyncio.gather(*(_is_marked(services, sha256, node_id) for node_id in node_ids))
     return [node_id for node_id, is_marked in zip(node_ids, asked, strict=True) if is_marked]
 

@@ -71,9 +71,9 @@ class _Refused(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class HolderAddress:
-    """Who holds an upload that this process does not.
+    """The process that holds an upload, if it is not this one.
 
-    `request` is that of PeerClient or Siblings, for this holder; `mark` the header that bounds the passing.
+    `request` is that of PeerClient or Siblings, for this holder; `mark` is the header that prevents loops.
     `is_reachable`: None for a worker of this node, which lives as long as the node does.
     """
 
@@ -124,16 +124,16 @@ async def ask_holder(
     answer_timeout_s: float = 0.0,
     from_peer: bool = False,
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """What the holder answers to this request, whose body has to keep to `pace`, by default that of a client.
+    """Forward this request to the holder, and return its response; the body must keep to `pace`.
 
-    `method`, `path`: those to ask with there, where they are others; `fields`: headers that it has besides.
-    `answer_timeout_s`: how long the answer may take after the last byte, where that is longer. `from_peer`:
-    as of `body_batches`. A holder that hangs up at once on bytes of an upload is asked once more, as long as
-    none of them is lost: it may have closed a connection that was kept for this. Raises Unavailable when the
-    holder cannot be reached, ClientGone.
+    `method`, `path`: those of the forwarded request, if they differ. `fields`: additional headers.
+    `answer_timeout_s`: how long the response may take after the last byte, if that is longer. `from_peer`: as
+    of `body_batches`. If the holder closes the connection at once, the request is repeated while no byte is
+    lost: it may have closed a connection from the pool. Raises Unavailable if the holder cannot be reached,
+    ClientGone.
     """
     if holder.mark in request.headers:
-        raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
+        raise Unavailable(f"{holder.name} holds this upload, but not all nodes know that yet.")
     headers = _onward_headers(request, holder, fields)
     body = _Body(request, pace, from_peer=from_peer)
     method, now_s = method or request.method, asyncio.get_running_loop().time
@@ -156,14 +156,14 @@ async def ask_holder(
                 is_kept_one = failure.is_hung_up and now_s() < until_s
                 if not (is_kept_one and await body.can_be_sent_again()):
                     raise
-                _log.info("asking once more", extra={"peer": holder.name, "reason": failure.reason})
+                _log.info("asking again", extra={"peer": holder.name, "reason": failure.reason})
                 answer = await asked.enter_async_context(ask())
             body.answer = answer
             yield answer
     except PeerFailed as failure:
         if body.error is not None:
             raise body.error from failure
-        _log.warning("passing on failed", extra={"peer": holder.name, "reason": failure.reason})
+        _log.warning("forwarding failed", extra={"peer": holder.name, "reason": failure.reason})
         raise Unavailable(
             f"{holder.name}, which holds this upload, cannot be reached.", retry_after_s=2
         ) from failure
@@ -193,7 +193,7 @@ async def refusal_of(holder: HolderAddress, answer: aiohttp.ClientResponse) -> F
     try:
         refused = msgspec.json.decode(body, type=_Refused)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Internal(f"{holder.name} answered {answer.status} with something else than expected.")
+        return Internal(f"{holder.name} sent an unexpected response {answer.status}.")
     if refused.code == OffsetMismatch.code:
         return OffsetMismatch(refused.details, offset=int(answer.headers.get("Upload-Offset", "0")))
     error = _ERRORS.get(refused.code, Internal)(refused.details)
@@ -265,9 +265,9 @@ class _Body:
 
 @asynccontextmanager
 async def _while_reachable(holder: HolderAddress) -> AsyncIterator[None]:
-    """What is done within ends with PeerFailed when nobody has reached the holder for a while.
+    """End the enclosed work with PeerFailed if no node has reached the holder for a while.
 
-    One that has lost its power, or hangs, keeps its connections: nothing but silence tells of it.
+    A holder that has lost its power, or hangs, keeps its connections: only its silence shows that.
     """
     if holder.is_reachable is None:
         yield
@@ -311,7 +311,7 @@ async def _return(
             await response.write(piece)
         await response.write_eof()
     except ConnectionResetError as error:
-        raise ClientGone("the client went away while its answer was passed on") from error
+        raise ClientGone("the client disconnected while a response was being forwarded") from error
     except PeerFailed as failure:
         raise Unavailable(
             str(failure)

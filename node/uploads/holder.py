@@ -74,7 +74,7 @@ class UploadHolder:
 
     @property
     def terms(self) -> LinkTerms:
-        """What members must know."""
+        """Return the terms for members."""
         return self._progress.terms
 
     async def open(self) -> None:
@@ -87,7 +87,7 @@ class UploadHolder:
         await self._enter()
         size_bytes = self.record.size_bytes
         if size_bytes is not None and self.file.offset > size_bytes:
-            raise PayloadTooLarge(f"There are {self.file.offset} bytes already, more than {size_bytes}.")
+            raise PayloadTooLarge(f"There are already {self.file.offset} bytes, more than {size_bytes}.")
         self.file.size_bytes = size_bytes
 
     async def stand_at(self, offset: int) -> None:
@@ -104,7 +104,7 @@ class UploadHolder:
                 await self.settle()
         if self.file.offset != offset:
             stands_at = self.record.offset_bytes
-            raise OffsetMismatch(f"This upload stands at {stands_at}.", offset=stands_at)
+            raise OffsetMismatch(f"The offset of this upload is {stands_at}.", offset=stands_at)
 
     async def reserve(self, size_bytes: int) -> None:
         """Before the bytes of content that will have so many at least, of a size that nobody has declared.
@@ -220,7 +220,7 @@ class UploadHolder:
         OffsetMismatch when it has to come again.
         """
         await self._recover(0)
-        raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
+        raise OffsetMismatch("The disk has lost this content. Send it again.", offset=0) from error
 
     async def hand_over(self, expected_bytes: int = 0) -> str:
         """This disk takes no more: the node that holds the upload now, "" when no other can.
@@ -254,7 +254,7 @@ class UploadHolder:
             self._file.close()
 
     async def _opened(self) -> UploadFile:
-        """What lies here; what the disk does not give back counts as lost.
+        """Open the local file; bytes that the disk does not return count as lost.
 
         Of any size: an older epoch's may be longer than what was declared since.
         """

@@ -230,7 +230,7 @@ class UploadProgress:
         self._adopt(record)
 
     def _start_chain(self, members: Sequence[str] | None = None, *, needed: int | None = None) -> None:
-        """To the members of the placement, or to these."""
+        """Start a chain to the members of the placement, or to `members`."""
         assert self._source is not None
         record = self.record
         if record.prefix_sha256:
@@ -261,7 +261,7 @@ class UploadProgress:
         return is_report_due(new_bytes, self._loop.time() - self._reported_at_s)
 
     def _reportable_offset(self, file: UploadFile, chain: Chain) -> int:
-        """What the write quorum has: nodes that do not leave, as soon as that is news."""
+        """Return the offset of the write quorum: of nodes that do not leave, as soon as it increases."""
         staying_offset = chain.quorum_offset(staying=True)
         is_news = staying_offset > self.record.offset_bytes
         return min(file.durable_offset, staying_offset if is_news else chain.quorum_offset())

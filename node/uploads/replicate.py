@@ -118,7 +118,7 @@ class Replication:
     async def spread_small(
         self, blob: FinishedBlob, content: bytes, placement: Sequence[str], here: Awaitable[None]
     ) -> list[str]:
-        """As `spread`, of small content that this disk takes meanwhile: done when `here` is.
+        """Spread small content like `spread`, while this disk stores it: done when `here` is done.
 
         The nodes of the placement are sent it with other small content, and not asked first who has it; where
         one of them fails, or takes long, others are asked as for any content.
@@ -161,11 +161,11 @@ class Replication:
             if needed > 0 or tried is awake:
                 holders += await self._copy_to(tried, blob, needed=needed, is_last=tried is last)
         if not await self._disk.run(self._blobs.has, blob.sha256):
-            raise Unavailable("The copy on this node was found damaged: ask for the offset and try again.")
+            raise Unavailable("The copy on this node was found damaged. Ask for the offset and try again.")
         if len(holders) < write_quorum:
             raise Unavailable(
-                f"{len(holders)} of the {write_quorum} copies that must be durable could be made. "
-                "The bytes are kept: send an empty piece at the end of the content to try again.",
+                f"Only {len(holders)} of the {write_quorum} required durable copies could be created. "
+                "The bytes are kept. To try again, send an empty piece at the end of the content.",
                 retry_after_s=2,
             )
         return holders

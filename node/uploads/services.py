@@ -1,4 +1,4 @@
-"""What the handlers of one node work with. Shared by all of them; `node/server.py` makes it at start."""
+"""The services of a node's handlers. Shared by all of them; `node/server.py` creates them at start."""
 
 from dataclasses import dataclass, field
 

@@ -37,7 +37,7 @@ class _Copy:
 
 
 class SmallCopies:
-    """Those of one node on all others. `close` ends what is under way."""
+    """The copies of small blobs from one node to all others. `close` ends those in progress."""
 
     def __init__(self, peers: PeerClient, sent_bytes: Counter) -> None:
         self._peers, self._sent_bytes = peers, sent_bytes
@@ -57,7 +57,7 @@ class SmallCopies:
 
 
 class _Peer:
-    """What one node is to get."""
+    """The small blobs that one node is to receive."""
 
     def __init__(self, node_id: str, peers: PeerClient, sent_bytes: Counter) -> None:
         self._node_id, self._peers, self._sent_bytes = node_id, peers, sent_bytes
@@ -68,7 +68,7 @@ class _Peer:
     def put(self, sha256: str, content: bytes) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiting_bytes + len(content) > WAITING_BYTES_MAX:
-            done.set_exception(PeerFailed(self._node_id, "does not keep up with small blobs"))
+            done.set_exception(PeerFailed(self._node_id, "is too slow for small blobs"))
             done.exception()
             return done
         self._waiting.append(_Copy(sha256, content, done))

@@ -72,7 +72,8 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
         except (Conflict, Unavailable) as error:
             if loop.time() + RETRY_S + SILENT_PROBE_S >= until_s:
                 raise Unavailable(
-                    f"Node {lost}, which holds this upload, cannot be reached, and no other can go on yet.",
+                    f"Node {lost}, which holds this upload, cannot be reached, and no other node can "
+                    "continue yet.",
                     retry_after_s=2,
                 ) from error
         await asyncio.sleep(RETRY_S)
@@ -109,7 +110,7 @@ async def begin_anew_if_lost(
         return None  # it went on meanwhile, or a node of this name has joined
     moved()
     facts = {"file_uuid": record.file_uuid, "offset_bytes": record.offset_bytes}
-    _log.error("an upload begins anew: nobody has its bytes any more", extra=facts)
+    _log.error("an upload starts over, because no node has its bytes any more", extra=facts)
     return begun
 
 
@@ -122,7 +123,7 @@ async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) 
     if not successor:
         if not do_all_say:
             raise Unavailable(
-                "This node has lost bytes of the upload; others do not answer.", retry_after_s=2
+                "This node has lost bytes of the upload, and others do not answer.", retry_after_s=2
             )
         return False
     await _propose(services, caller, record, successor)
@@ -209,7 +210,7 @@ async def _propose(
     taken = await services.api.metadata.propose(command, UploadRecord)
     moved()
     facts = {"file_uuid": record.file_uuid, "peer": successor, "offset_bytes": record.offset_bytes}
-    _log.info("an upload was taken over", extra=facts)
+    _log.info("took over an upload", extra=facts)
     return taken
 
 

@@ -41,7 +41,7 @@ async def keep_swept(services: NodeServices) -> None:
         await sweep(services)
         await services.disk.run(services.blobs.packed.store.seal_if_mostly_dead)
 
-    trouble = "the sweep of uploads was broken off"  # the log cannot be asked, or no file be opened
+    trouble = "the sweep of uploads was interrupted"  # the log cannot be asked, or no file be opened
     await Work("sweep of uploads", look, every_s=SWEEP_S, trouble=trouble).run()
 
 

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class CopyOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What shall be here. `with_md5`: of a VM image. No `sources`: only look."""
+    """The copy that is ordered here. `with_md5`: of a VM image. Without `sources`: only check."""
 
     epoch: Count
     offset_bytes: Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX)]
@@ -110,7 +110,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
                 if source != self._node_id and await self._took(upload, source, order):
                     await self._disk.run(upload.sync)
                     return "here"
-        raise Unavailable("No node that was named has these bytes.", retry_after_s=2)
+        raise Unavailable("None of the given nodes has these bytes.", retry_after_s=2)
 
     async def _took(self, upload: UploadFile, source: str, order: CopyOrder) -> bool:
         """Whether the source has given what was missing, and all is as it shall be. Raises FilestoreError.
@@ -123,7 +123,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
                 await self._receive(upload, source, order.offset_bytes)
             except PeerFailed as failure:
                 facts = {"file_uuid": upload.file_uuid, "peer": source, "reason": failure.reason}
-                _log.warning("a copy of an upload does not come", extra=facts)
+                _log.warning("cannot fetch a copy of an upload", extra=facts)
                 return False
             if upload.sha256 == order.prefix_sha256:
                 return True
@@ -131,7 +131,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
             if not began_at:
                 break
         facts = {"file_uuid": upload.file_uuid, "peer": source}
-        _log.warning("a node gives other bytes of an upload than are acknowledged", extra=facts)
+        _log.warning("a node sends bytes of an upload that differ from the acknowledged ones", extra=facts)
         return False
 
     async def _receive(self, upload: UploadFile, source: str, stop: int) -> None:

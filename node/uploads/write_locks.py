@@ -1,14 +1,13 @@
-"""Who writes an upload: at most one request at a time, and never a dead one for long.
+"""Lock uploads for writing: at most one request at a time, and never a dead one for long.
 
-A request whose connection is gone still has to sync what it received; a new one waits for that end and goes
-on from there. A request whose connection only looks alive (its client vanished without a word) is ended
-after TAKEOVER_STALL_S without a byte once somebody else asks. A request that is really writing keeps the
-upload: the other gets 423.
+A request whose connection is gone still has to sync its bytes; a new one waits for that and continues there.
+A request whose connection only seems alive (its client has vanished) is ended after TAKEOVER_STALL_S without
+a byte, once another request arrives. A request that is really writing keeps the upload: the other gets 423.
 
-Who asks where an upload stands may be the client of a request that has just broken off, before this node has
-noticed: some of its bytes lie with a proxy still, or with the node that passes them on. So the answer waits
-for the end of that request, as long as a silent one is given; one that receives all the time is taken to
-live, and goes on. Who only looks on, again and again, ends nobody: a sender may pause.
+A request for the offset may come from the client of a request that has just been cut off, before this node
+has noticed: some of its bytes may still be in a proxy, or in the node that forwards them. So the response
+waits for the end of that request, as long as a silent one is given. A request that keeps receiving is
+considered alive, and continues. Repeated requests for the offset end no other request, as a sender may pause.
 """
 
 import asyncio
@@ -95,7 +94,9 @@ class UploadLocks:
         """
         taken = self._writers.get(principal, Counter())
         if taken.total() >= WRITERS_MAX and taken[file_uuid] != 1:
-            raise RateLimited(f"A node takes {WRITERS_MAX} of your uploads at a time.", retry_after_s=5)
+            raise RateLimited(
+                f"A node accepts at most {WRITERS_MAX} of your uploads at a time.", retry_after_s=5
+            )
 
     async def settled(self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True) -> bool:
         """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked.

@@ -53,7 +53,7 @@ class Family(Struct, frozen=True, array_like=True):
 
 
 class Numbers(Struct, frozen=True, array_like=True):
-    """What one worker tells. `life` is another after each start of its process."""
+    """The metrics of one worker. `life` changes with each start of its process."""
 
     life: str
     families: list[Family]

@@ -59,7 +59,7 @@ class Siblings:
 
     @property
     def maker(self) -> str:
-        """What marks the half-written files of this worker."""
+        """Return the prefix of this worker's half-written files."""
         return f"w{self.worker}-"
 
     def is_leftover(self, name: str) -> bool:
@@ -95,7 +95,7 @@ class Siblings:
             self._directory = -1
 
     def listening_socket(self) -> socket.socket:
-        """Where this worker hears the others; what an earlier process left is replaced. Raises OSError."""
+        """Return the socket for other workers; an old one is replaced. Raises OSError."""
         with suppress(FileNotFoundError):
             os.unlink(_name(self.worker), dir_fd=self._directory)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -120,13 +120,13 @@ class Siblings:
         answer_timeout_s: float = STALL_TIMEOUT_S,
         patience_s: float = 0.0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """As `PeerClient.request`, to another worker of this node. Raises PeerFailed.
+        """Send a request to another worker, like `PeerClient.request`. Raises PeerFailed.
 
-        One that does not listen, as it is being started, is tried again for `patience_s`.
+        A worker that does not listen yet is tried again for `patience_s`.
         """
         name = f"worker {worker}"
         if (session := self._sessions.get(worker)) is None:
-            raise PeerFailed(name, "is not to be called from here")
+            raise PeerFailed(name, "cannot be called from here")
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + patience_s
         while True:
@@ -154,7 +154,7 @@ class Siblings:
             response.release() if response.content.at_eof() else response.close()
 
     def _address(self, worker: int) -> str:
-        """By way of a descriptor: an address has 107 bytes at most, the path of a data directory may not."""
+        """Return the address by a descriptor: it has at most 107 bytes, and a path may be longer."""
         return f"/proc/self/fd/{self._directory}/{_name(worker)}"
 
 

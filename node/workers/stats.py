@@ -1,7 +1,7 @@
-"""What the workers of a node tell each other: their metrics, for one answer at `/metrics`, and their work.
+"""Exchange metrics and the list of background work between the workers of a node.
 
-Worker 0 asks the others every LOOK_S and at each scrape, and keeps what they told; the others hand a scrape
-on to it. So it does not matter which worker a scrape reaches: no number goes back.
+Worker 0 asks the others every LOOK_S and at each scrape, and keeps their answers; the others forward a scrape
+to it. So it does not matter which worker a scrape reaches, and no counter goes back.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class WorkerNumbers:
         self._asking = asyncio.Lock()
         self._silences = Counter(
             "filestore_worker_silences",
-            "How often a worker process did not answer when it was asked for its metrics.",
+            "Number of times a worker process did not answer when it was asked for its metrics.",
             registry=registry,
         )
         Gauge("filestore_workers", "Worker processes that answer.", registry=registry).set(1)
@@ -153,7 +153,7 @@ class WorkerNumbers:
                 async for piece in pieces(f"worker {worker}", answer):
                     body += piece
                     if len(body) > NUMBERS_BYTES_MAX:
-                        raise PeerFailed(f"worker {worker}", "tells too much")
+                        raise PeerFailed(f"worker {worker}", "answers too much")
                 if answer.status != 200:
                     raise PeerFailed(f"worker {worker}", f"answered {answer.status}")
                 return bytes(body), answer.headers.get(hdrs.CONTENT_TYPE, "")

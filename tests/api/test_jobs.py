@@ -132,5 +132,5 @@ def test_job_for_a_node_that_is_not_there_does_not_begin(cluster: Cluster, job_n
     path = f"/jobs/runs?job_name={job_name}"
     before = ids_of(cluster.get(path).json["runs"])
     answer = cluster.post(f"/jobs/{job_name}", {"node_id": "nobody"})
-    assert (answer.status, answer.json["details"]) == (404, "There is no node nobody.")
+    assert (answer.status, answer.json["details"]) == (404, "No such node: nobody.")
     assert ids_of(cluster.get(path).json["runs"]) == before

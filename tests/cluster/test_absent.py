@@ -78,12 +78,12 @@ def test_last_copy_and_absent_content_are_told_by_the_command_as_by_the_metrics(
         cluster.kill(second)
         wait_until(lambda: told() == (1, 0), what="a node that is down", timeout_s=SOON_S)
         hope = "do not stop that node; bring another back or add one"
-        assert f"! 1 blob is on one node alone that is there: {hope}." in shown()
+        assert f"! 1 blob is on only one live node: {hope}." in shown()
         none = "damaged 0, incomplete 0, lost 0, unreferenced 0, doomed 0"
         assert f"replicas: short 1 lack 1, last 1, absent 0, {none}" in shown()
         done = cluster.filestore("node", "remove", second.id, "--force", FILESTORE_URL=first.url)
         assert done.returncode == 0
-        assert done.stderr == b"! 1 blob is on one node alone that is there: stop none, add one.\n"
+        assert done.stderr == b"! 1 blob is on only one live node. Do not stop it; add a node.\n"
         cluster.kill(first)
         wait_until(lambda: told() == (0, 1), what="two nodes that are down", timeout_s=SOON_S)
         none = "damaged 0, incomplete 0, lost 0, unreferenced 0, doomed 0"

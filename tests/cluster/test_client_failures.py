@@ -336,7 +336,7 @@ def test_call_that_waits_while_the_client_is_closed_is_told(cluster: Cluster) ->
         client.close()
         sending.join(20)
         assert not sending.is_alive()
-    assert [str(error) for error in failures] == ["the client was closed meanwhile"]
+    assert [str(error) for error in failures] == ["the client was closed in the meantime"]
 
 
 async def test_client_cannot_wait_for_itself(cluster: Cluster) -> None:

@@ -81,7 +81,7 @@ def test_token_that_everybody_may_read_is_warned_of(
     path.chmod(mode)
     done = cluster.filestore("ls", "--json", FILESTORE_TOKEN_FILE=str(path))
     assert done.returncode == 0, done.stderr
-    line = f"filestore: warning: everybody on this machine may read the token in {path}\n"
+    line = f"filestore: warning: all users of this machine can read the token in {path}\n"
     assert done.stderr.decode() == line * warnings
 
 
@@ -91,7 +91,7 @@ def test_empty_token_file_is_told_as_such(cluster: Cluster, tmp_path: Path) -> N
     done = cluster.filestore("ls", FILESTORE_TOKEN_FILE=str(path))
     assert (done.returncode, done.stderr.decode()) == (
         1,
-        f"filestore: invalid_request: FILESTORE_TOKEN_FILE: {path} is empty, a token is wanted.\n",
+        f"filestore: invalid_request: FILESTORE_TOKEN_FILE: {path} is empty, but must contain a token.\n",
     )
 
 

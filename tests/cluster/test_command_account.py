@@ -106,7 +106,7 @@ def test_fingerprint_may_be_written_as_openssl_does(cluster: Cluster, home: Home
         stdin=cluster.admin_token.encode() + b"\n",
     )
     assert done.returncode == 0, done.stderr
-    assert b"Signed in as admin; the context is lab, the token ends 2" in done.stdout
+    assert b"Signed in as admin. The context is lab, and the token expires 2" in done.stdout
 
 
 @pytest.mark.long
@@ -141,7 +141,7 @@ def test_who_sits_at_a_terminal_is_asked_and_the_token_is_not_shown(
     cluster: Cluster, home: Home, answer: str
 ) -> None:
     with Terminal(["login", cluster.nodes[0].url], home.environment, home.directory) as terminal:
-        terminal.wait_for("Is it the one that the operator has told you? [y/N]")
+        terminal.wait_for("Is this the fingerprint from the operator? [y/N]")
         assert fingerprint(cluster) in terminal.shown
         terminal.type(answer)
         if answer == "y":
@@ -153,7 +153,7 @@ def test_who_sits_at_a_terminal_is_asked_and_the_token_is_not_shown(
         assert (code, home.user()) == (0, "admin")
     else:
         assert code == 6
-        assert "was not confirmed. Nothing of it is kept." in terminal.shown
+        assert "was not confirmed. Nothing was stored." in terminal.shown
         assert not home.config.exists()
 
 
@@ -195,7 +195,7 @@ def test_token_that_is_not_taken_is_not_kept(cluster: Cluster, home: Home, tmp_p
     arguments = ("--fingerprint", fingerprint(cluster), "--token-file", str(token))
     done = home.run("login", cluster.nodes[0].url, *arguments)
     assert (done.returncode, done.stdout) == (3, b"")
-    assert f"unauthorized: The token in {token} is not taken" in done.stderr.decode()
+    assert f"unauthorized: The token in {token} was rejected" in done.stderr.decode()
     assert not home.config.exists()
 
 
@@ -221,7 +221,7 @@ def test_one_of_several_contexts_is_used_until_another_is(
     done = home.run("context", "use", "elsewhere")
     assert (done.returncode, done.stderr.decode()) == (
         4,
-        "filestore: not_found: You are not signed in to 'elsewhere'; the clusters known here: carols, lab.\n",
+        "filestore: not_found: You are not signed in to 'elsewhere'; The known clusters are: carols, lab.\n",
     )
 
 
@@ -313,7 +313,7 @@ def test_revoked_token_is_told_as_such(cluster: Cluster, tmp_path: Path) -> None
     assert cluster.filestore("user", "revoke", "gone").returncode == 0
     code, line = refusal(cluster, "ls", FILESTORE_TOKEN_FILE=token)
     assert code == 3
-    assert line.startswith(f"unauthorized: The token in {token} is not taken: it was revoked, ")
+    assert line.startswith(f"unauthorized: The token in {token} was rejected: it was revoked, ")
     ahead = {"LD_PRELOAD": str(clocks.library(tmp_path)), "CLOCK_SHIFT": str(5 * 86_400)}
     assert refusal(cluster, "ls", FILESTORE_TOKEN_FILE=token, **ahead) == (3, line)
 
@@ -323,7 +323,7 @@ def test_token_is_renewed_in_its_place_while_it_lives(cluster: Cluster, tmp_path
     before = path.read_text().strip()
     done = cluster.filestore("token", "renew", "--ttl", "2d", FILESTORE_TOKEN_FILE=str(path))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"The token in {path} lives until 2".encode())
+    assert done.stdout.startswith(f"The token in {path} is valid until 2".encode())
     after = cluster.remember(path.read_text().strip())
     assert after != before
     assert mode(path) == 0o600

@@ -23,12 +23,14 @@ def test_user_is_set_shown_disabled_enabled_and_revoked(cluster: Cluster, tmp_pa
     assert "frank" in [each["user_id"] for each in objects(cluster, "user", "ls")]
     assert any(line.startswith("frank ") for line in output(cluster, "user", "ls").splitlines())
     token = cluster.user_token("frank")
-    assert output(cluster, "user", "disable", "frank") == "No token of frank is taken any more.\n"
+    assert output(cluster, "user", "disable", "frank") == "Tokens of frank are rejected from now on.\n"
     assert cluster.get("/auth/whoami", token=token).status == 401
     (enabled,) = objects(cluster, "user", "enable", "frank")
     assert enabled["disabled"] is False
     assert cluster.get("/auth/whoami", token=token).status == 200
-    assert "Every token of frank is dead" in output(cluster, "user", "revoke", "frank")
+    assert "All tokens, permissions and public links of frank are revoked" in output(
+        cluster, "user", "revoke", "frank"
+    )
     assert cluster.get("/auth/whoami", token=token).status == 401
 
 
@@ -216,9 +218,9 @@ def test_any_operation_can_be_called(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("POST", "buckets", "-d", "{"), "this is no JSON"),
-        (("POST", "buckets", "-d", "[1]"), "a JSON object is wanted"),
-        (("POST", "buckets", "-d", "[" * 100_000), "this is no JSON"),
+        (("POST", "buckets", "-d", "{"), "this is not valid JSON"),
+        (("POST", "buckets", "-d", "[1]"), "expected a JSON object"),
+        (("POST", "buckets", "-d", "[" * 100_000), "this is not valid JSON"),
         (("GET", "buckets", "-H", "nothing"), "is not NAME:VALUE"),
         (("GET", "buckets", "-H", "A: b\nC: d"), "is not NAME:VALUE"),
         (("GET", "buckets", "-H", "A b: c"), "is not NAME:VALUE"),

@@ -103,9 +103,9 @@ def test_options_of_a_kind_choose_it_and_go_with_no_other(
     (stored,) = objects_in(output(cluster, "put", path, "--project-id", "kinds", "--json"))
     assert stored["project_id"] == "kinds"
     for arguments, words in (
-        (("--kind", "backup", "--project-id", "kinds"), b"--project-id is of projects"),
-        (("--kind", "project", "--ram", "1"), b"--ram is of images"),
-        (("--read-only", "--vcpus", "1"), b"--vcpus is of images, and goes not with --read-only"),
+        (("--kind", "backup", "--project-id", "kinds"), b"--project-id is for projects"),
+        (("--kind", "project", "--ram", "1"), b"--ram is for images"),
+        (("--read-only", "--vcpus", "1"), b"--vcpus is for images, and cannot be combined with --read-only"),
     ):
         done = cluster.filestore("put", path, *arguments)
         assert (done.returncode, done.stdout) == (2, b"")
@@ -161,7 +161,7 @@ def test_name_that_one_file_has_is_enough_everywhere(cluster: Cluster, tmp_path:
     assert cluster.get(f"/files/{file_uuid}").status == 404
     assert refusal(cluster, "rm", name) == (
         4,
-        f"{name}: not_found: There is no available file named {name!r} that you may see.",
+        f"{name}: not_found: There is no available file named {name!r} that you can access.",
     )
 
 
@@ -172,8 +172,8 @@ def test_name_of_several_files_lists_them_and_nothing_is_done(
     for arguments in (("get", name), ("cat", name), ("show", name), ("share", "create", name)):
         code, line = refusal(cluster, *arguments)
         assert code == 5
-        told, _, candidates = line.partition("; give the file_uuid of one: ")
-        assert told == "conflict: 2 files have this name, the newest first"
+        told, _, candidates = line.partition(". Give the file_uuid of one: ")
+        assert told == "conflict: 2 files have this name, newest first"
         newest, oldest = candidates.split("; ")
         assert newest.startswith(f"{uuids[1]} (image of admin, 512 bytes, 2")
         assert oldest.startswith(f"{uuids[0]} (backup of admin, 5 bytes, 2")
@@ -190,7 +190,7 @@ def test_file_of_somebody_else_is_told_when_it_is_read_and_not_changed_by_its_na
     told = f"{name} belongs to mallory (file_uuid {file_uuid})."
     done = cluster.filestore("cat", name)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"planted", f"{told}\n".encode())
-    refused = f"conflict: {told} Give the file_uuid if this file is meant."
+    refused = f"conflict: {told} To use this file, give its file_uuid."
     for arguments in (
         ("mv", name, "taken"),
         ("share", "create", name),
@@ -223,7 +223,7 @@ def test_terminal_is_asked_before_the_file_of_somebody_else_is_deleted_by_its_na
     file_uuid = cluster.store(b"planted", name, token=stranger)
     for answer, code in (("n", 5), ("y", 0)):
         with Terminal(["rm", name], cluster.command_environment(), tmp_path) as terminal:
-            terminal.wait_for(f"{name} belongs to mallory (file_uuid {file_uuid}). Is this file meant?")
+            terminal.wait_for(f"{name} belongs to mallory (file_uuid {file_uuid}). Use this file?")
             terminal.type(answer)
             assert terminal.end() == code
     assert cluster.get(f"/files/{file_uuid}/status", token=stranger).status == 404

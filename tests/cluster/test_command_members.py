@@ -50,6 +50,6 @@ def test_member_that_does_not_answer_is_named_and_the_others_are_shown(mended: C
     assert done.returncode == 10
     assert "create_join_token" in [each["action"] for each in objects_in(done.stdout.decode())]
     (line,) = done.stderr.decode().splitlines()
-    assert line.startswith(f"filestore: {away.id} is not heard: unavailable: ")
+    assert line.startswith(f"filestore: {away.id} does not answer: unavailable: ")
     cluster.restart(away)
     cluster.wait_healthy()

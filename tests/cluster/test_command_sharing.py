@@ -42,7 +42,7 @@ def test_link_is_made_works_without_a_token_and_leads_nowhere_once_removed(
     assert name in output(cluster, "share", "ls")
     shown = output(cluster, "share", "ls", file_uuid)
     assert listed["id"] in shown
-    assert output(cluster, "share", "rm", name, listed["id"]) == f"{listed['id']} leads nowhere any more.\n"
+    assert output(cluster, "share", "rm", name, listed["id"]) == f"{listed['id']} is revoked.\n"
     with pytest.raises(urllib.error.HTTPError) as ended:
         read_by_link(cluster, url)
     with ended.value:
@@ -127,7 +127,7 @@ def test_bucket_is_made_shown_changed_and_removed(cluster: Cluster, name: str) -
     assert output(cluster, "bucket", "rm", f"{name}-2") == f"{name}-2 is deleted.\n"
     assert refusal(cluster, "bucket", "show", name) == (
         4,
-        f"not_found: There is no bucket named {name!r} that you may see.",
+        f"not_found: There is no bucket named {name!r} that you can access.",
     )
 
 
@@ -159,9 +159,10 @@ def test_permission_opens_a_file_until_it_is_taken_back(cluster: Cluster, name: 
     (received,) = objects_in(output(cluster, "grant", "ls", "--json", FILESTORE_TOKEN_FILE=token))
     assert (received["id"], received["target"], received["name"]) == (grant_id, "file", name)
     assert f"file {name}" in output(cluster, "grant", "ls", FILESTORE_TOKEN_FILE=token)
-    assert output(cluster, "grant", "rm", grant_id, "--file", name) == f"{grant_id} is withdrawn.\n"
+    assert output(cluster, "grant", "rm", grant_id, "--file", name) == f"{grant_id} is revoked.\n"
     assert refusal(cluster, "cat", file_uuid, FILESTORE_TOKEN_FILE=token)[0] == 3
-    assert cluster.filestore("grant", "ls", "--file", name).stderr == b"Nobody but the owner and admins.\n"
+    said = cluster.filestore("grant", "ls", "--file", name).stderr
+    assert said == b"Only the owner and admins have access.\n"
 
 
 @pytest.mark.long

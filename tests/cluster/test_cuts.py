@@ -62,7 +62,7 @@ class CutUpload:
         taken = []
         for text in self.cluster.logs().values():
             for line in text.splitlines():
-                if '"an upload was taken over"' in line and self.file_uuid in line:
+                if '"took over an upload"' in line and self.file_uuid in line:
                     told = json.loads(line)
                     taken.append((told["time"], told["peer"]))
         name = max(taken)[1] if taken else self.first.id

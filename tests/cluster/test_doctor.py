@@ -155,7 +155,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "log damaged": (
         "coordinator",
         lambda data: flip(only(data, "log/*.log"), 200),
-        "does not check",
+        "does not match its checksum",
     ),
     "database spoiled": ("coordinator", spoil_database, "cannot be read"),
     "diverged": (
@@ -221,7 +221,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "upload cut": ("node", lose_uploaded_bytes, "were durable"),
     "everything open": ("node", lambda data: data.chmod(0o777), "chmod 700"),
     "credential gone": ("node", lambda data: (data / "credential.pem").unlink(), "is missing"),
-    "blobs gone": ("node", lambda data: shutil.rmtree(data / "blobs"), "Is the disk mounted"),
+    "blobs gone": ("node", lambda data: shutil.rmtree(data / "blobs"), "Is the right disk mounted"),
     "directory open": ("node", lambda data: (data / "blobs").chmod(0o755), "chmod 700"),
     "packs open": ("node", lambda data: (data / "packs").chmod(0o755), "chmod 700"),
     "stray file among packs": (
@@ -233,23 +233,23 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "pack of another": (
         "node",
         lambda data: only(data, PACK).rename(data / OTHER_PACK),
-        "it says that it is",
+        "its header has the number",
     ),
     "pack a link": ("node", lambda data: to_link(only(data, PACK)), "cannot be read"),
     "pack open": ("node", lambda data: only(data, PACK).chmod(0o644), "chmod 600"),
-    "pack cut": ("node", lambda data: cut(only(data, PACK), HEADER_BYTES + 50), "lies behind its end"),
-    "pack gone": ("node", lambda data: only(data, PACK).unlink(), "is missing: it had 1 blob"),
+    "pack cut": ("node", lambda data: cut(only(data, PACK), HEADER_BYTES + 50), "is beyond its end"),
+    "pack gone": ("node", lambda data: only(data, PACK).unlink(), "is missing: it contained 1 blob"),
     "head of a packed blob flipped": (
         "node",
         lambda data: flip(only(data, PACK), HEADER_BYTES + 20),
-        "has another head than the index says",
+        "has a header that differs from the index",
     ),
     "packed blob flipped": (
         "node",
         lambda data: flip(only(data, PACK), HEADER_BYTES + HEAD_BYTES + 7),
         "does not match its checksum",
     ),
-    "index of packs spoiled": ("node", spoil_index, "makes the index anew"),
+    "index of packs spoiled": ("node", spoil_index, "creates the index again"),
 }
 
 

@@ -116,8 +116,8 @@ def test_place_of_another_node_is_a_conflict_and_burns_no_token(cluster: Cluster
 @pytest.mark.parametrize(
     ("options", "mode", "words"),
     [
-        (("--api-port", "7777", "--peer-port", "7777"), 0o700, "clients come to 7777 already"),
-        ((), 0o777, "others may write"),
+        (("--api-port", "7777", "--peer-port", "7777"), 0o700, "must differ from the port for clients, 7777"),
+        ((), 0o777, "other users may write"),
     ],
 )
 def test_directory_or_ports_that_cannot_be_used_cost_no_token(

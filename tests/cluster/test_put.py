@@ -62,7 +62,7 @@ def test_file_that_is_given_under_two_names_is_refused_with_both(cluster: Cluste
     link.symlink_to(file)
     done = cluster.filestore("put", file, str(link))
     assert done.returncode == 2
-    assert f"{file} and {link} are one FILE." in done.stderr.decode()
+    assert f"{file} and {link} are the same FILE." in done.stderr.decode()
 
 
 @pytest.mark.parametrize("connections", [1, 3])

@@ -102,7 +102,7 @@ def test_address_that_the_certificate_is_not_for_is_refused(cluster: Cluster, tm
     data = copied(cluster, cluster.nodes[0], tmp_path)
     reword(data / "node.json", '"127.0.0.1"', '"127.0.0.2"')
     line = refusal(cluster, "node", data)
-    assert "is for the address 127.0.0.1, not for 127.0.0.2. `node set-address` moves it." in line
+    assert "is for the address 127.0.0.1, not for 127.0.0.2. To change it, use `node set-address`." in line
 
 
 def test_coordinator_at_an_address_that_its_certificate_is_not_for_is_refused(
@@ -131,7 +131,7 @@ def test_state_of_a_newer_version_is_refused(cluster: Cluster, tmp_path: Path) -
     with closing(sqlite3.connect(data / "state.sqlite")) as state, state:
         state.execute("INSERT OR REPLACE INTO rules (one, version) VALUES (1, 99)")
     line = refusal(cluster, "coordinator", data)
-    assert line.endswith("run a newer version of Filestore here.")
+    assert line.endswith("Run a newer version of Filestore here.")
 
 
 @pytest.mark.parametrize("spoil", [lambda key: os.urandom(len(key)), lambda key: key[:-1]])
@@ -172,7 +172,7 @@ def test_earlier_copy_of_a_coordinator_is_refused(own_cluster: Cluster, tmp_path
     cluster.data(member).rename(tmp_path / "newest")
     earlier.rename(cluster.data(member))
     said = until_refused(cluster, member)  # by its start, or by the leader that heard its acknowledgements
-    assert "by a later start of this one" in said or "its directory is an earlier copy" in said
+    assert "by a later start of this one" in said or "its directory is an old copy" in said
     assert "filestore coordinator rebuild" in said
     shutil.rmtree(cluster.data(member))
     (tmp_path / "newest").rename(cluster.data(member))

@@ -110,7 +110,7 @@ def roll_there_and_back_and_there(cluster: MixedCluster, load: Load, directory: 
     for machine in (first, second, last[:1]):  # all of a machine at once, as the package does
         wait_until_safe(cluster)
         cluster.roll(*machine)
-    older = f"those that are older: {last[1].id}."
+    older = f"Upgrade one of the older members: {last[1].id}."
     wait_until(
         lambda: older in cluster.filestore("upgrade", "check").stdout.decode(), what=older, timeout_s=SAFE_S
     )

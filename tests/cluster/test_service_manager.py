@@ -79,10 +79,13 @@ def test_node_and_its_workers_tell_the_same_and_log_by_the_level_of_the_file(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("worker = 2", "'worker' is not among cors-origin, data, http, log-level, public-url, "),
+        (
+            "worker = 2",
+            "unknown option 'worker'; the options are cors-origin, data, http, log-level, public-url, ",
+        ),
         ("workers = [2]", "workers: must be a text or a number."),
         ("workers = 65", "65 is not in the range 1<=x<=64"),
-        ("workers 2", "is no TOML"),
+        ("workers 2", "is not valid TOML"),
         ('log-level = "loud"', "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
     ],
     ids=["unknown", "list", "range", "syntax", "level"],

@@ -83,7 +83,7 @@ def test_text_of_another_cluster_is_refused_where_there_is_one(machines: list[Ma
     (text,) = second.first("--machines", "2")
     refused = first.setup("--join", text)
     assert refused.returncode == 5
-    assert "of another cluster" in refused.stderr.decode()
+    assert "belongs to another cluster" in refused.stderr.decode()
 
 
 STEPS: dict[str, Callable[[Machine], Path]] = {

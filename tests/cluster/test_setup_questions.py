@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 TEXT = "The text that the first machine printed, or Enter for a new cluster: "
 NAME = "The name of the cluster [filestore]: "
-ADDRESS = "The address or DNS name by which others reach this machine"
+ADDRESS = "The address or DNS name at which others reach this machine"
 
 
 def asked(machine: Machine, *arguments: str, without: str = "--address") -> Terminal:
@@ -57,7 +57,7 @@ def test_other_machine_is_asked_for_the_text_alone_and_does_not_show_it(machines
         terminal.until(TEXT)
         terminal.type(f"  {text} ")
         assert terminal.end() == 0, terminal.shown
-    assert "Others reach this machine at 127.0.0.1; --address says another." in terminal.shown
+    assert "Others reach this machine at 127.0.0.1. If that is wrong, give --address." in terminal.shown
     assert "This machine is coordinator m2 and node m2 of the cluster lab" in terminal.shown
     assert text.split(".")[2] not in terminal.shown
     assert NAME not in terminal.shown

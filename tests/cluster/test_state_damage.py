@@ -79,7 +79,7 @@ def test_coordinator_with_a_flipped_bit_in_a_table_or_an_index_ends_without_a_re
     member = checkpointed(cluster, leads=leads)
     spoil(cluster.data(member) / "state.sqlite", name, flip)
     wait_until(lambda: not cluster.runs(member), what=f"the end of {member.id}", timeout_s=END_S)
-    assert "has changed by itself" in cluster.last_words(member)
+    assert "has changed without a write" in cluster.last_words(member)
     for node in cluster.nodes:
         answer = cluster.get("/auth/users", node=node)
         assert [user["user_id"] for user in answer.json["users"]] == ["admin", "alice"]

@@ -79,7 +79,7 @@ def test_copy_of_a_node_is_refused_while_the_node_runs_and_takes_its_place_when_
     with running(copy):  # nobody else speaks for the node any more
         wait_until(lambda: is_ready(port_of(copy), cluster.context), what="the copy", timeout_s=30)
         cluster.restart(node)
-        wait_until(lambda: "earlier copy" in rival(cluster, node, asked), what="a refusal", timeout_s=30)
+        wait_until(lambda: "old copy" in rival(cluster, node, asked), what="a refusal", timeout_s=30)
         assert not is_ready(node.api_port, cluster.context)
     answer = cluster.filestore("node", "forget-instance", node.id)
     assert answer.returncode == 0, answer.stderr

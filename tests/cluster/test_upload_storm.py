@@ -53,7 +53,7 @@ def test_what_was_acknowledged_in_a_storm_is_there_after_it(tmp_path: Path) -> N
         for upload in storm.uploads:
             read(storm, upload)
         heal(storm)
-        taken = sum(text.count('"an upload was taken over"') for text in cluster.logs().values())
+        taken = sum(text.count('"took over an upload"') for text in cluster.logs().values())
         print(f"{len(storm.uploads)} uploads, {taken} takeovers; {dict(sorted(storm.counts.items()))}")
         assert not storm.faults, "\n".join(storm.faults)
         assert taken, "no upload was taken over"

@@ -158,7 +158,7 @@ class Storm:
         for member in self.cluster.nodes:
             path = self.cluster.directory / "logs" / f"{member.id}.log"
             for line in path.read_text().splitlines():
-                if upload.file_uuid in line and '"an upload was taken over"' in line:
+                if upload.file_uuid in line and '"took over an upload"' in line:
                     told = json.loads(line)
                     taken.append((told["time"], told["peer"]))
         name = max(taken)[1] if taken else upload.first_holder.id

@@ -66,9 +66,9 @@ def test_running_project_is_told_and_the_others_go_on(operator: Operator, old: L
         resting: "stored",
     }
     code, _, err = operator.run("backup", running, "--server", "old")
-    assert (code, "is running, and was left out" in err) == (5, True)
+    assert (code, "is running and was skipped" in err) == (5, True)
     code, _, err = operator.run("backup", running, "--server", "old", "--leave-running")
-    assert (code, "is running, and was left out" in err) == (0, True)
+    assert (code, "is running and was skipped" in err) == (0, True)
     waiting = operator.start("backup", running, "--server", "old", "--wait-stopped", "2m", "--json")
     time.sleep(2)  # it has seen by then that the project runs; else it has the less to wait for
     old.stop_nodes(project_id)

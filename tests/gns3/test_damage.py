@@ -109,7 +109,7 @@ def test_damage_that_a_command_finds_itself_is_reported_with_the_newest_whole_ba
     damage(operator.store, sha256, 2 * MIB)
     before = {*new.projects()}
     code, out, err = operator.run(command[0], name, *command[1:], "--deadline", "5")
-    assert (code, out, f"The newest whole one is {sound}" in err) == (5, "", True), err
+    assert (code, out, f"The newest complete one is {sound}" in err) == (5, "", True), err
     assert {*new.projects()} == before
 
 

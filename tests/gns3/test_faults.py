@@ -153,7 +153,7 @@ def test_password_that_is_not_taken_is_told(operator: Operator, old: LabServer, 
     wrong.write_text("wrong\n")
     code, _, err = operator.run("login", old.url, "--name", "wrong", "--password-file", str(wrong))
     assert code == 3
-    assert "does not take this password of 'admin'" in err
+    assert "rejects this password of 'admin'" in err
     assert "wrong" not in operator.do("servers").split()
 
 
@@ -166,7 +166,7 @@ def test_truncated_export_is_not_stored(operator: Operator, old: LabServer, poli
         code, _, err = operator.run("backup", name, "--server", "cut", "--deadline", "5")
         operator.do("logout", "cut")
     assert code == 6
-    assert "broke the export off 2 times" in err
+    assert "interrupted the export 2 times" in err
     assert statuses(operator, project_id) == []
 
 
@@ -378,7 +378,7 @@ def test_export_that_fails_says_what_is_at_fault(operator: Operator, old: LabSer
         operator.do("login", url, "--name", "cut", "--password-file", str(old.password_file))
         code, _, err = operator.run("backup", name, "--server", "cut", "--deadline", "5")
         operator.do("logout", "cut")
-    assert (code, f"The last file that came was {TMP}" in err, skipped in err) == (6, True, True), err
+    assert (code, f"The last file that arrived was {TMP}" in err, skipped in err) == (6, True, True), err
 
 
 def test_list_of_files_that_breaks_off_is_no_empty_list(operator: Operator, old: LabServer) -> None:

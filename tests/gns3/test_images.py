@@ -67,7 +67,7 @@ def test_image_of_the_same_name_with_other_content_stays(
     operator.do("images", "push", name, "--server", "old")
     code, _, err = operator.run("images", "pull", name, "--server", "new")
     assert code == 5
-    assert f"another image of this name, with the MD5 {mine}" in err
+    assert f"another image with this name, with the MD5 {mine}" in err
     assert new.images()[name] == mine
 
 

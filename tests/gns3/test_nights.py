@@ -73,14 +73,14 @@ def test_project_that_vanished_is_missed_until_it_is_forgotten(
     for _ in range(2):
         code, statuses, told = night(keeper, tmp_path)
         assert (code, statuses) == (4, {"kept": "unchanged", "damaged": "gone"})
-        assert "damaged: not_found: The GNS3 server has not shown it since" in told
+        assert "damaged: not_found: The GNS3 server has not listed it since" in told
     assert keeper.backup("kept", "--server", "lab") == {"kept": "unchanged"}  # the other was not asked for
     now, oldest = metrics(tmp_path)
     assert now[damaged_id] == before[damaged_id] == oldest
     assert now[kept_id] > before[kept_id]
 
     code, _, err = keeper.run("forget", "kept")
-    assert (code, "No project 'kept' was missed" in err) == (4, True)
+    assert (code, "reported no missing project 'kept'" in err) == (4, True)
     assert damaged_id in keeper.do("forget", "damaged")
     assert night(keeper, tmp_path)[:2] == (0, {"kept": "unchanged"})
     assert metrics(tmp_path)[0].keys() == {kept_id}
@@ -195,7 +195,7 @@ def test_watch_takes_a_renewed_token_and_ends_without_one(
         wait_until(ended, what="the end of the watch", timeout_s=60)
         _, err = process.communicate()
     assert process.returncode == 3, err
-    assert "is not taken" in err.decode().splitlines()[-1]
+    assert "was rejected" in err.decode().splitlines()[-1]
 
 
 def test_watch_ends_when_the_server_does_not_take_its_user(
@@ -214,7 +214,7 @@ def test_watch_ends_when_the_server_does_not_take_its_user(
         lab.start()
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3, err
-    assert f"does not take this password of '{name}'" in err.decode().splitlines()[-1]
+    assert f"rejects this password of '{name}'" in err.decode().splitlines()[-1]
 
 
 def test_watch_outlives_a_server_that_is_away(keeper: Operator, lab: LabServer, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_watch_whose_first_run_cannot_begin_tries_again_soon(
     lab.kill()
     with watching(keeper, "watch", "--every", "24h", "--deadline", "1") as process:
         assert process.stderr is not None
-        assert b"The next try is in 10 s." in process.stderr.readline()
+        assert b"Retrying in 10 s." in process.stderr.readline()
         lab.start()
         wait_until(is_stored, what="a backup", timeout_s=60)
     for file in keeper.project_files(project_id=project_id):
@@ -251,8 +251,8 @@ def test_watch_whose_first_run_cannot_begin_tries_again_soon(
         fcntl.flock(held, fcntl.LOCK_EX)  # as another backup of this machine has it
         with watching(keeper, "watch", "--every", "24h") as process:
             assert process.stderr is not None
-            assert b"is watched" in process.stderr.readline()
-            assert b"is running on this machine. The next try is in 10 s." in process.stderr.readline()
+            assert b"Watching GNS3 server" in process.stderr.readline()
+            assert b"is running on this machine. Retrying in 10 s." in process.stderr.readline()
             fcntl.flock(held, fcntl.LOCK_UN)
             wait_until(is_stored, what="a backup", timeout_s=60)
 
@@ -288,7 +288,7 @@ def test_another_server_that_gets_the_name_misses_none_of_its_projects(
     [after] = keeper.json("servers")
     assert keeper.backup("--all", "--metrics", str(tmp_path)) == {"of the second": "stored"}
     code, _, err = keeper.run("forget", "of the first")
-    assert (code, "was missed" in err) == (4, True)
+    assert (code, "reported no missing project" in err) == (4, True)
     ids = [before["server_id"], after["server_id"]]
     files = [tmp_path / f"filestore_gns3_{each}.prom" for each in ids]
     assert set(tmp_path.glob("*.prom")) == set(files)
@@ -311,7 +311,10 @@ def test_login_tries_what_images_are_read_with(keeper: Operator, lab: LabServer,
     compute = ("--compute-user", "gns3", "--compute-password-file")
     code, _, err = keeper.run(*access, *compute, str(lab.password_file))
     assert code == 3
-    assert "The compute of GNS3 server lab does not take this password of 'gns3'" in err
+    assert "The compute of GNS3 server lab rejects this password of 'gns3'" in err
     assert "cannot be read" not in keeper.do(*access, *compute, str(lab.compute_password_file))
     code, _, err = keeper.run(*access, "--compute-user", "gns3")
-    assert (code, "--compute-password-file: is wanted where nobody can be asked" in err) == (2, True)
+    assert (code, "--compute-password-file: is required if there is no terminal to ask on" in err) == (
+        2,
+        True,
+    )

@@ -64,7 +64,7 @@ def test_look_up_that_fails_keeps_the_backups_of_one_project_alone(
         _, err = process.communicate(timeout=120)
     assert process.returncode == 4, err
     assert f"{name} of server old" in err.decode()
-    assert "all its backups stay" in err.decode()
+    assert "all its backups are kept" in err.decode()
     assert left_of(operator, many) == many[-1:]
     assert left_of(operator, unlucky) == unlucky[:1]
     assert left_of(operator, others) == others[-1:]

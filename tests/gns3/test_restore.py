@@ -63,7 +63,7 @@ def test_project_that_does_not_start_is_there_and_that_is_told(
     operator.do("backup", name, "--server", "old", "--with-images")
     code, _, err = operator.run("restore", name, "--to", "new", "--start")
     assert code == 5
-    assert "is restored, and does not start" in err
+    assert "was restored, but does not start" in err
     assert new.projects()[name]["status"] == "opened"
     new.call("DELETE", f"/projects/{new.projects()[name]['project_id']}")
 
@@ -112,7 +112,7 @@ def test_image_of_the_same_name_with_other_content_forbids_it(
     before = new.projects()
     code, _, err = operator.run("restore", name, "--to", "new")
     assert code == 5
-    assert "left as they are" in err
+    assert "They were not changed" in err
     assert (new.projects(), new.images()[image]) == (before, mine)
 
 

@@ -93,7 +93,7 @@ def test_units_of_the_guide_back_up_and_prune_whatever_fails(machines: list[Mach
     assert machine.succeeds("systemctl start filestore-gns3.service")
 
     machine.run("systemctl stop filestore-gns3.timer && systemctl start filestore-gns3-watch.service")
-    wait_until(lambda: "is watched" in machine.run(WATCH_LOG), what="a watch", timeout_s=WAIT_S)
+    wait_until(lambda: "Watching GNS3 server" in machine.run(WATCH_LOG), what="a watch", timeout_s=WAIT_S)
     assert "filestore-gns3-prune.timer" in machine.run("systemctl list-timers")
     machine.run("systemctl stop filestore-gns3-watch.service filestore-gns3-prune.timer")
     assert shown(machine, "filestore-gns3-watch.service", "Result") == "success"

@@ -243,8 +243,8 @@ LIARS = (
     Mutant.of(
         "node is given the state",
         "coordinator/service",
-        'if identity.role is not Role.COORDINATOR:\n        raise Forbidden("Snapshots',
-        'if False:\n        raise Forbidden("Snapshots',
+        'if identity.role is not Role.COORDINATOR:\n        raise Forbidden("Only coordinators may fetch',
+        'if False:\n        raise Forbidden("Only coordinators may fetch',
         f"{_HOSTILE}node_speaks_for_itself_and_is_given_no_state",
     ),
     Mutant.of(

@@ -95,7 +95,7 @@ STATE = (
         "damaged pages not told at start",
         "coordinator/storage/state_file",
         """        if odd:
-            return f"page {odd[0]} changed while nothing ran"
+            return f"page {odd[0]} changed while no process ran"
 """,
         "",
         "tests/unit/coordinator/storage/test_state_file.py"

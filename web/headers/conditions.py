@@ -29,7 +29,7 @@ _ATTRIBUTE_CHARACTERS = "!#$&+-.^_`|~"  # what RFC 8187, section 3.2.1 leaves ba
 
 
 class Outcome(enum.Enum):
-    """What to do when no precondition failed."""
+    """The action if no precondition failed."""
 
     PROCEED = "proceed"
     NOT_MODIFIED = "not modified"

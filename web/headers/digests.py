@@ -1,9 +1,9 @@
 """Digests that a request declares for its body. Pure.
 
 They are those of RFC 9530, the older Digest of RFC 3230, Content-MD5, and the tus checksum. Of the fields of
-RFC 9530 only sha-256 is compared; one that names other algorithms alone is ignored, as its section 2 allows.
-A tus checksum by an algorithm that is not offered is refused, and so is the announcement of a digest behind
-the body: nobody here reads what comes there.
+RFC 9530 only sha-256 is compared. A field with only other algorithms is ignored, as its section 2 allows. A
+tus checksum by an algorithm that is not offered is rejected. So is the announcement of a digest after the
+body, as trailers are not read.
 """
 
 import base64
@@ -21,8 +21,8 @@ _STRUCTURED = re.compile(r"sha-256=:([A-Za-z0-9+/=]{1,64}):(?:;[ -~]*)?")
 _PLAIN = re.compile(r"sha-256=([A-Za-z0-9+/=]{1,64})", re.IGNORECASE)  # RFC 3230: a list of name=base64
 DIGEST_FIELDS = ("Repr-Digest", "Digest")  # of the whole content
 PIECE_FIELD = "Content-Digest"  # of the bytes in this request
-MD5_FIELD = "Content-MD5"  # likewise (RFC 1864): what older clients send
-TUS_FIELD = "Upload-Checksum"  # likewise, of a PATCH
+MD5_FIELD = "Content-MD5"  # also of this request's bytes (RFC 1864); sent by older clients
+TUS_FIELD = "Upload-Checksum"  # also of this request's bytes, for a PATCH
 TUS_ALGORITHMS = ("sha256", "sha1", "md5")  # as hashlib names them too
 
 
@@ -32,7 +32,7 @@ class WrongContent(ChecksumMismatch):
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """What the bytes of a request must hash to. `field`: the header that says so."""
+    """The digest that the bytes of a request must have. `field` is the header that declares it."""
 
     field: str
     algorithm: str
@@ -52,11 +52,11 @@ class Checksum:
 
 
 def agreed_sha256(*declared: str, found: str | None = None) -> str:
-    """The sha256 (hex) that all have declared for a content, "" when nobody did; each may be "".
+    """Return the sha256 (hex) that all declarations agree on, or "" if none is given; each may be "".
 
-    `found`: what the content has, all of which has come; that is returned then.
+    `found` is the digest of the content once all of it has arrived; it is then returned.
 
-    Raises ChecksumMismatch for digests that contradict each other, WrongContent when it has another.
+    Raises ChecksumMismatch for digests that contradict each other, WrongContent if `found` differs.
     """
     agreed = {digest for digest in declared if digest}
     if len(agreed) > 1:

@@ -67,13 +67,13 @@ class Multipart:
 
 
 def parse_range(header: str | None, size_bytes: int) -> list[ByteRange] | None:
-    """What to send of content of `size_bytes`: ranges in the order asked, or None for the whole with a 200.
+    """Return the ranges to send, in the requested order, or None for the whole content with a 200.
 
-    None when there is no header, the unit is not bytes, or the syntax is wrong (a last position before the
-    first included): such a header is ignored (RFC 9110, section 14.2), as is every one of empty content: a
-    client that reads in blocks asks for the first of them without knowing. Overlapping and adjacent ranges
-    are joined. Raises RangeNotSatisfiable when nothing asked for exists (`bytes=-0` too), or when more than
-    RANGES_MAX disjoint ranges remain (section 15.5.17 names both).
+    None if there is no header, the unit is not bytes, or the syntax is wrong (including a last position
+    before the first): such a header is ignored (RFC 9110, section 14.2). It is also ignored for empty
+    content, because a client that reads in blocks requests the first one without knowing the size.
+    Overlapping and adjacent ranges are joined. Raises RangeNotSatisfiable if no requested byte exists
+    (`bytes=-0` too), or if more than RANGES_MAX disjoint ranges remain (section 15.5.17 names both).
     """
     specs = None if header is None else _specs(header)
     if specs is None or size_bytes == 0:
@@ -168,7 +168,7 @@ def _resolve(first: str, last: str, size_bytes: int) -> ByteRange | None:
 
 
 def _coalesce(spans: Iterable[ByteRange]) -> list[ByteRange]:
-    """The same bytes with no overlap, each piece where its first mention stood (section 15.3.7.2)."""
+    """Join overlapping ranges, each at the position of its first mention (section 15.3.7.2)."""
     merged: list[tuple[int, ByteRange]] = []  # (first mention, bytes), ascending by position
     for order, span in sorted(enumerate(spans), key=lambda item: (item[1].start, item[0])):
         if merged and span.start <= merged[-1][1].stop:

@@ -33,7 +33,7 @@ _DIGITS_MAX: Final = 16  # SIZE_BYTES_MAX has as many
 
 
 def offered(allow: str, *, takes_bytes: bool = True) -> dict[str, str]:
-    """The headers that tell what is spoken where these methods are (tus core, OPTIONS)."""
+    """Return the headers that describe the supported tus protocol for these methods (tus core, OPTIONS)."""
     extensions = [name for name in EXTENSIONS.split(",") if takes_bytes or name != WITH_UPLOAD]
     return RESUMABLE | {
         "Tus-Version": VERSION,

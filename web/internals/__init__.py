@@ -1,8 +1,8 @@
-"""The fence around names that are private to aiohttp and asyncio: nothing else in the product touches one.
+"""The only package that uses private names of aiohttp and asyncio.
 
-Whoever raises a version reads this list first, then runs `tests/unit/web/test_internals.py`
-and `test_internals_client.py`, which try all of it over real sockets. `tests/test_tidy.py` keeps the
-fence closed. Each name stands with what it is for, and with what happens should it change.
+Before you raise a version, read this list, then run `tests/unit/web/test_internals.py` and
+`test_internals_client.py`, which test all of it over real sockets. `tests/test_tidy.py` checks that no other
+package uses private names. Each name is listed with its purpose and with what goes wrong if it changes.
 
 aiohttp, a server's connection (`RequestHandler` and its base `BaseProtocol`), in `aiohttp_server.py`:
 

@@ -1,7 +1,7 @@
-"""What is private in aiohttp's client, by plain names. Shared by calls of members and calls of peers.
+"""Access to private parts of aiohttp's client, by plain names. Shared by calls of members and calls of peers.
 
-aiohttp sends a request of some methods again when its connection broke before the answer. What is here sees
-to it that this happens to none whose body is gone, and to none because of one that had failed before.
+aiohttp repeats a request of some methods if its connection breaks before the response. This module prevents
+that for requests whose body is already consumed, and for connections that had failed before the request.
 """
 
 import functools
@@ -18,10 +18,11 @@ from web.internals.library_changed import library_changed
 
 
 class FreshConnector(aiohttp.TCPConnector):
-    """A pool that hands out no connection whose time ran out while it was idle there.
+    """A pool that returns no connection whose timer expired while it was idle.
 
-    aiohttp 3.14 pools a connection at the end of a body. Who then reads what was held back of the body starts
-    the timer for reading anew, it goes off in the pool, and the next request would fail for it at once.
+    aiohttp 3.14 returns a connection to the pool at the end of a body. Reading the remaining buffered bytes
+    of the body restarts the read timer, which then expires in the pool, and the next request would fail at
+    once.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -44,7 +44,7 @@ class ServerConnection(web.RequestHandler):
 
     # Waits until the transport takes more. Raises ConnectionError.
     drain = web.RequestHandler._drain_helper
-    # Past the parser, which goes on with what it has.
+    # Bypasses the parser, which continues with its own bytes.
     pause_transport_reading = web.RequestHandler._pause_transport_reading
     resume_transport_reading = web.RequestHandler._resume_transport_reading
 
@@ -123,7 +123,7 @@ class ServerConnection(web.RequestHandler):
         return self._reading_paused or self._buffer_paused
 
     def renew_parser(self) -> None:
-        """Make a new parser: the next byte is the first of a request, whatever the old parser had."""
+        """Create a new parser: the next byte is the first of a request, whatever the old parser contained."""
         self._parser = HttpRequestParser(
             self,
             self._loop,
@@ -166,8 +166,8 @@ class ServerConnection(web.RequestHandler):
 
     def _process_keepalive(self) -> None:
         if self._loop.time() < self._next_keepalive_close_time:
-            # The timer went off early. aiohttp looks at the clock anew, and it may be time by then: it would
-            # close what was not looked at here.
+            # The timer expired early. aiohttp checks the clock again, and if the time has come by then, it
+            # would close the connection without the checks made here.
             self._keepalive_handle = self._loop.call_at(
                 self._next_keepalive_close_time, self._process_keepalive
             )
@@ -190,22 +190,22 @@ class BodyResponse(web.StreamResponse):
 
 
 def close_behind(request: web.BaseRequest) -> None:
-    """Have the connection closed behind the answer, whoever makes that, and say so in its head."""
+    """Close the connection after the response, and announce that in the response's head."""
     request._message = request._message._replace(should_close=True)
 
 
 def answer_in_http_11(request: web.BaseRequest) -> None:
-    """Have the answer be one of HTTP/1.1, whatever the request was."""
+    """Answer in HTTP/1.1, whatever the version of the request was."""
     request._cache["version"] = HttpVersion11
 
 
 def match_of(request: web.BaseRequest) -> web.UrlMappingMatchInfo | None:
-    """What the router found; None before it was asked. `match_info` asserts that it was."""
+    """Return the result of the router, or None before it ran. `match_info` asserts that it ran."""
     return getattr(request, "_match_info", None)
 
 
 def take_head(writer: AbstractStreamWriter) -> bytes:
-    """The head of an answer, which waits for the body: whoever takes it sends it, and aiohttp does not.
+    """Take over the head of a response that waits for the body: the caller sends it instead of aiohttp.
 
     Raises LibraryChanged.
     """

@@ -1,10 +1,10 @@
 """TLS of accepted connections: asyncio's protocol on top of the loop's plain transport, in bounded memory.
 
-uvloop's own TLS keeps a buffer of 256 KiB for each connection, all of which becomes resident in time, and
-encrypts whatever is written at once. Here the connections of a listener share the buffer that they receive
-into, and the one that OpenSSL writes into, which is empty again after each turn of a connection; and what is
-written is encrypted only as far as the socket takes it. States, handshake and flow control are those of
-`asyncio.sslproto`, which came from uvloop.
+uvloop's own TLS has a buffer of 256 KiB for each connection, all of which becomes resident in time, and
+encrypts all written data at once. Here the connections of a listener share the receive buffer and the buffer
+that OpenSSL writes into, which is empty again after each turn of a connection. Written data is encrypted only
+as far as the socket accepts it. States, handshake and flow control are those of `asyncio.sslproto`, which
+came from uvloop.
 
 It leans on private names of `SSLProtocol` and on what its methods call, as the package lists them: read its
 changes before an upgrade of Python.
@@ -37,7 +37,7 @@ Data = bytes | bytearray | memoryview
 
 
 class TlsListening:
-    """What the TLS connections of one listener share. For one event loop."""
+    """The buffers that the TLS connections of one listener share. For one event loop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TlsListening:
 
 
 class _TlsTransport(_Transport):  # type: ignore[misc]
-    """What the protocol of the application writes to."""
+    """The transport that the application's protocol writes to."""
 
     __slots__ = ("_closed", "_loop", "_ssl_protocol")
 
@@ -218,7 +218,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         return True
 
     def pause_writing(self) -> None:
-        """The socket takes no more for now."""
+        """Stop writing until the socket accepts more."""
         self._ssl_writing_paused = True
 
     def resume_writing(self) -> None:
@@ -374,7 +374,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
             self._do_shutdown()
 
     def _do_shutdown(self) -> None:
-        """Say goodbye and wait for the other side's; what comes before it is read for nobody."""
+        """Send the closing alert and wait for the peer's; data that arrives before it is discarded."""
         try:
             while self._sslobj.read(RECORD_BYTES):
                 pass
@@ -395,7 +395,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         )
 
     def _check_shutdown_timeout(self) -> None:
-        """Cut off a client that has taken nothing for that long; one that takes the rest slowly goes on."""
+        """Cut off a client that has accepted nothing for this time; slow progress is allowed."""
         earlier_bytes, self._unsent_bytes = self._unsent_bytes, self._get_write_buffer_size()
         if 0 < self._unsent_bytes < earlier_bytes:
             self._shutdown_timeout_handle = self._loop.call_later(
@@ -427,6 +427,6 @@ def _nobody(*_: object) -> memoryview:
 
 
 def _unchanging(data: Data) -> Data:
-    """The same bytes in memory that nobody changes."""
+    """Return the data in memory that cannot change."""
     is_constant = type(data) is bytes or (type(data) is memoryview and type(data.obj) is bytes)
     return data if is_constant else bytes(data)

@@ -1,1 +1,1 @@
-"""What everything else of the client rests on: requests that are tried again, their errors, and records."""
+"""The basis of the client: requests with retries, their errors, and records."""

@@ -10,7 +10,7 @@ import msgspec
 
 
 class FilestoreError(Exception):
-    """What the server refused, or what went wrong here. `details` says what, and what to do."""
+    """An error of the server or of this machine. `details` explains it, and what to do."""
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
@@ -21,7 +21,7 @@ class FilestoreError(Exception):
 
 
 class OffsetMismatch(FilestoreError):
-    """The upload stands at another offset, `offset` in bytes."""
+    """The upload has another offset, `offset` in bytes."""
 
     code = "offset_mismatch"
     status = 409
@@ -220,7 +220,7 @@ _DIGITS_MAX = 19  # of a number of bytes in 63 bits
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What the body of an error says; whatever else a newer server adds is left out."""
+    """The body of an error. Other fields of newer servers are ignored."""
 
     code: str = ""
     details: str = ""

@@ -25,7 +25,7 @@ async def pages(
         try:
             records = msgspec.convert(page[listed_as], list[record])  # type: ignore[valid-type]
         except (msgspec.ValidationError, KeyError) as error:
-            raise Internal(f"{path} answered what this client does not understand: {error}") from error
+            raise Internal(f"{path}: the response is not understood by this client: {error}") from error
         for found in records:
             yield found
         cursor = str(page.get("next_cursor") or "")

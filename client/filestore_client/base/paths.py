@@ -23,7 +23,7 @@ def path_part(text: str) -> str:
     "." and ".." are resolved on the way to the server however they are encoded (URL standard, section 4.4).
     """
     if text in ("", ".", ".."):
-        raise InvalidRequest(f"{text!r} is no id or name.")
+        raise InvalidRequest(f"{text!r} is not an id or a name.")
     return quote(text, safe="")
 
 

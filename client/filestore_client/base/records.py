@@ -1,4 +1,4 @@
-"""What the API answers, as types. Fields that a newer server adds are left out.
+"""The responses of the API, as types. Fields that a newer server adds are ignored.
 
 Times are RFC 3339 in UTC, "" for never; sizes are bytes; hashes are lower-case hexadecimal digits.
 """
@@ -27,7 +27,7 @@ class Secret(Struct, frozen=True, kw_only=True):
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """What is stored of a file: its size, checksum (sha256), name and type."""
+    """The stored content of a file: its size, checksum (sha256), name and type."""
 
     size_bytes: int
     sha256: str
@@ -39,7 +39,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class FileRecord(Record, frozen=True, kw_only=True):
-    """What the record of every kind of file has."""
+    """The common fields of the record of a file of any kind."""
 
     file_uuid: str  # The file.
     bucket_id: str  # The bucket. The default bucket's id is all zeros.
@@ -103,7 +103,7 @@ class Backup(FileRecord, frozen=True, kw_only=True):
 
 
 class FileSummary(Record, frozen=True, kw_only=True):
-    """An element of a bucket's listing, of whatever kind."""
+    """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: str  # The file.
     # A label for people and downloads, not a path: it contains no '/' and no control characters.
@@ -129,7 +129,7 @@ class ManifestImage(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What the archive of a project says of itself. All but `archive` is empty unless it is `gns3`."""
+    """The contents of the archive of a project. All fields but `archive` are empty unless it is `gns3`."""
 
     file_uuid: str  # The file.
     # gns3: a zip file with a project in it. damaged: it looks like one but cannot be read; it is stored
@@ -341,7 +341,7 @@ class Coordinator(Struct, frozen=True, kw_only=True):
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
-    """Who did what to which object, and how it ended."""
+    """One audit entry: who did what to which object, with which result."""
 
     time: str  # When the action ended, by this member's clock.
     action: str  # The action that was done or attempted.

@@ -47,7 +47,7 @@ class RetryLimits:
         self.progressed()
 
     def progressed(self) -> None:
-        """Something went forward: the deadline and the pauses begin anew."""
+        """Restart the deadline and the pauses, as there was progress."""
         self._give_up_at = time.monotonic() + self._deadline_s
         self._pause_s = PAUSE_S_MIN
         self._refusal: FilestoreError | None = None  # the last answer, while other nodes give none
@@ -79,7 +79,7 @@ class RetryLimits:
                 raise reason
             if self._refusal is None:
                 raise Unavailable(f"No node answered within {self._deadline_s:g} s: {why}") from reason
-            raise Unavailable(f"{self._refusal.details} Not every node answers: {why}") from reason
+            raise Unavailable(f"{self._refusal.details} Some nodes do not answer: {why}") from reason
 
 
 def connection_trouble(error: Exception) -> str:

@@ -21,7 +21,7 @@ class Coverage:
 
     @property
     def spans(self) -> list[Span]:
-        """What is there, ascending; no two spans touch."""
+        """Return the spans, ascending; no two spans touch."""
         return list(zip(self._starts, self._stops, strict=True))
 
     @property

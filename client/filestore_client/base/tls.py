@@ -20,12 +20,12 @@ def root_context(root_pem: str) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cadata=root_pem)
     except (ssl.SSLError, ValueError) as error:  # ValueError: empty, or not ASCII
-        raise InvalidRequest("The root certificates are not PEM text of certificates.") from error
+        raise InvalidRequest("The root certificates are not in PEM format.") from error
     return context
 
 
 def distrust(error: Exception) -> str:
-    """What is wrong with a server's certificate: text to go on after "the certificate"."""
+    """Explain what is wrong with a server's certificate: text that follows "the certificate"."""
     code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
     if code == _NOT_YET_VALID:
         return "is not valid yet (is the clock here behind, or the cluster's clock ahead?)"

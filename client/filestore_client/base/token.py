@@ -49,7 +49,7 @@ def token_of(given: "str | os.PathLike[str] | Token") -> Token:
 def require_token(token: str) -> None:
     """Raise InvalidRequest for a text that no header can carry."""
     if not _TOKEN.fullmatch(token):
-        raise InvalidRequest("This is no token: it must be one line of letters, digits and -._~+/=.")
+        raise InvalidRequest("This is not a token. Expected one line of letters, digits and -._~+/=.")
 
 
 def _read(path: Path) -> str:

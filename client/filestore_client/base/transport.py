@@ -1,8 +1,8 @@
-"""Requests to a cluster: any node will do, and the next one is tried when one is lost.
+"""Requests to a cluster: they go to any node, and the next one is tried if a node is lost.
 
 It trusts the cluster's root certificate and nothing else, whatever the environment says. A lost connection,
-423, 429 and 503 are tried again with growing pauses until nothing has gone forward for `deadline_s`; but a
-request that must not be carried out twice is repeated only where the first cannot have been. After 401, the
+423, 429 and 503 are retried with growing pauses until there was no progress for `deadline_s`. A request that
+must not be carried out twice is repeated only if the first one cannot have been carried out. After 401, the
 request is sent again if the token came from a file that holds another one by then.
 """
 
@@ -76,7 +76,7 @@ class Transport:
         self._connector: _Connector | None = None
         self._of_parents: list[object] = []  # never closed here: that would cut off the parent
         self.time = ServerTime()
-        self.without_bytes: set[str] = set()  # nodes that take none with a creation; siblings share it
+        self.without_bytes: set[str] = set()  # nodes that accept no bytes with a creation; shared by siblings
 
     def sibling(self) -> "Transport":
         """One of the same session with a preferred node of its own. It ends with this one."""
@@ -190,7 +190,7 @@ class Transport:
         """
         answer, _ = await self.answer(method, path, body=body, headers=headers, repeats=repeats)
         if not answer and method == "DELETE":
-            raise Unavailable("It is done, but the answer that says what it did was lost.", is_unknown=True)
+            raise Unavailable("The request succeeded, but its response was lost.", is_unknown=True)
         return self.decode(answer, reply_type, path)
 
     async def answer(
@@ -202,9 +202,9 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         repeats: bool | None = None,
     ) -> tuple[bytes, Mapping[str, str]]:
-        """The same; the body and the headers of the answer as they came.
+        """Send a request, and return the raw body and headers of the response.
 
-        Both are empty where DELETE got no answer and is answered then that there is nothing to delete.
+        Both are empty if a DELETE got no response, and its repetition found nothing to delete.
         """
         limits = self.limits()
         is_repeatable = method in _REPEATABLE if repeats is None else repeats
@@ -240,7 +240,7 @@ class Transport:
             return msgspec.json.decode(answer, type=reply_type)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Internal(
-                f"{self.url}{path} answered what this client does not understand: {error}"
+                f"{self.url}{path}: the response is not understood by this client: {error}"
             ) from error
 
 
@@ -268,7 +268,7 @@ class AnswerLost(aiohttp.ClientConnectionError):
 async def _sent_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """By itself aiohttp sends GET, PUT and DELETE again: then nobody knows whose answer a 404 is."""
+    """Send a request once. aiohttp repeats GET, PUT and DELETE, and then a 404 could be of either attempt."""
     try:
         return await handler(request)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
@@ -278,10 +278,10 @@ async def _sent_once(
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A pool that hands out no connection whose time ran out while it was idle in it.
+    """A pool that returns no connection whose timer expired while it was idle.
 
-    aiohttp pools a connection at the end of a body. Who then reads what was held back of the body starts the
-    timer for reading anew, it goes off in the pool, and the next request would fail for it at once.
+    aiohttp pools a connection at the end of a body. Reading the remaining buffered bytes of the body restarts
+    the read timer, which then expires in the pool, and the next request would fail at once.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -298,14 +298,14 @@ class _Connector(aiohttp.TCPConnector):
             connection.close()
 
     async def abort(self) -> None:
-        """End what is left: one whose request was broken off still sends what it was given, for nobody."""
+        """Abort the remaining connections: after a cancelled request, one still sends its buffer."""
         for transport in self._opened:
             transport.abort()
         for _ in range(ABORT_TURNS):
             await asyncio.sleep(0)
 
     def _remember(self, transport: asyncio.Transport | None) -> None:
-        """Those that close may take a while about it."""
+        """Remember a connection. Closing ones may take a while."""
         now_s = time.monotonic()
         if transport is not None:
             self._opened[transport] = now_s
@@ -328,7 +328,7 @@ class _Socket(socket.socket):
 def base_url(url: str) -> str:
     """The URL of a node without a slash at its end. Raises InvalidRequest.
 
-    Without TLS only on this machine: the token would go out in clear text to whoever is there.
+    Without TLS only this machine is allowed: otherwise the token would be sent unencrypted.
     """
     try:
         parts = urlsplit(url)
@@ -339,13 +339,13 @@ def base_url(url: str) -> str:
     except ValueError:
         is_one = False
     if not is_one or parts.username is not None or parts.path.strip("/") or parts.query or parts.fragment:
-        raise InvalidRequest(f"{url!r} is no URL of a node: https://HOST:PORT is wanted.")
+        raise InvalidRequest(f"{url!r} is not the URL of a node, such as https://HOST:PORT.")
     return url.rstrip("/")
 
 
 def _unknown(error: Exception) -> FilestoreError:
     why = error.details if isinstance(error, FilestoreError) else connection_trouble(error)
-    details = f"It is not known whether this was done: {why.rstrip('.')}. Look before you repeat it."
+    details = f"It is not known whether the request succeeded: {why.rstrip('.')}. Check before you repeat it."
     return Unavailable(details, is_unknown=True)
 
 
@@ -355,6 +355,6 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     async for part in response.content.iter_any():
         room_bytes -= len(part)
         if room_bytes < 0:
-            raise Internal(f"An answer is larger than {ANSWER_BYTES_MAX} bytes.")
+            raise Internal(f"A response is larger than {ANSWER_BYTES_MAX} bytes.")
         parts.append(part)
     return b"".join(parts)

@@ -1,8 +1,8 @@
-"""The beginning of an upload: the record of the new file, or for a small one all of it in one request.
+"""Start an upload: create the record of the new file, or send a small file in one request.
 
-That is a creation which brings the content (tus creation-with-upload). Who gets no answer asks again under
-the same key, and finds what the first request has made: never a second file. A server that takes no bytes so
-is not asked again: the upload goes in two requests.
+The latter is tus creation-with-upload. If there is no response, the request is repeated with the same key,
+and returns the result of the first one, never a second file. If a server does not accept bytes this way, the
+upload uses two requests.
 """
 
 import base64
@@ -31,7 +31,7 @@ R = TypeVar("R", bound=FileRecord)
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """The answer without the record. `status`: `available` where all bytes were taken."""
+    """The response without the record. `status` is `available` if all bytes were accepted."""
 
     file_uuid: str
     upload_url: str
@@ -40,7 +40,7 @@ class _Made(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NewFile(Generic[R]):
-    """What is to be created: the path of its kind, the type of its record, and what the record shall say."""
+    """The file to create: the path of its kind, the type of its record, and its fields."""
 
     path: str
     record: type[R]
@@ -56,7 +56,7 @@ class BegunUpload:
 
 
 def new_key() -> str:
-    """What one creation is known by, however often it is asked for: a UUIDv7 (RFC 9562, section 5.7)."""
+    """Return a new key that identifies one creation: a UUIDv7 (RFC 9562, section 5.7)."""
     random = secrets.randbits(74)
     stamp_ms = time.time_ns() // 1_000_000 & (1 << 48) - 1
     bits = stamp_ms << 80 | 7 << 76 | (random >> 62) << 64 | 2 << 62 | random & (1 << 62) - 1
@@ -79,7 +79,7 @@ def metadata_of(fields: Mapping[str, Any]) -> str | None:
 
 
 async def create(transport: Transport, new: NewFile[R], source: Source) -> UnfinishedUpload:
-    """The new record. Twice does no harm: what nobody uploads to expires by itself."""
+    """Create a record. Creating two is harmless, as an unused one expires."""
     size = {} if source.size_bytes is None else {"size_bytes": source.size_bytes}
     body = {**new.fields, **size}
     return await transport.call("POST", new.path, UnfinishedUpload, body=body, repeats=True)
@@ -93,9 +93,9 @@ async def begin(
     *,
     resume: bool,
 ) -> R | BegunUpload:
-    """The record of a small file, which is available; else the upload to go on with. It is remembered.
+    """Return the record of a small file, which is available, or else the upload to continue. It is saved.
 
-    `resume`: an earlier run may have made it and not have heard so.
+    `resume`: an earlier run may have created it without receiving the response.
     """
     if source.facts.st_size <= SMALL_BYTES_MAX:
         key = (memory.read_key() if resume else "") or new_key()
@@ -113,10 +113,10 @@ async def begin(
 async def upload_at_once(
     transport: Transport, new: NewFile[R], source: Source, key: str = ""
 ) -> R | BegunUpload | None:
-    """The record of the new file, available; or the upload to go on with, where not all was taken.
+    """Return the available record of the new file; or the upload to continue, if not all was accepted.
 
-    None, and nothing is made, for a source that is not small, and where the server takes no bytes so. `key`:
-    that of an earlier run, or of one to come. Raises FilestoreError.
+    None, without any effect, if the source is not small, or the server does not accept bytes this way. `key`:
+    that of an earlier run, or of a later one. Raises FilestoreError.
     """
     metadata = metadata_of(new.fields)
     if metadata is None or transport.url in transport.without_bytes:
@@ -150,7 +150,7 @@ async def _ask(
             transport.without_bytes.add(url)
             if not is_unanswered:
                 return None
-            details = f"It is not known whether this was stored: {error.details}"
+            details = f"It is not known whether the content was stored: {error.details}"
             reason: Exception = Unavailable(details, is_unknown=True)  # another node may know
         except TRY_AGAIN as error:
             is_unanswered = is_unanswered or not was_not_sent(error)

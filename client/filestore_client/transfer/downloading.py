@@ -1,4 +1,4 @@
-"""Downloads: in order into a stream, which goes on after a cut, or into NAME.part, then checked and renamed.
+"""Downloads: in order into a stream, with resumption, or into NAME.part, then checked and renamed.
 
 The ETag of a file is the SHA-256 of its content, so the end of every download is a comparison.
 `filestore_client.transfer.ranges` takes several streams.

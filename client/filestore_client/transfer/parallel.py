@@ -1,9 +1,9 @@
-"""One file over several connections: its parts are uploads of their own, put together at the end.
+"""Upload a file over several connections: its parts are separate uploads, joined at the end.
 
-That is tus concatenation. Each part goes on by itself after an interruption, and is sent as any upload; the
-last request, which names them all, is answered when the file is available. It carries the sha256 of the file
-as it was read here: content that did not arrive so never becomes available. Made again that request has the
-same answer, so that a lost one does no harm.
+This is tus concatenation. Each part is resumed separately after an interruption, like any upload. The last
+request, which lists all parts, is answered when the file is available. It has the sha256 of the file as it
+was read here, so that other content never becomes available. Repeating this request returns the same
+response, so a lost one does no harm.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from filestore_client.transfer.uploading import (
 PART_BYTES_MIN: Final = 8 << 20  # less is not worth a connection of its own
 PARTS_MAX: Final = 16
 METADATA_BYTES_MAX: Final = 6000  # the head of a request has 8 KiB for a field
-LIVELY_S: Final = 5.0  # a request that took so long has got further before it failed
+LIVELY_S: Final = 5.0  # a request that took this long made progress before it failed
 Span = tuple[int, int]  # of bytes: the first, and the one after the last
 
 
@@ -64,7 +64,7 @@ class _Progress:
     done: dict[int, int] = field(default_factory=dict)
 
     def of(self, number: int) -> SentBytes:
-        """What the upload of a part tells."""
+        """Return the progress function of a part."""
 
         def sent(done_bytes: int) -> None:
             self.done[number] = done_bytes
@@ -124,7 +124,7 @@ async def _are_begun_with(sources: Sequence[FileSource], states: Sequence[Upload
 
 
 async def _abandon(transport: Transport, memory: Memory, known: UnfinishedParts) -> None:
-    """Forget the parts; the server forgets by itself those that it cannot be told of now."""
+    """Forget the parts, and delete them. If the server cannot be reached, they expire there."""
     memory.forget()
     for part in known.parts:
         with suppress(FilestoreError):
@@ -141,7 +141,7 @@ async def _sent(
     only_url: bool,
     progress: SentBytes,
 ) -> UnfinishedUpload:
-    """The file, once all parts are sent, and it is hashed beside that."""
+    """Send all parts, hash the file concurrently, and return the final upload."""
     told = _Progress(progress)
 
     async def send(number: int, source: FileSource) -> None:
@@ -175,7 +175,7 @@ async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
 
 
 async def _begun(transport: Transport, wanted: PartedFile, span: Span) -> UnfinishedUpload:
-    """A new part. Twice does no harm: what nobody uploads to expires by itself."""
+    """Create a part. Creating two is harmless, as an unused one expires."""
     headers = {
         "Tus-Resumable": "1.0.0",
         "Upload-Concat": "partial",

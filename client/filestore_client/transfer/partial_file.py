@@ -1,9 +1,9 @@
-"""A file that is being downloaded, in two files beside where it will be.
+"""A file that is being downloaded, in two files next to its target.
 
-NAME.part has its full size from the start, and NAME.part.state says what of it is there.
+NAME.part has its full size from the start, and NAME.part.state lists the ranges that have arrived.
 
-Bytes are synced before the state names them, so what it names survives a power cut. The state is on disk
-before the file grows: a NAME.part that holds something without one is somebody else's, and stays as it is.
+Bytes are synced before the state lists them, so that they survive a power cut. The state is on disk before
+the file grows: a NAME.part with content but without a state belongs to another program, and is not changed.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ class PartialFile:
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            raise Conflict(f"{self.path} is a link; remove it, or write to another name.") from error
+            raise Conflict(f"{self.path} is a link. Remove it, or choose another name.") from error
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_nlink > 1:
             os.close(descriptor)
@@ -165,7 +165,7 @@ class PartialFile:
         return descriptor
 
     def _is_not_ours(self) -> Conflict:
-        return Conflict(f"{self.path} is not of a download; remove it, or write to another name.")
+        return Conflict(f"{self.path} is not an unfinished download. Remove it, or choose another name.")
 
     def _mode_of_target(self) -> int | None:
         """The permissions of the file that will be replaced, which its successor keeps."""
@@ -184,7 +184,7 @@ class PartialFile:
         if not is_same:
             os.close(self._descriptor)
             self._descriptor = -1
-            raise Conflict(f"Another process downloads to {self.path}.")
+            raise Conflict(f"Another process is downloading to {self.path}.")
 
     def _read_state(self) -> PartialState | None:
         """None without one; one that cannot be used stands for no content at all."""
@@ -254,7 +254,7 @@ class PartialFile:
         if not self._is_in_place():
             self._is_over = True
             self._state_path.unlink(missing_ok=True)  # it does not describe what is there now
-            raise Conflict(f"{self.path} was replaced while it was written; get the file again.")
+            raise Conflict(f"{self.path} was replaced while it was written. Download the file again.")
         if self._replaces:
             self.path.replace(self._target)
         else:
@@ -276,7 +276,9 @@ class PartialFile:
             os.link(self.path, self._target, follow_symlinks=False)
         except OSError as error:
             if isinstance(error, FileExistsError) or os.path.lexists(self._target):
-                raise Conflict(f"{self._target} was made meanwhile; what came is in {self.path}.") from error
+                raise Conflict(
+                    f"{self._target} was created in the meantime. The downloaded content is in {self.path}."
+                ) from error
             self.path.replace(self._target)  # a file system without hard links
         else:
             self.path.unlink()

@@ -38,14 +38,14 @@ TAKEN_BYTES_MIN = 256 << 10
 
 
 class RangeSink(Protocol):
-    """Where the bytes of a download go, in any order.
+    """The target of a download's bytes, in any order.
 
     A Protocol, as the tests of rates have memory in the place of a `PartialFile`.
     """
 
     @property
     def coverage(self) -> Coverage:
-        """What it has."""
+        """Return the spans that have arrived."""
 
     async def write_at(self, offset: int, part: bytes) -> None:
         """Keep these bytes; they count as there when this returns."""
@@ -100,7 +100,7 @@ def _first_failure(failures: BaseExceptionGroup) -> BaseException:
 
 
 def split(missing: Iterable[Span], connections: int) -> list[Span]:
-    """Ranges for so many connections, ascending; one for what is small.
+    """Split into ranges for this number of connections, ascending; one range if little is missing.
 
     They end where a node's segments end, if they can.
     """
@@ -222,11 +222,11 @@ class _Download:
                     return
 
     def _check(self, response: aiohttp.ClientResponse, fetch: RangeFetch) -> None:
-        """That these are the bytes that were asked for, of the content that the others are of."""
+        """Check that these are the requested bytes, and of the same content as the others."""
         expected = f"bytes {fetch.at}-{fetch.stop - 1}/{self._content.size_bytes}"
         found = response.headers.get("Content-Range", "")
         if response.headers.get("ETag") != f'"{self._content.sha256}"':
-            raise PreconditionFailed(f"{fetch.node.url} has other content now; nothing of it was kept.")
+            raise PreconditionFailed(f"{fetch.node.url} now has other content. No part of it was kept.")
         if response.status != 206 or found != expected:
             raise Internal(
                 f"{fetch.node.url} answered {response.status} {found!r} when asked for {expected!r}."

@@ -36,7 +36,7 @@ class AsyncReader:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole content."""
+        """Return the size of the whole content."""
         return self.content.size_bytes
 
     def tell(self) -> int:
@@ -52,7 +52,7 @@ class AsyncReader:
         return self._at
 
     async def read(self, size: int = -1) -> bytes:
-        """So many bytes, fewer at the end only; all that are left for -1. Raises FilestoreError."""
+        """Read `size` bytes, fewer only at the end; all remaining bytes for -1. Raises FilestoreError."""
         stop = self.size_bytes if size < 0 else min(self._at + size, self.size_bytes)
         parts: list[bytes] = []
         while self._at < stop:

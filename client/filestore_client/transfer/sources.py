@@ -1,4 +1,4 @@
-"""What uploads read: a file that can be read anywhere, or bytes that can only be read on."""
+"""The sources of uploads: a file with random access, or bytes that can only be read in order."""
 
 import asyncio
 import hashlib
@@ -12,9 +12,9 @@ from typing import Any, BinaryIO, Protocol, TypeGuard
 from filestore_client.base.errors import FileChanged, FilestoreError, InvalidRequest
 
 READ_BYTES = 1 << 20
-FILE_PIECE_BYTES = 64 << 20  # as often as a node makes bytes durable by itself: less only adds round trips
+FILE_PIECE_BYTES = 64 << 20  # as often as a node syncs without a request: smaller pieces only add round trips
 STREAM_PIECE_BYTES = 8 << 20  # this much is held in memory
-END_BYTES = 8 << 20  # of a file: so much too, and what is not larger goes in one request
+END_BYTES = 8 << 20  # size of the last piece of a file; a file that is not larger is sent in one request
 
 
 Contents = bytes | bytearray | memoryview | BinaryIO | Iterable[bytes] | AsyncIterable[bytes]
@@ -42,10 +42,10 @@ class Source(Protocol):
         """How many bytes can be read from this offset, at most a piece; 0 at the end."""
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes at this offset, which lies in the prepared piece."""
+        """Return up to `length` bytes at this offset, which must be in the prepared piece."""
 
     async def sha256(self) -> str:
-        """Of everything, once all of it was read."""
+        """Return the SHA-256 of everything, once all of it was read."""
 
 
 class FileSource:
@@ -64,7 +64,7 @@ class FileSource:
         self._end, self._is_read = b"", False
         self._hash = hashlib.sha256()
         self._hashed_bytes = 0
-        # A read whose request was cut off goes on in its thread beside those of the next request.
+        # After a cut-off request, its read continues in its thread, concurrently with those of the next one.
         self._reading = threading.Lock()
 
     async def whole(self, bytes_max: int) -> bytes | None:
@@ -76,7 +76,7 @@ class FileSource:
     async def prefix_sha256(self, offset: int) -> str:
         """See Source."""
         if offset > self._size:
-            raise InvalidRequest(f"The server holds {offset} bytes, the file has {self._size}.")
+            raise InvalidRequest(f"The server has {offset} bytes, but the file has {self._size}.")
         await self._hash_to(offset)
         return self._hash.hexdigest()
 
@@ -107,7 +107,7 @@ class FileSource:
         return self._hash.hexdigest()
 
     async def checked_sha256(self) -> str:
-        """The same, of a file that was not written to until then. Raises FileChanged."""
+        """Return the SHA-256 of a file that was not changed until then. Raises FileChanged."""
         found = await self.sha256()
         await asyncio.to_thread(self._require_unchanged)
         return found
@@ -133,9 +133,9 @@ class FileSource:
     def _require_unchanged(self) -> None:
         facts = os.fstat(self._file.fileno())
         if (facts.st_size, facts.st_mtime_ns) != (self.facts.st_size, self.facts.st_mtime_ns):
-            raise FileChanged("The file was written to while it was read; nothing of it is stored.")
+            raise FileChanged("The file was changed while it was read. Nothing was stored.")
         if os.pread(self._file.fileno(), 1, facts.st_size):  # such as those of /proc, whose size is 0
-            raise FileChanged(f"The file has more than the {facts.st_size} bytes that it says it has.")
+            raise FileChanged(f"The file has more than the {facts.st_size} bytes that the system reports.")
 
     async def _hash_to(self, offset: int) -> None:
         while self._hashed_bytes < offset:
@@ -165,7 +165,7 @@ class BytesSource:
     async def prepare(self, offset: int) -> int:
         """See Source."""
         if offset > len(self._content):
-            raise InvalidRequest(f"The server holds {offset} bytes, there are {len(self._content)}.")
+            raise InvalidRequest(f"The server has {offset} bytes, but the content has {len(self._content)}.")
         return min(FILE_PIECE_BYTES, len(self._content) - offset)
 
     async def read(self, offset: int, length: int) -> bytes:
@@ -214,7 +214,9 @@ class StreamSource:
         What lies before the offset, sent by an earlier upload of the same content, is read and hashed first.
         """
         if offset < self._start:
-            raise InvalidRequest(f"The server fell back to offset {offset}; a stream cannot be read again.")
+            raise InvalidRequest(
+                f"The server went back to offset {offset}, but a stream cannot be read again."
+            )
         while offset >= self._start + len(self._piece) and self.size_bytes is None:
             self._start += len(self._piece)
             self._hash_of_sent = self._hash.copy()
@@ -223,7 +225,7 @@ class StreamSource:
             if len(self._piece) < STREAM_PIECE_BYTES:
                 self.size_bytes = self._start + len(self._piece)
         if offset > self._start + len(self._piece):
-            raise InvalidRequest(f"The server holds {offset} bytes, the stream has {self.size_bytes}.")
+            raise InvalidRequest(f"The server has {offset} bytes, but the stream has {self.size_bytes}.")
         return self._start + len(self._piece) - offset
 
     async def read(self, offset: int, length: int) -> bytes:
@@ -241,7 +243,7 @@ class StreamSource:
         return ahead + await self._read_on(STREAM_PIECE_BYTES - len(ahead))
 
     async def _read_on(self, bytes_min: int) -> bytes:
-        """So many bytes or more; less at the end only."""
+        """Read at least this many bytes; fewer only at the end."""
         parts: list[bytes] = []
         size_bytes = 0
         while size_bytes < bytes_min and (part := await self._more()):
@@ -266,9 +268,10 @@ def source_of(content: Contents) -> Source:
 
 
 def _is_regular(content: Any) -> TypeGuard[BinaryIO]:
-    """Whether it is an open file that lies on a disk and stands at its beginning.
+    """Return whether this is an open regular file, positioned at its beginning.
 
-    What unpacks has the descriptor of what is packed: only files of `open` are read by it, not by `read`.
+    A decompressing file object has the descriptor of the compressed file: only files of `open` can be read by
+    their descriptor instead of by `read`.
     """
     if isinstance(content, io.BufferedRandom):
         content.flush()
@@ -282,7 +285,7 @@ def _from_file(content: Any) -> Callable[[], Awaitable[bytes]]:
     async def more() -> bytes:
         part: bytes | None = await asyncio.to_thread(content.read, READ_BYTES)
         if part is None:  # which is not its end
-            raise InvalidRequest("The file does not block; open it in the usual way.")
+            raise InvalidRequest("The file is in non-blocking mode. Open it in blocking mode.")
         return part
 
     return more

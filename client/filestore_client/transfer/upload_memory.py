@@ -1,8 +1,8 @@
-"""What is remembered of unfinished uploads of files, so that the same upload goes on after an interruption.
+"""The state of unfinished uploads of files, with which they resume after an interruption.
 
 One small file per upload in ${XDG_STATE_HOME:-~/.local/state}/filestore/uploads, named by a digest of the
-cluster's root, the file's absolute path, size, inode and times of change, and what was asked for; of a stream
-by the name that its content was given. It holds no secret.
+cluster's root, the file's absolute path, size, inode and times of change, and the requested fields; for a
+stream by the given identity of its content. It holds no secret.
 """
 
 import hashlib

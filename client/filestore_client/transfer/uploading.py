@@ -25,7 +25,7 @@ SentBytes = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class UploadState:
-    """What HEAD tells: how far the upload is, and its size once that was declared.
+    """The response to HEAD: the offset of the upload, and its size once it was declared.
 
     `prefix_digest`: of the bytes before `offset`, as `repr_digest` writes it; until 0.3.0: "" from
     a server of 0.1.0.
@@ -51,9 +51,9 @@ async def upload(
 ) -> None:
     """Send what the server lacks, from `offset` on (bytes); returns when the file is available.
 
-    A server that tells that it has all bytes of a declared size has completed it before.
+    If a server has all bytes of a declared size, the upload was completed before.
 
-    Raises FilestoreError: the server's refusal, or Unavailable when nothing went forward until the deadline.
+    Raises FilestoreError: the server's error, or Unavailable without progress until the deadline.
     """
     path = upload_path(file_uuid)
     limits = transport.limits()
@@ -179,9 +179,9 @@ async def give_up(transport: Transport, file_uuid: str) -> None:
 
 
 async def find_unfinished(transport: Transport, file_uuid: str) -> UploadState | None:
-    """Where an upload of an earlier run stands; None when it is not there any more, or of another user.
+    """Return the state of an earlier run's upload; None if it does not exist, or belongs to another user.
 
-    Raises FilestoreError where that cannot be told, such as Unauthorized.
+    Raises FilestoreError if that is unknown, such as Unauthorized.
     """
     limits = transport.limits()
     while True:

@@ -65,12 +65,12 @@ class AsyncWriter:
             await self._flush()
             await self._put(b"")
         if self._is_given_up:
-            raise FilestoreError("The upload was given up.")
+            raise FilestoreError("The upload was discarded.")
         self.record = await self._sending
         return self.record
 
     async def abort(self) -> None:
-        """Give the upload up; the server forgets it by itself. Again is harmless."""
+        """Abort the upload, which expires on the server. May be repeated."""
         self._is_closed = self._is_given_up = True
         self._sending.cancel()
         await asyncio.gather(self._sending, return_exceptions=True)
@@ -101,4 +101,4 @@ class AsyncWriter:
     async def _ended_early(self) -> NoReturn:
         """Raises why."""
         await self._sending
-        raise FilestoreError("The upload has ended before all was written.")
+        raise FilestoreError("The upload ended before all bytes were written.")

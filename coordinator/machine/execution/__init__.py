@@ -1,1 +1,1 @@
-"""What every command and query of the state machine needs: who asks, the rules in force, replies, pages."""
+"""The common parts of all commands and queries: the caller, the rules in force, replies, pages."""

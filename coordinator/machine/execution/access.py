@@ -1,9 +1,9 @@
-"""Who may do what: the one module that decides it, deny by default.
+"""Access control: the one module that decides who may do what, deny by default.
 
 admin implies write implies read. A level on a file is the highest of these: the role `admin`, the owner of
 the file and the owner of its bucket have admin; a permission on the file, or on its bucket, gives its level
-until it expires. On a bucket it is the same without the file. Nobody owns the default bucket, whatever its
-record says.
+until it expires. The level on a bucket is decided in the same way, without the file. The default bucket has
+no owner, whatever its record says.
 
 Permissions are granted to principals: `user:ID`, `group:NAME`, `role:NAME`. Roles and groups are the stored
 ones, not those that a token carries, so that taking one away has its effect at once.
@@ -66,7 +66,7 @@ class User:
 
 
 class Scope(Protocol):
-    """What access is decided in: a Change or a Question."""
+    """The context in which access is decided: a Change or a Question."""
 
     @property
     def db(self) -> sqlite3.Connection:

@@ -1,4 +1,4 @@
-"""What a command is applied with, by which rules, and what a query is answered with. No I/O but SQLite."""
+"""The contexts in which commands are applied, by which rules, and queries answered. No I/O but SQLite."""
 
 import sqlite3
 
@@ -39,7 +39,7 @@ class Change(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """What a query is answered with: `at_ms` is the answering coordinator's time."""
+    """The context in which a query is answered: `at_ms` is the answering coordinator's time."""
 
     db: sqlite3.Connection
     at_ms: int

@@ -1,4 +1,4 @@
-"""What the quota of a bucket bounds: finished files, uploads under way, and deleted files still on disks.
+"""The bytes that a bucket's quota limits: finished files, uploads in progress, deleted files on disks.
 
     used_bytes      finished files, each for itself
     reserved_bytes  what its uploads may have: the declared size, else what was recorded or asked for
@@ -40,8 +40,8 @@ def require_room(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> Non
         )
     if taken_bytes + released_bytes > 2 * quota_bytes:
         raise RateLimited(
-            f"{released_bytes} bytes of deleted files are still on the disks, and the quota of the bucket is"
-            f" {quota_bytes}: they go within minutes. Try again then."
+            f"{released_bytes} bytes of deleted files are still on the disks, and the quota of the "
+            f"bucket is {quota_bytes}. They are deleted within minutes. Try again then."
         )
 
 
@@ -60,7 +60,7 @@ def quota_of(db: sqlite3.Connection, bucket_id: str) -> int:
 
 
 def of_upload(db: sqlite3.Connection, file_uuid: str) -> int:
-    """What an upload has reserved; 0 for nothing, and for one that has ended."""
+    """Return the bytes that an upload has reserved; 0 for none, and after its end."""
     row = db.execute("SELECT reserved_bytes FROM uploads WHERE file_uuid = ?", (file_uuid,)).fetchone()
     return 0 if row is None else int(row[0])
 

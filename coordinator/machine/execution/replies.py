@@ -20,7 +20,7 @@ class SessionEnded(Unavailable):
 
 
 class _Session(Struct):
-    """What the database says, and what this batch has made of it."""
+    """A session in the database, with the changes of this batch."""
 
     acknowledged_below: int
     sequence_max: int  # of the replies in the database; -1 for none. A higher one is surely new.
@@ -47,9 +47,13 @@ class Sessions:
         """
         known = self._find(session)
         if known is None:
-            raise SessionEnded("The session of this change has ended; whether it was applied is unknown.")
+            raise SessionEnded(
+                "The session of this change has ended. It is not known whether the change was applied."
+            )
         if sequence < known.acknowledged_below:
-            raise Unavailable("The client was done with this change; a late copy of it is not applied.")
+            raise Unavailable(
+                "The client has already finished this change; a late copy of it is not applied."
+            )
         reply = known.replies.get(sequence)
         if reply is not None or sequence > known.sequence_max:
             return reply

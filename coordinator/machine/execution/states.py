@@ -30,7 +30,7 @@ def require(updated_at_ms: int, named_ms: int | UnsetType) -> None:
 
 
 def require_of_file(change: Change, sequence: int, named_ms: int | UnsetType) -> None:
-    """As `require`, for a file whose time was not read yet."""
+    """Check a file like `require`, if its time was not read yet."""
     if isinstance(named_ms, int):
         row = change.db.execute("SELECT updated_at_ms FROM files WHERE sequence = ?", (sequence,)).fetchone()
         require(row[0], named_ms)

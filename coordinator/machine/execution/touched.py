@@ -51,9 +51,9 @@ def track(db: sqlite3.Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Touches:
-    """What happened to the rows of a slice since they were hashed before.
+    """The changes to the rows of a slice since they were hashed before.
 
-    `are_known`: it is known of all of them whether they changed. `any`: one did for sure.
+    `are_known`: for all rows it is known whether they changed. `any`: at least one certainly did.
     """
 
     are_known: bool

@@ -99,8 +99,8 @@ def backup(
     the others go on; the exit code is 5 then. It is 10 if GNS3 left out files of a project. After an
     interruption the same command goes on with the projects that are not backed up yet.
 
-    With --all, a project is told that was there at an earlier run and is not there now, and so is a server
-    that shows no project; the exit code is 4. `filestore gns3 forget` says that a project is gone for good.
+    With --all, the command reports projects of an earlier run that do not exist any more, and a server
+    without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good.
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
@@ -151,9 +151,9 @@ def watch(
 ) -> None:
     """Back up all projects daily, and each when it is closed.
 
-    It runs until SIGTERM or SIGINT. What fails is told, and tried again the next time. A run that cannot
-    begin is tried again after 10 seconds, and then after pauses of up to an hour. It ends when the token of
-    the cluster or the password of the server is not taken any more.
+    It runs until SIGTERM or SIGINT. Failures are reported, and retried the next time. A run that cannot start
+    is retried after 10 seconds, and then after pauses of up to an hour. The command ends if the token of the
+    cluster or the password of the server is rejected.
     """
 
     pauses = retry_pauses()
@@ -191,7 +191,7 @@ async def _watch(
             if each.status == "failed" and isinstance(each.errors[0], LASTING):
                 raise each.errors[0]
 
-    click.echo(f"GNS3 server {reached.name} is watched.", err=True)
+    click.echo(f"Watching GNS3 server {reached.name}.", err=True)
     await Watch(reached, back_up, every_s=every_s, only=only, tell=_tell_failure).run()
 
 
@@ -226,7 +226,7 @@ async def _run(
                 _tell(each, as_json=as_json)
             results += gone
     if not present:
-        _tell_failure(NotFound(f"GNS3 server {reached.name} shows no project: has its user lost a role?"))
+        _tell_failure(NotFound(f"GNS3 server {reached.name} lists no projects. Has its user lost a role?"))
     if not as_json:
         click.echo(_summary(results))
     return results
@@ -240,8 +240,9 @@ def _gone(remembered: journal.Journal) -> list[BackupResult]:
             "gone",
             errors=(
                 NotFound(
-                    f"The GNS3 server has not shown it since {moment(rfc3339(int(memory.gone_at * 1000)))}."
-                    " If it is gone for good: `filestore gns3 forget`; its backups stay."
+                    "The GNS3 server has not listed it since "
+                    f"{moment(rfc3339(int(memory.gone_at * 1000)))}. If it is gone for good, run "
+                    "`filestore gns3 forget`. Its backups are kept."
                 ),
             ),
         )
@@ -274,7 +275,7 @@ def _tell(result: BackupResult, *, as_json: bool) -> None:
     if result.missing.count:
         click.echo(f"filestore: warning: {name}: GNS3 did not export {result.missing.told}", err=True)
     for error in result.errors:
-        said = "is running, and was left out" if result.status == "running" else line_of(error)
+        said = "is running and was skipped" if result.status == "running" else line_of(error)
         click.echo(f"filestore: {name}: {said}", err=True)
 
 
@@ -285,7 +286,7 @@ def _tell_failure(error: Failure | OSError, retry_s: float = 0.0) -> None:
     else:
         told = line_of(error)
     if retry_s:
-        told = f"{told.rstrip('.')}. The next try is in {duration(retry_s)}."
+        told = f"{told.rstrip('.')}. Retrying in {duration(retry_s)}."
     click.echo(f"filestore: {told}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""What the commands of `filestore gns3` share: which server, and a run with it and the store."""
+"""The common parts of `filestore gns3` commands: choosing a server, and a run with it and the store."""
 
 import asyncio
 import signal
@@ -39,14 +39,15 @@ def address_of(name: str) -> ServerAddress:
     found, login = read_logins().find(name)
     if not login.server_id:
         raise InvalidRequest(
-            f"The login of {found} is of an older release, which gave servers no identity. Sign in once more:"
-            f" filestore gns3 login {login.url} --name {found}"
+            f"The login of {found} is from an older release, in which servers had no identity. Sign in "
+            f"again: filestore gns3 login {login.url} --name {found}"
         )
     if login.is_cloned(network_cards()):
         raise Conflict(
-            f"The login of {found} was made on another machine, of which this one may be a clone. Sign in"
-            f" here as well, which begins backups of its own: filestore gns3 login {login.url} --name"
-            f" {found}. If it is the same server, continue its backups with --server-id {login.server_id}"
+            f"The login of {found} was made on another machine, and this one may be a clone of it. "
+            f"Sign in here too, which starts separate backups: filestore gns3 login {login.url} --name "
+            f"{found}. If it is the same server, continue its backups with --server-id "
+            f"{login.server_id}"
         )
     return ServerAddress(
         name=found,
@@ -124,12 +125,12 @@ async def bucket_id_of(client: AsyncClient, bucket: str) -> str:
 
 
 def chosen_projects(projects: list[LabProject], named: tuple[str, ...]) -> list[LabProject]:
-    """Those of these names or ids; several of one name are all meant. Raises NotFound."""
+    """Return the projects with these names or ids, and all projects of one name. Raises NotFound."""
     chosen: dict[str, LabProject] = {}
     for wanted in named:
         found = [each for each in projects if wanted in (each.project_id, each.name)]
         if not found:
-            raise NotFound(f"The GNS3 server has no project {printable_name(wanted)!r} that you may see.")
+            raise NotFound(f"The GNS3 server has no project {printable_name(wanted)!r} that you can access.")
         chosen |= {each.project_id: each for each in found}
     return list(chosen.values())
 

@@ -43,8 +43,8 @@ def _chosen(remembered: journal.Journal, named: tuple[str, ...]) -> dict[str, st
     for wanted in named:
         found = [each for each, name in gone.items() if wanted in (each, name)]
         if not found:
-            raise NotFound(f"No project {printable_name(wanted)!r} was missed by the last run of backups.")
+            raise NotFound(f"The last run of backups reported no missing project {printable_name(wanted)!r}.")
         if len(found) > 1:
-            raise Conflict(f"{len(found)} projects have this name; give the id of one: {', '.join(found)}")
+            raise Conflict(f"{len(found)} projects have this name. Give the id of one: {', '.join(found)}")
         chosen[found[0]] = gone[found[0]]
     return chosen

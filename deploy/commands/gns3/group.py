@@ -82,9 +82,9 @@ def login(
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-        raise InvalidRequest(f"url: {url!r} is no URL of a GNS3 server: http://HOST:3080 is wanted.")
+        raise InvalidRequest(f"url: {url!r} is not the URL of a GNS3 server, such as http://HOST:3080.")
     if compute_password_file is not None and not compute_user:
-        raise click.UsageError("--compute-password-file: --compute-user is wanted with it.")
+        raise click.UsageError("--compute-password-file: --compute-user is required with it.")
     identity = _id_of(server_id)
     password = _password("--password-file", password_file)
     compute_password = _password("--compute-password-file", compute_password_file) if compute_user else ""
@@ -116,18 +116,18 @@ def login(
     if before is not None and server_id in ("", "new") and before.server_id not in ("", saved.server_id):
         _warn_of_another(server, before)
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
-        click.echo(f"filestore: warning: the password goes to {parts.hostname} in clear text", err=True)
+        click.echo(f"filestore: warning: the password is sent to {parts.hostname} unencrypted", err=True)
     told = printable_name(version)
-    click.echo(f"Signed in as {user} to {server}, GNS3 {told} with {count} projects that you may see.")
+    click.echo(f"Signed in as {user} to {server}, GNS3 {told} with {count} projects that you can access.")
     if not reads_images:
-        click.echo("Its images cannot be read: that takes --compute-user.")
+        click.echo("Its images cannot be read. To read them, give --compute-user.")
 
 
 def _warn_of_another(name: str, before: ServerLogin) -> None:
     """Say that a name stands for another server from now on."""
     click.echo(
-        f"filestore: {name} is another server than before, with backups of its own. If it is the one"
-        f" that was at {before.url}, sign in again with --server-id {before.server_id}",
+        f"filestore: {name} is another server than before, and has separate backups. If it is the "
+        f"server that was at {before.url}, sign in again with --server-id {before.server_id}",
         err=True,
     )
 
@@ -137,7 +137,7 @@ def _id_of(given: str) -> str:
     if given == "new":
         return draw_server_id()
     if given and not SERVER_ID.fullmatch(given):
-        raise InvalidRequest("--server-id: 16 hexadecimal digits are wanted, see `filestore gns3 servers`.")
+        raise InvalidRequest("--server-id: expected 16 hexadecimal digits, see `filestore gns3 servers`.")
     return given
 
 
@@ -165,7 +165,7 @@ def servers(as_json: bool) -> None:
         "id": lambda row: row["server_id"],
         "images": lambda row: "can be read" if row["reads_images"] else "",
     }
-    print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` makes one known.")
+    print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` adds one.")
 
 
 for _command in (ls, backup, images, restore, verify, prune, watch, forget):
@@ -173,7 +173,10 @@ for _command in (ls, backup, images, restore, verify, prune, watch, forget):
 
 
 def _password(option: str, path: str | None) -> str:
-    """From a file, standard input, or who sits at the terminal. Raises InvalidRequest, click.UsageError."""
+    """Read a password from a file, standard input or the terminal.
+
+    Raises InvalidRequest, click.UsageError.
+    """
     if path == "-":
         return sys.stdin.readline().rstrip("\n")
     if path is not None:
@@ -181,4 +184,4 @@ def _password(option: str, path: str | None) -> str:
     if sys.stdin.isatty():
         asked = "Password of the compute" if option == "--compute-password-file" else "Password"
         return str(click.prompt(asked, hide_input=True, err=True))
-    raise click.UsageError(f"{option}: is wanted where nobody can be asked.")
+    raise click.UsageError(f"{option}: is required if there is no terminal to ask on.")

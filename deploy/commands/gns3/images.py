@@ -60,9 +60,9 @@ def push(
 ) -> int:
     """Store the images of GNS3 servers that the store lacks.
 
-    IMAGE is a name or an MD5; without one all images are meant, but for those that come with GNS3. Reading
-    an image needs the credentials of the server's compute: see `filestore gns3 login`. The same command
-    after an interruption goes on where it ended.
+    IMAGE is a name or an MD5; without one all images are meant, but for those that come with GNS3. Reading an
+    image needs the credentials of the server's compute: see `filestore gns3 login`. After an interruption,
+    the same command resumes.
     """
     job = _Job(servers, named, dry_run=dry_run, as_json=as_json, bucket=bucket)
     return job.run(connection, [job.push])
@@ -136,7 +136,7 @@ class _Job:
         self._pushed: dict[str, Image] = {}
 
     def run(self, connection: Connection, steps: Sequence[Callable[..., object]]) -> int:
-        """Each step for every server. A server that fails is told, and the others go on."""
+        """Run each step for every server. A failing server is reported, and the others continue."""
 
         async def work(client: AsyncClient) -> int:
             with ended_by_sigterm(), ProgressBars() as bars:
@@ -155,7 +155,7 @@ class _Job:
         return connection.run(work)
 
     async def push(self, server: Gns3Server, client: AsyncClient, bars: ProgressBars) -> None:
-        """From one server into the store."""
+        """Store the images of one server."""
         bucket_id = await bucket_id_of(client, self._bucket)
         own = (await stored_images(client, await owner_id_of(client, ""))).own
         in_store = await Damages(client).whole_images(own)
@@ -174,7 +174,7 @@ class _Job:
             self._tell(server, planned, "stored")
 
     async def pull(self, server: Gns3Server, client: AsyncClient, bars: ProgressBars) -> None:
-        """From the store to one server."""
+        """Send images from the store to one server."""
         owner_id = await owner_id_of(client, self._owner)
         stored = list((await stored_images(client, owner_id)).own.values())
         for planned in plan_pull(stored, await server.images()):
@@ -214,7 +214,7 @@ class _Job:
         name = printable_name(planned.image.filename)
         if planned.act == "conflict":
             click.echo(
-                f"filestore: {server.name}: {name}: conflict: {planned.why}. It is left as it is.", err=True
+                f"filestore: {server.name}: {name}: conflict: {planned.why}. It was not changed.", err=True
             )
         elif planned.act == "copy":
             will = "would be " if self._dry_run else ""

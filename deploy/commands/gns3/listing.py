@@ -27,8 +27,8 @@ from filestore_client import AsyncClient
 def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, as_json: bool) -> int:
     """List projects or images, and what the store has of them.
 
-    WHAT is projects or images. Whether a project has changed since its last backup is told by its topology;
-    a changed disk is only noticed with --exact, which takes as long as exporting everything. A project that
+    WHAT is projects or images. A change since the last backup is detected by the topology of a project. A
+    changed disk is only detected with --exact, which takes as long as exporting everything. A project that
     fails is reported, and the exit code is that of the failure.
     """
 
@@ -78,7 +78,7 @@ def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, 
             "missing": _files_told,
         },
         as_json=as_json,
-        empty="No projects that you may see.",
+        empty="No projects that you can access.",
     )
     return code
 
@@ -94,7 +94,7 @@ def _print_images(images: list[ListedImage], *, as_json: bool) -> None:
             "md5": lambda image: image.md5,
         },
         as_json=as_json,
-        empty="No images but those that come with GNS3.",
+        empty="No images except those that come with GNS3.",
     )
 
 

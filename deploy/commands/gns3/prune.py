@@ -72,7 +72,7 @@ def prune(
     rules = KeepRules(last=last, daily=daily, weekly=weekly, monthly=monthly)
     if rules.keep_nothing:
         raise click.UsageError(
-            "Say what is to stay: --keep-last, --keep-daily, --keep-weekly, --keep-monthly."
+            "Give at least one of --keep-last, --keep-daily, --keep-weekly, --keep-monthly."
         )
 
     async def work(client: AsyncClient) -> int:
@@ -85,7 +85,7 @@ def prune(
                 if await patience.is_over(error, client.whoami):
                     raise
                 named = f"{printable_name(chain.project_name)} of server {chain.server.shown}"
-                click.echo(f"filestore: {named}: all its backups stay: {line_of(error)}", err=True)
+                click.echo(f"filestore: {named}: all its backups are kept: {line_of(error)}", err=True)
                 code = worse_of(code, exit_code_of(error))
                 continue
             for backup, reasons in zip(chain.backups, decided, strict=True):
@@ -115,7 +115,7 @@ async def _carry_out(
 
 
 async def reasons_for(backups: Sequence[StoredBackup], rules: KeepRules, damages: Damages) -> list[list[str]]:
-    """As `reasons_to_keep`. If a backup would go, those that would stay in its place are checked first."""
+    """Apply `reasons_to_keep`, and check the backups that would stay in the place of deleted ones."""
     times = [backup.made_at.astimezone() for backup in backups]
     damaged: set[int] = set()
     checked: set[int] = set()

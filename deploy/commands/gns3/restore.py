@@ -53,13 +53,12 @@ def restore(
 ) -> int:
     """Make a project of a backup, on any GNS3 server.
 
-    The newest of your backups is restored, or the newest until the end of a day (@2026-11-20) or a moment.
-    If several servers have the project, say which one with --from. A damaged backup is refused.
+    The newest of your backups is restored, or the newest until the end of a day (@2026-11-20) or a moment. If
+    several servers have the project, say which one with --from. A damaged backup is not restored.
 
-    Images that the server lacks are given to it first. The new project has an id of its own, and where the
-    name is taken there GNS3 appends a number. It is opened, so that every node has found its image, and
-    closed again. The exit code is 10 if something of the project is missing: files that GNS3 did not export,
-    images, settings.
+    Images that the server lacks are sent first. The new project has a new id. If the name is in use, GNS3
+    appends a number. The project is opened, to check that every node finds its image, and closed again. The
+    exit code is 10 if something is missing: files that GNS3 did not export, images, settings.
     """
 
     async def work(reached: Gns3Server, client: AsyncClient) -> tuple[StoredBackup, RestoredProject]:
@@ -116,12 +115,14 @@ def _show(backup: StoredBackup, restored: RestoredProject, *, as_json: bool) -> 
 def _warn(restored: RestoredProject) -> None:
     """Print what of the project is missing, and which images the server must find itself."""
     for image in restored.unknown_images:
-        told = f"{printable_name(image)} has no checksum in the project: the server must find it itself"
+        told = f"{printable_name(image)} has no checksum in the project, so the server must find it"
         click.echo(f"filestore: warning: {told}", err=True)
     warnings: list[str] = []
     if restored.missing_images:
         images = printable_name(", ".join(restored.missing_images))
-        warnings.append(f"images are missing, and it opens only once the server has them: {images}")
+        warnings.append(
+            f"images are missing, and the project can be opened only when the server has them: {images}"
+        )
     if restored.lost_settings:
         warnings.append(f"settings were not restored: {', '.join(restored.lost_settings)}")
     if restored.missing.count:

@@ -1,9 +1,9 @@
 """Every change to the replicated state, as data. The log holds these; `coordinator/machine` applies them.
 
-Ids and random values are stamped in by whoever builds the command, so that a retry carries the same ones;
-time (`Envelope.at_ms`) and placement by the leader that proposes it. A field is only ever added, with a
-default: logs of older versions must decode for ever. Fields hold what was validated at the edge; the
-machine checks them against state.
+The code that builds a command sets ids and random values, so that a retry has the same ones. The leader that
+proposes it sets time (`Envelope.at_ms`) and placement. A field is only ever added, with a default: logs of
+older versions must decode for ever. Fields hold values that were validated at the edge; the machine checks
+them against state.
 """
 
 from typing import TYPE_CHECKING, Any, Union
@@ -33,7 +33,7 @@ LONG_COMMANDS = tuple(kind for kind in COMMANDS if kind.is_long)
 
 
 class Envelope(Struct, frozen=True, array_like=True):
-    """One log entry. `session` 0 means no duplicate suppression (the command is idempotent by itself).
+    """One log entry. `session` 0 means no duplicate suppression (the command is idempotent).
 
     `acknowledged_below`: the client has seen the replies of all smaller sequences, so they can be forgotten.
     """
@@ -46,7 +46,10 @@ class Envelope(Struct, frozen=True, array_like=True):
 
 
 class Reply(Struct, frozen=True, array_like=True):
-    """What applying a command or a query came to: `refusal` is an error code, or "" with a `value`."""
+    """The result of applying a command or a query.
+
+    `refusal` is an error code, or "" with a `value`.
+    """
 
     refusal: str
     details: str
@@ -58,7 +61,7 @@ _ENVELOPE_DECODER = msgspec.msgpack.Decoder(Envelope)
 
 
 class _Kind(Struct, frozen=True, rename={"tag": "type"}):
-    """Of a command: nothing but what it is."""
+    """The kind of an encoded command."""
 
     tag: str
 

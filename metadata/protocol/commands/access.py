@@ -60,7 +60,7 @@ class RevokeUser(Command, frozen=True, kw_only=True, tag="revoke_user"):
 
 
 class CreateBucket(Command, frozen=True, kw_only=True, tag="create_bucket"):
-    """Any user may. `quota_bytes` 0 is none. A name that is taken: conflict.
+    """Create a bucket; any user may. `quota_bytes` 0 means no quota. A name in use is a conflict.
 
     Replies with the BucketRecord.
     """

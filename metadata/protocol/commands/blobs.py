@@ -1,13 +1,13 @@
 """Commands about blobs and replicas. Apart from those about files: members propose them, never clients.
 
-They say which node shall hold which blob, and what became of it.
+They define which node should hold which blob, and report what became of it.
 
 The log decides and nodes act. A replica that is to go is *marked for deletion* in the log; its node reads
 that, deletes the file, and reports. A marked one counts for nothing, and so does one on a node that is down,
 returning, draining or removed.
 
-`as_of` in these commands is a log index that was known before somebody looked at files: with it the state
-machine sees whether what was found there can be gone since.
+`as_of` in these commands is a log index that was known before files were examined. With it, the state machine
+can tell whether a file may have disappeared since.
 """
 
 from typing import Annotated, Literal
@@ -17,7 +17,7 @@ from msgspec import Meta
 from metadata.protocol.commands.root import ITSELF, Command
 from runtime.bounds import Count, Ids, Spans, Text
 
-STEP_ROWS_MAX = 1000  # in one step; the leader asks for fewer, so that nobody waits for it
+STEP_ROWS_MAX = 1000  # in one step; the leader asks for fewer, so that others do not wait
 COLLECT_GRACE_MS = 24 * 60 * 60 * 1000
 
 StepRows = Annotated[int, Meta(ge=1, le=STEP_ROWS_MAX)]
@@ -35,10 +35,10 @@ class Collect(Command, frozen=True, kw_only=True, tag="collect"):
 
 
 class CollectOverQuota(Command, frozen=True, kw_only=True, tag="collect_over_quota"):
-    """Doom replicas of blobs that were released by buckets which are over their quota on the disks.
+    """Mark replicas of released blobs for deletion, for buckets whose content on the disks exceeds the quota.
 
-    It marks the longest released first, and none within `grace_ms`, until no more lies there than the quota.
-    Only the leader proposes it.
+    It starts with those released first, and spares those released within `grace_ms`, until the rest fits the
+    quota. Only the leader proposes it.
 
     At most about `rows_max` rows, as of Collect. Replies with Collected.
     """
@@ -61,11 +61,12 @@ class ReleaseReplica(Command, frozen=True, kw_only=True, tag="release_replica"):
 
 
 class AddReplica(Command, frozen=True, kw_only=True, tag="add_replica"):
-    """A node holds this blob, whole and durable, and has said so after `as_of` was known to whoever asked.
+    """A node has reported a whole, durable replica, after `as_of` was known to the one who asked it.
 
-    By the leader, or by the node itself. not_found without such a node, or a file that refers to the blob;
-    unavailable when the replica is marked, or was reported gone after `as_of`: look again, then ask again.
-    Replies with what the blob lacks still (an integer; see ShortBlob).
+    Proposed by the leader, or by the node itself. not_found without such a node, or a file that refers to the
+    blob. unavailable if the replica is marked for deletion, or was reported lost after `as_of`: check the
+    node again, then repeat the command. Replies with the number of replicas that the blob still lacks (see
+    ShortBlob).
     """
 
     proposed_by = ITSELF
@@ -76,13 +77,13 @@ class AddReplica(Command, frozen=True, kw_only=True, tag="add_replica"):
 
 
 class ReportDropped(Command, frozen=True, kw_only=True, tag="report_dropped"):
-    """What a node did with the marked replicas that it read in a list of `as_of`. Only by the node itself.
+    """A node reports what it did with the marked replicas that it read in a list of `as_of`.
 
-    `dropped`: the files are gone, durably. `spared`: they are needed here and stay; the log takes them back.
-    A conflict when another report of the node came between: its list is older than what is known here, and
-    nothing of it counts. So a node reads the next list when its last report was answered, and a process
-    begins with an empty report, whose answer says that no report of an earlier one can come any more.
-    Replies with Dropped.
+    Proposed by the node itself only. `dropped`: the files are deleted, durably. `spared`: they are needed
+    here and stay; the log takes the mark back. It is a conflict, without any effect, if another report of the
+    node came in between: its list is then outdated. So a node reads the next list after its last report was
+    answered. A process begins with an empty report, whose answer guarantees that no report of an earlier
+    process can follow. Replies with Dropped.
     """
 
     proposed_by = ITSELF
@@ -94,11 +95,11 @@ class ReportDropped(Command, frozen=True, kw_only=True, tag="report_dropped"):
 
 
 class ReportLost(Command, frozen=True, kw_only=True, tag="report_lost"):
-    """Replicas that a node should hold and does not: gone, or damaged and quarantined. Only by itself.
+    """A node reports missing replicas that it should hold: gone, or damaged and quarantined.
 
-    Also for content that the log does not name this node for: whoever was told that it is here, and has yet
-    to say so, is refused and looks again. What is damaged, the node keeps: see ReportDamaged. Replies with
-    Lost.
+    Proposed by the node itself only. It may also report content that the log does not list for this node:
+    anyone who was told that the content is there, and has not recorded it yet, is rejected and checks again.
+    The node keeps damaged content: see ReportDamaged. Replies with Lost.
     """
 
     proposed_by = ITSELF
@@ -109,11 +110,11 @@ class ReportLost(Command, frozen=True, kw_only=True, tag="report_lost"):
 
 
 class ReportDamaged(Command, frozen=True, kw_only=True, tag="report_damaged"):
-    """A node keeps a damaged copy of a blob, of which it has no replica: other bytes of it may be sound.
+    """A node keeps a damaged copy of a blob, without a replica of it: its other bytes may be intact.
 
-    Only by itself. `spans`: bytes that are known to be wrong there, ascending; not all of them before the
-    copy was read to its end. Again for a copy that is known, this is what is known from now on. Passed over
-    where no file refers to the blob, or the log names the node for a replica. Replies with None.
+    Proposed by the node itself only. `spans`: bytes that are known to be wrong there, ascending; incomplete
+    before the copy was read to its end. Repeated for a known copy, it replaces the spans. Ignored if no file
+    refers to the blob, or the log lists a replica on the node. Replies with None.
     """
 
     proposed_by = ITSELF
@@ -123,11 +124,11 @@ class ReportDamaged(Command, frozen=True, kw_only=True, tag="report_damaged"):
 
 
 class ReportOrphans(Command, frozen=True, kw_only=True, tag="report_orphans"):
-    """Content that came to a node, and that nobody has claimed since. Only by the node itself.
+    """A node reports content that arrived there and was not claimed since.
 
-    What no file refers to, and the log does not name the node for, is an orphan: whoever was told before that
-    it is there is refused from here on, so that the node may delete it if nobody was told since. Replies with
-    the sha256s of these.
+    Proposed by the node itself only. Content that no file refers to, and that the log does not list for the
+    node, is an orphan. Anyone who was told before that it is there is rejected from now on, so the node may
+    delete it if it told nobody since. Replies with the sha256s of the orphans.
     """
 
     proposed_by = ITSELF

@@ -12,7 +12,7 @@ from runtime.bounds import Count, Names, Pem, Text, WrappedKey
 COORDINATORS_LISTED_MAX = 64  # voters and learners; far beyond what Raft admits
 HASH_ROWS_MAX = 100_000  # in one slice: a second of every member's time
 SESSIONS_MAX = 4096  # client processes with duplicate suppression; the longest unused goes first
-SESSION_NUMBER_MIN = 2**48  # of drawn ones: no log comes to so many entries
+SESSION_NUMBER_MIN = 2**48  # of random numbers: no log gets this many entries
 
 
 class Bootstrap(Command, frozen=True, kw_only=True, tag="bootstrap"):
@@ -123,7 +123,7 @@ class AdmitCoordinator(Command, frozen=True, kw_only=True, tag="admit_coordinato
 
 
 class RenewCertificate(Command, frozen=True, kw_only=True, tag="renew_certificate"):
-    """A node that holds the live certificate `proved_serial` gets a new one; the old one ends by itself."""
+    """A node that holds the live certificate `proved_serial` gets a new one; the old one expires."""
 
     node_id: Text
     proved_serial: Text
@@ -131,12 +131,12 @@ class RenewCertificate(Command, frozen=True, kw_only=True, tag="renew_certificat
 
 
 class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
-    """A node tells where its peers reach it, and which directory and start of it speaks.
+    """A node reports its peer address, and its current directory and start.
 
     The latter is `instance`. Only proposed for the node that its certificate names.
 
-    A conflict for an earlier start than the last, and for another directory. `succeeds`: the process of which
-    the same directory on the same machine says that it has ended.
+    It is a conflict for an earlier start than the last one, and for another directory. `succeeds`: the
+    process that has ended, according to the same directory on the same machine.
     """
 
     proposed_by = ITSELF
@@ -178,10 +178,10 @@ class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
 
 
 class MarkNode(Command, frozen=True, kw_only=True, tag="mark_node"):
-    """What the leader found out about a node: every coordinator and the next leader go by it.
+    """The leader records the state of a node, for every coordinator and the next leader.
 
-    The leader only. `healthy` only after `returning`, a conflict otherwise: its replicas were compared with
-    the log then. Replies with the NodeRecord.
+    The leader only. `healthy` is allowed only after `returning`, and a conflict otherwise, as its replicas
+    were compared with the log then. Replies with the NodeRecord.
     """
 
     node_id: Text
@@ -208,10 +208,10 @@ class RemoveNode(Command, frozen=True, kw_only=True, tag="remove_node"):
 
 
 class RevokeNode(Command, frozen=True, kw_only=True, tag="revoke_node"):
-    """The certificates of a node are dead from now on, whatever its state, and its replicas do not count.
+    """Revoke the certificates of a node, whatever its state; its replicas do not count any more.
 
-    Admin only. It stays in the list, to be removed, or to join anew with a token of its name. Replies with a
-    NodeRemoval that counts what it holds.
+    Admin only. It stays in the list, to be removed, or to join again with a token for its name. Replies with
+    a NodeRemoval that counts what it holds.
     """
 
     proposed_by = NODES
@@ -281,18 +281,18 @@ class HashState(Command, frozen=True, kw_only=True, tag="hash_state"):
 
 
 class HashWhole(Command, frozen=True, kw_only=True, tag="hash_whole"):
-    """Hash all of the state as it is at this entry, beside what follows. Replies with its log index."""
+    """Hash all of the state at this entry, concurrently with later entries. Replies with its log index."""
 
 
 class ReportHash(Command, frozen=True, kw_only=True, tag="report_hash"):
-    """A coordinator tells its digest to all others, at one place in the log. Replies with a HashReport.
+    """A coordinator reports its digest at one place in the log to all others. Replies with a HashReport.
 
-    Changes nothing. Only proposed by the coordinator that it names. `digest` is "" when it knows its state to
-    be wrong. `origin`: from whom the state came, as a snapshot that nobody vouched for; "" when it
-    is its own. `agreed_at`: where in the log a majority had this very digest of the same rows, which the log
-    has not touched since; 0 when that is not known. `touched`: the log did touch them since. `odd`: whose
-    state it knows to be wrong. `rebuilt_at_ms`: when it lost its state and got another one, 0 for never: what
-    was said of the one before is void then.
+    It changes nothing, and is only proposed by the coordinator that it names. `digest` is "" if the
+    coordinator knows that its state is wrong. `origin`: the source of the state, if it came as a snapshot
+    that no other member confirmed; "" if it is its own. `agreed_at`: where in the log a majority had this
+    digest of the same rows, which were not changed since; 0 if unknown. `touched`: the rows were changed
+    since. `odd`: the coordinator whose state it knows to be wrong. `rebuilt_at_ms`: when it lost its state
+    and got another one, 0 for never; earlier reports about its state are void then.
     """
 
     coordinator_id: Text

@@ -20,12 +20,12 @@ class StoredContent(Struct, frozen=True, kw_only=True):
 
 
 class CreateFile(Command, frozen=True, kw_only=True):
-    """What the creation of every kind says: file record, metadata row and upload are one change.
+    """The common fields of the creation of every kind: record, metadata and upload are one change.
 
-    Of the kind's own fields those that may be left out have a default. `parts`: it is put together from these
-    partial uploads of the caller, which are complete and go with its upload from then on; made again it
-    changes nothing. `content`: all of it is there already, so there is no upload, and the file is available.
-    Replies with an UploadRecord.
+    Optional fields of a kind have a default. `parts`: the file is assembled from these partial uploads of the
+    caller, which are complete and belong to its upload from then on; repeating it changes nothing. `content`:
+    all of it is there already, so there is no upload, and the file is available. Replies with an
+    UploadRecord.
     """
 
     fields_since = {"parts": UPLOADS_ARE_CONCATENATED, "content": CONTENT_COMES_WITH_CREATION}
@@ -82,11 +82,11 @@ class CreateBackup(CreateFile, frozen=True, kw_only=True, tag="create_backup"):
 
 
 class UpdateFile(Command, frozen=True, kw_only=True):
-    """What the change of every kind says. Needs write. Replies with the kind's record.
+    """The common fields of the change of every kind. Needs write. Replies with the kind's record.
 
-    `filename`, `content_type`: left as they are while unset. `retention_hours`: likewise, None to keep the
-    file until it is deleted. `unchanged_since_ms`: the change is of the record as it was last changed then,
-    refused with precondition_failed when it is another by now.
+    `filename`, `content_type`: unset to keep them. `retention_hours`: unset to keep it, None to keep the file
+    until it is deleted. `unchanged_since_ms`: when the record was last changed, as known to the caller;
+    precondition_failed if it has changed since.
     """
 
     fields_since = {"filename": FILES_ARE_RENAMED, "content_type": FILES_ARE_RENAMED}
@@ -152,13 +152,13 @@ class DeleteFile(Command, frozen=True, kw_only=True, tag="delete_file"):
 
 
 class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
-    """So many bytes of an upload are durable on the write quorum, `node_id` among it, which holds the upload.
+    """Record that this many bytes are durable on the write quorum, which includes the holder `node_id`.
 
-    Pending becomes uploading, the expiry moves on. Needs write. A conflict when another node holds the
-    upload, in another `epoch`, or when more bytes were recorded before. `placement`: who has the bytes, or
-    is to have them, from now on, `node_id` first; empty leaves it. `reserve_bytes`: what the upload will have
-    at least, where that is known before; of a size that was declared it is reserved already. Payload too
-    large when the bucket's quota leaves no room for either.
+    Pending becomes uploading, and the expiry moves on. Needs write. It is a conflict if another node holds
+    the upload, in another `epoch`, or if more bytes were recorded before. `placement`: the nodes that have
+    the bytes, or are to have them, from now on, `node_id` first; empty to keep it. `reserve_bytes`: the least
+    final size of the upload, if it is known in advance; a declared size is already reserved. Payload too
+    large if the bucket's quota has no room for them.
     """
 
     proposed_by = ITSELF
@@ -173,10 +173,10 @@ class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
 
 
 class RewindUpload(Command, frozen=True, kw_only=True, tag="rewind_upload"):
-    """The node that holds an upload drops acknowledged bytes: it stands at `offset_bytes`, in a new epoch.
+    """The holder of an upload drops acknowledged bytes: the offset becomes `offset_bytes`, in a new epoch.
 
-    Needs write. A conflict when another node holds it, in another epoch, or when fewer were recorded. Comes
-    before any copy is cut. Replies with the UploadRecord.
+    Needs write. It is a conflict if another node holds it, in another epoch, or if fewer bytes were recorded.
+    It is applied before any copy is cut. Replies with the UploadRecord.
     """
 
     proposed_by = ITSELF
@@ -192,7 +192,7 @@ class TakeOverUpload(Command, frozen=True, kw_only=True, tag="take_over_upload")
     """`successor`, of the placement, holds the upload in place of `holder`, at the recorded offset.
 
     Needs write. Compare and set: a conflict unless `holder`, `epoch` and `offset_bytes` are what is recorded.
-    Nothing that the old holder proposes is taken any more. Replies with the UploadRecord.
+    Proposals of the old holder are rejected from then on. Replies with the UploadRecord.
     """
 
     proposed_by = NODES
@@ -250,13 +250,12 @@ class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"
 
 
 class PlaceUpload(Command, frozen=True, kw_only=True, tag="place_upload"):
-    """Other nodes hold an upload from now on, the first of `placement` takes the bytes. The leader only.
+    """Move an upload to other nodes; the first of `placement` receives the bytes. The leader only.
 
-    It has found the bytes up to `offset_bytes` durable on as many of them as the write quorum asks for. The
-    epoch rises: nothing that the holder of before has under way is taken any more. Compare and set: a
-    conflict unless `epoch` and `offset_bytes` are what is recorded; not_found when the upload has ended.
-    `is_lost`: nobody has these bytes, as `lost` proves (see RestartUpload); it begins anew at 0. Replies with
-    the new epoch.
+    The leader has found the bytes up to `offset_bytes` durable on a write quorum of them. The epoch rises, so
+    pending proposals of the previous holder are rejected. Compare and set: a conflict unless `epoch` and
+    `offset_bytes` are as recorded; not_found if the upload has ended. `is_lost`: no node has these bytes, as
+    `lost` proves (see RestartUpload), and it starts over at 0. Replies with the new epoch.
     """
 
     file_uuid: Text
@@ -268,11 +267,11 @@ class PlaceUpload(Command, frozen=True, kw_only=True, tag="place_upload"):
 
 
 class RestartUpload(Command, frozen=True, kw_only=True, tag="restart_upload"):
-    """No node has what is acknowledged of an upload any more: it begins anew at 0, in a new epoch.
+    """Start an upload over at 0, in a new epoch, because no node has its acknowledged bytes any more.
 
-    Needs write. `lost`: nodes of the placement that were asked, and have not got those bytes; all others must
-    have left the cluster, a conflict otherwise. Compare and set as in TakeOverUpload. Replies with the
-    UploadRecord.
+    Needs write. `lost`: nodes of the placement that were asked and do not have those bytes. All other nodes
+    of the placement must have left the cluster, otherwise it is a conflict. Compare and set as in
+    TakeOverUpload. Replies with the UploadRecord.
     """
 
     proposed_by = NODES

@@ -5,7 +5,7 @@ from metadata.protocol.commands.root import NODES, Command
 from runtime.bounds import Count, Document, Text
 
 CANCELLED = "cancelled"
-EXPIRE_ROWS_MAX = 1000  # in one Expire; the leader asks for far fewer, so that nobody waits for them
+EXPIRE_ROWS_MAX = 1000  # in one Expire; the leader asks for far fewer, so that others do not wait
 
 
 class TriggerJob(Command, frozen=True, kw_only=True, tag="trigger_job"):
@@ -42,7 +42,7 @@ class CancelRun(Command, frozen=True, kw_only=True, tag="cancel_run"):
 
 
 class RecordRun(Command, frozen=True, kw_only=True, tag="record_run"):
-    """What a run has done so far, or (`status` not running) what it came to. The leader only.
+    """Record the progress of a run, or (`status` not running) its result. The leader only.
 
     `result` is JSON text. A run that has ended does not change any more. Replies with the JobRunRecord.
     """

@@ -97,7 +97,7 @@ def test_member_that_refuses_requests_calls_nothing_healthy() -> None:
 
 
 def test_node_that_fails_at_copies_is_named_with_a_sentence() -> None:
-    why = "does not make the replicas that it shall (3 failures in a row: answered 500 internal)"
+    why = "failed 3 times in a row to create its assigned replicas (answered 500 internal)"
     nodes = [*NODES[:2], node("n3", copy_failures=why)]
     assert health_of(reply(), "c1", [coordinator()], nodes, []) == (
         "degraded",

@@ -78,7 +78,7 @@ def announcement(instance: Instance, succeeds: str = "") -> commands.AnnounceNod
 def test_copy_is_refused_and_told_while_its_original_is_heard(world: World) -> None:
     with pytest.raises(Unavailable):
         world.announce(COPY)
-    assert "another process speaks" in world.rival()
+    assert "another process of this name" in world.rival()
     with pytest.raises(Unavailable):
         world.membership.require_speaker(peer(COPY), LOSSES)
     world.membership.require_speaker(peer(FIRST), LOSSES)
@@ -152,7 +152,7 @@ def test_node_that_does_not_know_the_rules_in_force_is_refused_and_told(world: W
     known, beat = world.state.store.rules(), HeartbeatCall(1, 2, 0)
     world.membership.require_rules(peer(FIRST), msgspec.structs.replace(beat, rules=known))
     assert not world.health.is_too_old("n1", at_s=world.at_s)
-    with pytest.raises(Conflict, match=f"n1 runs an older version .* rules {known}: install"):
+    with pytest.raises(Conflict, match=f"node n1 is older than .* rules {known}. Install"):
         world.membership.require_rules(peer(FIRST), msgspec.structs.replace(beat, rules=known - 1))
     assert world.health.is_too_old("n1", at_s=world.at_s)
     world.receive()
@@ -195,7 +195,7 @@ def test_forgotten_certificate_is_for_the_leader_to_record_before_it_counts(worl
     assert not world.membership.is_forgotten(forgotten())
     world.state.done(commands.RecordRestore(history="cafe"))
     assert world.membership.is_forgotten(forgotten())
-    with pytest.raises(Unavailable, match="leader has to record"):
+    with pytest.raises(Unavailable, match="leader must record"):
         world.membership.check(forgotten())
     assert world.rival() == ""
     of = certificate("renewed since")

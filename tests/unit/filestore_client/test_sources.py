@@ -63,7 +63,7 @@ async def test_content_that_differs_in_one_byte_before_the_offset_is_another(
 
 
 async def test_content_that_is_shorter_than_the_upload_is_refused(source: MakeSource) -> None:
-    with pytest.raises(InvalidRequest, match="The server holds"):
+    with pytest.raises(InvalidRequest, match="The server has"):
         await is_begun_with(source(CONTENT[:-1]), state_at(len(CONTENT)))
 
 

@@ -69,9 +69,9 @@ export async function revoke(node) {
   if (!revoked) return false;
   const sole = revoked.only_there + revoked.uploads_only_there.length;
   await show((close) => html`<${Dialog} title="${node.id} is revoked" close=${close}>
-    <p>${counted(revoked.replicas, "replica")} must be made on other nodes: repair does that by itself.</p>
+    <p>${counted(revoked.replicas, "replica")} must be created on other nodes. Repair does that automatically.</p>
     ${sole > 0 && html`<p><strong>${counted(revoked.only_there, "blob")} and ${counted(revoked.uploads_only_there.length, "upload")} are on no other node
-      that is there: keep its disk, and bring it back.</strong></p>`}
+      that is alive. Keep its disk, and bring the node back.</strong></p>`}
     <footer><button type="button" onClick=${() => close(true)} autofocus>Close</button></footer></${Dialog}>`);
   return true;
 }

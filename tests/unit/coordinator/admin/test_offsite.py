@@ -200,7 +200,7 @@ async def test_copy_is_read_again_and_one_that_differs_gets_no_name(
     snapshot.symlink_to("/proc/sys/kernel/random/uuid")
     before = await sent(files, directory, 8)
     offsite = Offsite(files, OffsiteConfig(directory=str(directory), keep=1))
-    with pytest.raises(Unavailable, match="is not what was sent"):
+    with pytest.raises(Unavailable, match="differs from what was written"):
         await offsite.send(snapshot, history=HISTORY, log_index=9, at=AT)
     assert before
     assert snapshots(directory) == own(8)
@@ -210,8 +210,8 @@ async def test_copy_is_read_again_and_one_that_differs_gets_no_name(
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({}, "give a directory, or a bucket"),
-        ({"directory": "/mnt", **BUCKET}, "give a directory, or a bucket"),
+        ({}, "expected a directory, or a bucket"),
+        ({"directory": "/mnt", **BUCKET}, "expected a directory, or a bucket"),
         ({**BUCKET, "token_file": ""}, "token_file: is missing"),
         ({**BUCKET, "urls": ["http://10.0.0.9"]}, "https:// is required"),
     ],

@@ -66,7 +66,7 @@ def test_bundle_says_what_the_options_of_a_new_cluster_say(files: CoordinatorFil
     arguments = ["init", "--id", "c2", "--data", str(tmp_path / "c2"), "--bundle", str(files.bundle)]
     done = CliRunner().invoke(coordinator, [*arguments, "--cluster", "other", "--replicas", "3"])
     assert done.exit_code == 2
-    assert "--bundle says that already: --cluster, --replicas." in done.output
+    assert "--bundle already contains these settings: --cluster, --replicas." in done.output
     assert not (tmp_path / "c2").exists()
     assert CliRunner().invoke(coordinator, arguments).exit_code == 0
 
@@ -86,7 +86,7 @@ def test_directory_of_others_is_refused_and_left_as_it_is(tmp_path: Path, mode: 
 @pytest.mark.parametrize("port", [7442, 7441, 7443])
 def test_two_members_at_one_address_and_port_are_refused(tmp_path: Path, port: int) -> None:
     members = [record("c1"), record("c2", port)]
-    with pytest.raises(InvalidRequest, match="one address and port"):
+    with pytest.raises(InvalidRequest, match="the same address and port"):
         setup.init_cluster(
             tmp_path / "c1", coordinator_id="c1", cluster="lab", members=members, development=True
         )
@@ -360,7 +360,7 @@ def test_coordinator_older_than_its_first_intermediate_begins_again_after_an_int
     files.state.unlink()
     for path in files.data.glob("damaged-*/state.sqlite"):
         path.write_bytes(b"no database")
-    with pytest.raises(InvalidRequest, match="make a bundle on another coordinator"):
+    with pytest.raises(InvalidRequest, match="Create a bundle on another coordinator"):
         restore.check_rebuildable(files, record("c9"))
 
 
@@ -411,7 +411,7 @@ def test_damaged_first_entry_makes_no_bundle_and_no_coordinator(
         return
     assert (files.read_config().id, files.log.is_dir()) == ("c1", True)
     (found,) = examine(files, deep=False).problems
-    assert (found.where, "no bundle can be made" in found.what) == (files.genesis, True)
+    assert (found.where, "no bundle can be created" in found.what) == (files.genesis, True)
 
 
 def test_restore_that_fails_leaves_nothing_and_can_be_tried_again(
@@ -422,7 +422,7 @@ def test_restore_that_fails_leaves_nothing_and_can_be_tried_again(
     key = bytes([bundle.cluster_key[0] ^ 1]) + bundle.cluster_key[1:]
     wrong = tmp_path / "wrong.bundle"
     write_secret(wrong, msgspec.msgpack.encode(msgspec.structs.replace(bundle, cluster_key=key)))
-    with pytest.raises(InvalidRequest, match="its key does not open"):
+    with pytest.raises(InvalidRequest, match="its key does not decrypt"):
         restore.restore(data, snapshot=snapshot, bundle_path=wrong, own=record("r1"))
     assert list(data.iterdir()) == []
     with monkeypatch.context() as patch:  # the very last step
@@ -446,7 +446,7 @@ def test_restore_of_a_cluster_whose_first_admin_is_disabled_comes_without_a_toke
         coordinator,
         f"restore --snapshot {path} --bundle {files.bundle} --data {data} --id r1 --address 10.0.0.1",
     )
-    assert (ended.exit_code, "another admin's is good" in ended.output) == (0, True)
+    assert (ended.exit_code, "use the token of another admin" in ended.output) == (0, True)
     assert not CoordinatorFiles(data).admin_token.exists()
     ledger = open_ledger(CoordinatorFiles(data), timed_sync(Metrics("test").registry))
     ledger.close()

@@ -43,8 +43,8 @@ def test_later_start_of_the_same_directory_speaks_for_its_node(state: State) -> 
     ("told", "why"),
     [
         (announce(9, directory=COPY), "another directory"),
-        (announce(2), "earlier copy"),
-        (announce(3, process=77), "earlier copy"),
+        (announce(2), "old copy"),
+        (announce(3, process=77), "old copy"),
     ],
 )
 def test_another_directory_and_an_earlier_copy_are_refused(state: State, told: Any, why: str) -> None:
@@ -127,7 +127,7 @@ def test_revoked_node_joins_anew_with_a_token_of_its_name_alone(state: State) ->
     new = certificate("second", "k2")
     refused = state.apply(join("any", "n1", certificate=new))
     assert refused == "conflict"
-    assert "token of its name" in refused.details
+    assert "token for its name" in refused.details
     state.done(join_token("bound", node_id="n1"))
     state.done(join("bound", "n1", certificate=new))
     assert state.store.certificate_is_live("n1", "second")

@@ -172,7 +172,7 @@ async def test_coordinator_that_nobody_gives_the_state_keeps_everything(
     state = history(tmp_path, count=24)
     files = member(tmp_path, state.entries, HardState(7, "c2", 25), after=20)
     before = files.state.read_bytes()
-    with pytest.raises(StateLost, match="no coordinator gives this one the state"):
+    with pytest.raises(StateLost, match="no coordinator provides the state"):
         await rebuild(files, DAMAGE, lambda: nobody(tmp_path, peer_authority), sync=os.fdatasync)
     assert files.state.read_bytes() == before
     with closing(SegmentLog.open(files.log)) as log:

@@ -103,7 +103,7 @@ def test_node_that_has_failed_is_tried_with_one_copy_at_a_time_and_is_well_after
 def test_node_that_fails_again_and_again_is_told_with_a_sentence_until_it_succeeds() -> None:
     clock = Clock()
     failures = CopyFailures(clock)
-    told = {"n3": "does not make the replicas that it shall (2 failures in a row: answered 500 internal)"}
+    told = {"n3": "failed 2 times in a row to create its assigned replicas (answered 500 internal)"}
     for number in range(3):
         clock.now_s += REST_S_MAX
         failures.target_failed(copy(number), WHY, has_answered=True)

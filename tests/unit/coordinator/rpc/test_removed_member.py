@@ -61,7 +61,7 @@ async def test_member_whose_heartbeats_are_refused_says_why_and_logs_it_once(
         beats += 1
         if beats > 2:
             often.set()
-        raise Conflict("install the version of the others")
+        raise Conflict("Install the version of the other members")
 
     async with (
         asyncio.timeout(DEADLINE_S),
@@ -71,9 +71,9 @@ async def test_member_whose_heartbeats_are_refused_says_why_and_logs_it_once(
         view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
         running = asyncio.create_task(view.run())
         await often.wait()
-        with pytest.raises(Unavailable, match="refuse this member: install the version of the others"):
+        with pytest.raises(Unavailable, match="refuse this member: Install the version of the other members"):
             view.require_fresh()
         running.cancel()
         await asyncio.wait([running])
     told = [each.getMessage() for each in caplog.records if each.name == "metadata.rpc.view"]
-    assert told == ["heartbeats are refused: install the version of the others"]
+    assert told == ["heartbeats are refused: Install the version of the other members"]

@@ -79,7 +79,7 @@ def test_credential_with_a_flipped_bit_is_told(
 
 
 def test_disk_that_fails_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UnsafeSecretFile, match=r"mem cannot be read: Input/output error\. Look at the disk"):
+    with pytest.raises(UnsafeSecretFile, match=r"mem cannot be read: Input/output error\. Check the disk"):
         read_secret(EIO)
     coordinator, node = CoordinatorFiles(tmp_path), NodeFiles(tmp_path)
     for path in (coordinator.config, node.config, coordinator.diverged, coordinator.root):
@@ -109,7 +109,7 @@ def test_database_that_the_disk_refuses_is_told(tmp_path: Path) -> None:
         pass
     told = unreadable_in(failed.value)
     assert told is not None
-    assert "Look at the disk" in told.details
+    assert "Check the disk" in told.details
 
 
 @pytest.fixture(scope="module")

@@ -352,7 +352,7 @@ def test_failing_write_or_sync_is_final(tmp_path: Path, fails: str) -> None:
 
 
 def test_log_is_open_in_one_process_only(tmp_path: Path, log: SegmentLog) -> None:
-    with pytest.raises(LogInUse, match="runs in this directory already"):
+    with pytest.raises(LogInUse, match="already runs in this directory"):
         open_log(tmp_path / "log")
     log.append(None, None, make_entries(1, 1), sync=True)
 

@@ -283,7 +283,7 @@ def test_garbage_in_place_of_an_installation_leaves_the_good_state(
         assert not member_of(ledger.log, ledger.store, ledger.snapshots).status().recovering
     assert dump(files.state) == before
     assert not intent.exists()
-    assert "goes on from the state before" in caplog.text
+    assert "continues from the previous state" in caplog.text
 
 
 def test_installation_of_other_rows_than_came_leaves_the_good_state(tmp_path: Path, kit: Kit) -> None:

@@ -97,7 +97,7 @@ def test_rows_that_nobody_vouched_for_are_not_taken(
     while not incoming.is_complete:
         chunk = next_chunk(source, incoming)
         incoming.add(msgspec.structs.replace(chunk, content="0" * 64))
-    with pytest.raises(InvalidRequest, match="not those that were announced"):
+    with pytest.raises(InvalidRequest, match="differ from the announced ones"):
         incoming.finish()
     assert files_of(tmp_path / "target" / "snapshots") == []
 

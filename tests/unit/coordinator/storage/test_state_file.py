@@ -146,11 +146,11 @@ def test_file_of_another_coordinator_in_its_place_is_found(left: Path, tmp_path:
     other = filled(tmp_path / "other.sqlite")
     other.store.close()
     shutil.copyfile(other.path, left)
-    with pytest.raises(StateDamaged, match="another file lies in its place"):
+    with pytest.raises(StateDamaged, match="it was replaced by another file"):
         Store(left)
     left.unlink()
     wal_of(left).unlink(missing_ok=True)
-    with pytest.raises(StateDamaged, match="another file lies in its place, or nothing"):
+    with pytest.raises(StateDamaged, match="it was replaced by another file, or is missing"):
         Store(left)
 
 
@@ -180,7 +180,7 @@ def test_wal_of_another_coordinator_is_found(killed: Path, tmp_path: Path) -> No
     with closing(Store(other)) as store:
         State.over_store(other, store).apply(create(ADMIN, "elsewhere"))
         wal_of(path).write_bytes(wal_of(other).read_bytes())
-    with pytest.raises(StateDamaged, match="its WAL is that of another database"):
+    with pytest.raises(StateDamaged, match="its WAL belongs to another database"):
         Store(path)
 
 
@@ -196,7 +196,7 @@ def test_wal_that_lost_what_is_in_the_file_already_is_found(tmp_path: Path) -> N
     with wal_of(left).open("r+b") as wal:
         wal.seek(32 + 60 * (24 + 4096) + 100)  # in a frame that was copied
         wal.write(b"\xff" * 16)
-    with pytest.raises(StateDamaged, match=r"it goes up to entry 44, and its WAL to \d+$"):
+    with pytest.raises(StateDamaged, match=r"it ends at entry 44, and its WAL at \d+$"):
         Store(left)
 
 
@@ -251,7 +251,7 @@ def test_page_that_changed_after_such_a_death_is_found(tmp_path: Path, is_copied
         if is_copied:  # its WAL has it
             store.check()
         else:
-            with pytest.raises(StateDamaged, match="changed while nothing ran"):
+            with pytest.raises(StateDamaged, match="changed while no process ran"):
                 store.check()
 
 
@@ -358,7 +358,7 @@ def test_no_history_of_stops_and_kills_is_damage(tmp_path: Path, seed: int) -> N
         assert knows_all(store)
         first, *_, last = pages_of(path, "files")
     swap_pages(path, first, last)
-    with pytest.raises(StateDamaged, match="changed while nothing ran"), closing(Store(path)) as store:
+    with pytest.raises(StateDamaged, match="changed while no process ran"), closing(Store(path)) as store:
         store.check()
 
 

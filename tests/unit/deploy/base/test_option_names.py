@@ -90,9 +90,9 @@ def renamed(error: Exception, *arguments: str, **environment: str) -> str:
 
 
 def test_only_what_was_given_is_named() -> None:
-    refused = RefusedRequest("expires_at: at most 30 days from now.")
+    refused = RefusedRequest("expires_at: must be at most 30 days from now.")
     assert renamed(refused, "--expires", "1h") == "--expires: at most 30 days from now."
-    assert renamed(refused) == "expires_at: at most 30 days from now."
+    assert renamed(refused) == "expires_at: must be at most 30 days from now."
     assert renamed(InvalidRequest("output: x"), "-o", "1") == "--output: x"
     assert renamed(InvalidRequest("output: x"), TEST_OUTPUT="1") == "--output: x"
     assert renamed(InvalidRequest("user_id: x"), "A B") == "USER_ID: x"

@@ -24,7 +24,7 @@ def test_size_is_in_the_units_that_it_names(text: str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "G", "-1", "1.5G", "1X", "1 G", "1iB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(click.UsageError, match="is no size"):
+    with pytest.raises(click.UsageError, match="is not a size"):
         Size().convert(text, None, None)
 
 

@@ -55,26 +55,26 @@ def test_healthy_cluster_with_a_fresh_snapshot_may_be_upgraded_the_leader_last()
         (("problems",), ["The node n3 is down."], "The node n3 is down."),
         (("health",), "degraded", "The cluster is degraded."),
         (("coordinators", 0, "membership"), "learner", "The coordinator c1 has no vote yet."),
-        (("coordinators", 0, "replication"), "snapshot", "The coordinator c1 is still brought up to date."),
-        (("nodes", 1, "state"), "draining", "The node n2 drains."),
+        (("coordinators", 0, "replication"), "snapshot", "The coordinator c1 is still catching up."),
+        (("nodes", 1, "state"), "draining", "The node n2 is draining."),
         (("replicas", "short"), {"1": 2, "2": 1}, "3 blobs lack replicas."),
         (
             ("runs",),
             [{"job_name": REPAIR.name}],
-            "The job repair runs: `filestore job watch repair` says how far.",
+            "The job repair is running. `filestore job watch repair` shows its progress.",
         ),
     ],
 )
 def test_what_is_in_the_way_is_named(path: tuple[str | int, ...], value: object, told: str) -> None:
     verdict = judge(changed(*path, value=value), jobs(), at_s=NOW_S)
     assert (verdict.safe, verdict.problems) == (False, [told])
-    assert verdict.next_step == "Mend what is named first, and ask again."
+    assert verdict.next_step == "First fix the problems listed above, then run the check again."
 
 
 @pytest.mark.parametrize(
     ("known", "told"),
     [
-        ({"jobs": [{"job_name": "snapshot"}]}, "No snapshot of the metadata was ever taken"),
+        ({"jobs": [{"job_name": "snapshot"}]}, "No snapshot of the metadata was ever created"),
         (jobs(age_s=SNAPSHOT_AGE_S_MAX + 3600), "The last snapshot of the metadata is 25 h old"),
         (jobs(status="failed"), "The last snapshot of the metadata is failed"),
     ],
@@ -90,8 +90,8 @@ def test_members_of_an_older_version_are_next_and_the_way_back_is_open_until_the
     del status["coordinators"][1]["rules"], status["nodes"][2]["rules"]
     verdict = judge(status, jobs(), at_s=NOW_S)
     assert verdict.safe
-    assert "those that are older: n3, c2." in verdict.next_step
-    assert "then the rules 6 come into force, and older versions are refused" in verdict.next_step
+    assert "Upgrade one of the older members: n3, c2." in verdict.next_step
+    assert "Then the rules 6 come into force, and older versions are rejected" in verdict.next_step
 
 
 def test_rules_that_every_member_knows_are_waited_for() -> None:

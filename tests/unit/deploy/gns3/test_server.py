@@ -121,7 +121,7 @@ async def test_token_that_is_never_taken_ends_in_a_refusal() -> None:
 
 async def test_password_that_is_not_taken_is_told() -> None:
     async with serving(*Tokens(9).routes) as url:
-        with pytest.raises(SignInRefused, match="does not take this password of 'admin'"):
+        with pytest.raises(SignInRefused, match="rejects this password of 'admin'"):
             async with at(url, password="wrong"):
                 pass
 

@@ -400,7 +400,7 @@ async def test_damaged_copy_beside_a_whole_replica_goes_after_a_week(keeper: Kee
 async def test_compare_that_finds_many_unknown_blobs_stops(keeper: Keeper) -> None:
     names = [keeper.put(keeper.content()) for _ in range(101)]
     keeper.age(*names)
-    with pytest.raises(Stopped, match="not known to the log"):
+    with pytest.raises(Stopped, match="unknown to the log"):
         await keeper.compare()
     assert keeper.quarantined() == []
     assert (await keeper.compare(yes_really=True))["quarantined"] == 101

@@ -380,7 +380,7 @@ async def test_disk_that_refuses_copies_is_told_until_one_goes_through(nodes: li
         with pytest.raises(DiskRefused):
             await services.pulls.pull(blob, ["n2"])
         (told,) = services.blobs.poison.shown(9)
-        assert told.startswith("work/pull: The disk refused: ")
+        assert told.startswith("work/pull: The disk failed: ")
     assert (await services.pulls.pull(blob, ["n2"])).is_here
     assert len(services.blobs.poison) == 0
 

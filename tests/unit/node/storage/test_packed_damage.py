@@ -221,9 +221,9 @@ def test_index_that_is_damaged_is_rebuilt_by_the_last_process_that_closes_it(tmp
             with pytest.raises(FilestoreError):  # nothing is missing: it is not known
                 read(store, NAME)
         for _ in range(2):
-            with pytest.raises(OSError, match="rebuilt once no process of the node uses it"):
+            with pytest.raises(OSError, match="rebuilt when no process of the node uses it"):
                 BlobStore(tmp_path)
-            with pytest.raises(OSError, match="rebuilt once no process of the node uses it"):
+            with pytest.raises(OSError, match="rebuilt when no process of the node uses it"):
                 one.packed.heal()
         assert two.packed.heal()
         assert not mark.exists()
@@ -357,7 +357,7 @@ def test_installed_content_that_the_disk_gives_back_otherwise_is_refused(
     with store.open(put(store, CONTENT, packed=False)) as blob:
         sums = blob.sums
     store.packed.takes_new = lambda: True
-    with pytest.raises(FilestoreError, match="does not give back"):
+    with pytest.raises(FilestoreError, match="does not return"):
         store.install(FinishedBlob(NAME, len(CONTENT)), sums, source=upload, parent=store.uploads_directory)
     assert store.packed.copies(NAME) == []
 

@@ -136,7 +136,7 @@ async def test_member_whose_disk_hangs_at_the_end_is_given_up(
         source.end()
         running = link_to_last(nodes[1], source, nodes[1].services.metrics.replica_bytes.labels("sent"))
         try:
-            with pytest.raises(PeerFailed, match="takes no bytes"):
+            with pytest.raises(PeerFailed, match="accepts no bytes"):
                 await running.run()
         finally:
             goes_on.set()
