@@ -33,7 +33,7 @@ RESUMING = (
     Mutant(
         "digest told of an upload whose offset is not",
         ((_TUS, "            headers.pop(PREFIX_DIGEST, None)\n", ""),),
-        (f"{_HEAD}no_digest_that_nobody_knows",),
+        (f"{_HEAD}no_digest_without_an_offset",),
     ),
     Mutant(
         "digest of content that is stored is not told",

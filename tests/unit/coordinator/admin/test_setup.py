@@ -474,14 +474,6 @@ def test_coordinator_does_not_begin_again_under_an_id_that_its_state_remembers(
         restore.check_rebuildable(files, record("c9"))
 
 
-def test_first_entry_of_an_older_version_is_kept_beside_the_log(files: CoordinatorFiles) -> None:
-    genesis = files.genesis.read_bytes()
-    files.genesis.unlink()
-    open_ledger(files, timed_sync(Metrics("test").registry)).close()
-    assert files.genesis.read_bytes() == genesis
-    assert files.genesis.stat().st_mode & 0o777 == 0o600
-
-
 def test_coordinator_that_diverged_does_not_start_again(tmp_path: Path) -> None:
     check_not_diverged(tmp_path / "diverged")
     mark_diverged(tmp_path / "diverged", "c2")
