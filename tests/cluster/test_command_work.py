@@ -6,7 +6,7 @@ from deploy.processes import wait_until
 from tests.cluster.command_output import objects, objects_in, output
 from tests.cluster.harness import Cluster
 
-OF_EVERY_MEMBER = {"connection", "heartbeats", "renewal", "notification of the service manager"}
+OF_EVERY_MEMBER = {"connection", "heartbeats", "renewal"}
 OF_A_NODE = {"announcement", "collect", "compare", "copies", "custody", "disk", "orphans", "packs", "scrub"}
 OF_A_COORDINATOR = {
     "digests of the state",
