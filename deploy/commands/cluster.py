@@ -19,7 +19,7 @@ from deploy.commands.node import API_PORT as NODE_API_PORT
 from deploy.commands.node import PEER_PORT as NODE_PEER_PORT
 
 if TYPE_CHECKING:
-    from deploy.setup.machine import SetupResult
+    from deploy.setup.machine import MachineState, SetupResult
 
 MACHINES_MAX = 7
 TEXT_CHARS_MAX = 4096
@@ -116,16 +116,11 @@ def setup(
         raise click.UsageError("--node-only: a node joins a cluster, by the text of --join.")
     if token is None and is_new and _may_ask() and cluster_is_default():
         cluster = click.prompt("The name of the cluster", cluster)
-    if name and found.name not in ("", name):
-        raise Conflict(
-            f"--name: the members of this machine are named {found.name}, which is for good. Leave --name out"
-            " to go on."
-        )
-    name = name or found.name or own_name()
-    if not name:
+    planned = name or found.name or own_name()
+    if not planned:
         raise click.UsageError("--name: this machine's own name cannot be one; give it one.")
     plan = MachinePlan(
-        name=name,
+        name=planned,
         address=plain_address(address or found.address or _address(token)),
         data=data,
         peer_port=peer_port,
@@ -134,15 +129,25 @@ def setup(
         node_api_port=node_api_port,
         zone=zone,
     ).checked()
-    if address and found.address not in ("", plan.address):
-        raise Conflict(
-            f"--address: the members of this machine are known at {found.address}. `filestore coordinator"
-            " rebuild --address` and `filestore node set-address` take them to another."
-        )
+    _require_known(found, name, plan.address if address else None)
     cluster_asked = NewCluster(name=cluster, replicas=replicas, development=development)
     _tell(
         set_up(plan, found, token, cluster_asked, node_only=node_only, start=not no_start, machines=machines)
     )
+
+
+def _require_known(found: "MachineState", name: str | None, address: str | None) -> None:
+    """Raise Conflict if the members of this machine have another name or address than is given."""
+    if name and found.name not in ("", name):
+        raise Conflict(
+            f"--name: the members of this machine are named {found.name}, which is for good. Leave --name out"
+            " to go on."
+        )
+    if address and found.address not in ("", address):
+        raise Conflict(
+            f"--address: the members of this machine are known at {found.address}. `filestore coordinator"
+            " rebuild --address` and `filestore node set-address` take them to another."
+        )
 
 
 def cluster_is_default() -> bool:
