@@ -107,8 +107,9 @@ def connection_from_environment() -> dict[str, Any]:
     FILESTORE_CONTEXT, of ./.filestore/cluster.json, or of the current context, in this order.
     """
     names = ("FILESTORE_URL", "FILESTORE_CA", "FILESTORE_TOKEN_FILE")
-    urls, ca, token_file = (os.environ.get(name, "") for name in names)
-    found = None if urls and ca and token_file else known_here(os.environ.get("FILESTORE_CONTEXT", ""))
+    variables = dict(os.environ)
+    urls, ca, token_file = (variables.get(name, "") for name in names)
+    found = None if urls and ca and token_file else known_here(variables.get("FILESTORE_CONTEXT", ""))
     if found is not None:
         urls, ca, token_file = urls or " ".join(found.urls), ca or found.ca, token_file or found.token_file
     missing = [name for name, value in zip(names, (urls, ca, token_file), strict=True) if not value]

@@ -143,7 +143,7 @@ def _name(given: str | None, found: str) -> str:
 
     if given and found not in ("", given):
         raise Conflict(
-            f"--name: the members of this machine have the name {found}, which cannot change. Leave --name out."
+            f"--name: the members of this machine are named {found}, which cannot change. Leave --name out."
         )
     name = given or found or own_name()
     if not name:

@@ -153,8 +153,7 @@ def put(
     After an interruption, the same command resumes. The checksum is compared at the end.
     """
     wanted, is_unread = _wanted(files, filename, recursive=recursive)
-    said = {name: value for name, value in options.items() if value is not None and value is not False}
-    fields = {name: value for name, value in said.items() if value != ""}
+    fields = {name: value for name, value in options.items() if value not in (None, "", False)}
     chosen = _chosen_kind(kind, fields)
 
     async def work(client: AsyncClient) -> list[Outcome]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -43,6 +44,20 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.long
+def test_start_is_told_step_by_step_and_ends_with_short_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with development(tmp_path / ".filestore") as process:
+        process.send_signal(signal.SIGTERM)
+        shown, told = process.communicate(timeout=STOP_TIMEOUT_S)
+    steps = told.decode().splitlines()
+    assert steps[0].startswith("Starting a cluster")
+    assert "Starting coordinator-1, coordinator-2, coordinator-3." in steps
+    assert re.search(r"^  \S*filestore put \.filestore/coordinator-1/ca\.pem$", shown.decode(), re.MULTILINE)
 
 
 @pytest.mark.long  # `make run` is in the suite, see tests/test_docs.py
