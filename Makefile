@@ -85,6 +85,7 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.rooms
+	$(BIN)/python -m tests.wording
 
 fix: $(INSTALLED)
 	$(BIN)/ruff check --fix-only --quiet .

@@ -76,7 +76,7 @@ class Upgrades:
             _log.info("every member supports the rules %d: they are in force", version)
 
     def _log_waiting(self, coordinators: list[str], nodes: list[str]) -> None:
-        """Whom the newest rules wait for: one that is gone for good holds them up until it is removed."""
+        """Log the members that the newest rules wait for: one that is gone for good must be removed."""
         if (coordinators or nodes) and (coordinators, nodes) != self._waited_for:
             _log.warning(
                 "the newest rules wait for members of an older version or without an answer",
