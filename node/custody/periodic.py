@@ -1,7 +1,7 @@
-"""Work that one node does on its replicas again and again, and at once when it is ordered.
+"""Periodic work of a node on its replicas, which can also be ordered.
 
-Each kind has a loop of its own: what takes long in one holds up no other. Within a kind one pass follows the
-other; one that nobody has ordered gives way to an order.
+Each kind has its own loop: slow work of one kind does not delay the others. Within a kind, passes run one
+after another, and a scheduled pass gives way to an order.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from node.custody.orders import Order, Orders
 from runtime.background import Pause, Step, Work
 
 LOOK_S: Final = 1.0
-TROUBLE_S: Final = 5.0  # before it goes on when the log or the disk refuses
+TROUBLE_S: Final = 5.0  # before the next attempt after an error of the log or the disk
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class PeriodicWork:
         try:
             await self._work(order.run)
         except Unavailable:
-            raise  # it runs still, and is begun anew
+            raise  # it is still running, and is started again
         except Stopped as stopped:
             order.end(str(stopped))
             return

@@ -40,7 +40,7 @@ class Announcement:
             raise Unavailable("Another process acts as this node. See `filestore status`.")
 
     async def wait_until_done(self) -> None:
-        """Returns when the cluster has been told."""
+        """Return when the node is announced to the cluster."""
         await self._done.wait()
 
     async def run(self) -> None:
@@ -56,7 +56,7 @@ class Announcement:
             return None
         record = await self._metadata.propose(self._command(known), NodeRecord)
         self._done.set()
-        # By older rules nobody keeps who speaks: they may be raised later.
+        # By older rules the announcement is not recorded, and the rules may be raised later.
         return Pause(SHOWN_S if record.speaker == self._start.instance else UNKEPT_S)
 
     def _command(self, known: NodeRecord | None) -> AnnounceNode:
