@@ -25,8 +25,8 @@ BOUNDS: Final = {
     "web": 29,
     "metadata": 33,
     "api": 17,
-    "coordinator": 511,
-    "node": 700,
+    "coordinator": 275,
+    "node": 453,
     "deploy": 28,
     "client/filestore_client": 20,
 }

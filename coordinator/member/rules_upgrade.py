@@ -1,7 +1,7 @@
-"""The leader raises the rules once every member knows the newer ones. Apart: a task of its own.
+"""Raise the rules once every member supports newer ones. Apart: a separate task of the leader.
 
-That is when the last of them has been upgraded. A node that is down is not waited for: it is refused when
-it comes back with an older version.
+This is when the last member has been upgraded. It does not wait for nodes that are down: a node is rejected
+if it comes back with an older version.
 """
 
 import logging

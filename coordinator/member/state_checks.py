@@ -1,8 +1,8 @@
-"""Looks for damaged pages and indexes of the database all the time. Apart: a task of its own.
+"""Look for damaged pages and indexes of the database continuously. Apart: a separate task.
 
-A page that changed is found in the next round of all pages. What was damaged before this process began shows
-at its start if a page is not well-formed, here if an index and its table contradict each other, and by the
-digests of the members if a row is another one than with the others.
+A page that changed is found in the next round of all pages. Damage from before this process is found at its
+start if a page is malformed, here if an index contradicts its table, and by the digests of the members if a
+row differs from the others.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from runtime.stopping import in_thread
 
 SLICE_PAUSE_S: Final = 0.03  # between slices of 1 MiB: 1.3 GiB, a million files, take 45 s
 ROUND_S: Final = 2.0  # from the end of a round to the next
-INDEXES_S: Final = 86_400.0  # likewise, of all tables with their indexes: four minutes of a processor
+INDEXES_S: Final = 86_400.0  # interval for all tables with their indexes: four minutes of a processor
 
 
 async def check_state(store: Store) -> None:
