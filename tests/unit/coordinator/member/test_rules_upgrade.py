@@ -96,7 +96,7 @@ async def test_node_of_an_older_version_is_waited_for(
 async def test_command_that_older_programs_cannot_read_is_not_proposed_before(tmp_path: Path) -> None:
     command = AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped")
     async with member(tmp_path, rules=SINCE[AddIntermediate] - 1) as (driver, store):
-        with pytest.raises(Unavailable, match=r"upgrade.* start .* remove one that is gone"):
+        with pytest.raises(Unavailable, match=r"Upgrade.* start .* remove those that are gone"):
             await driver.propose(command)
         await driver.propose(RaiseRules(version=RULES))
         await driver.propose(command)
