@@ -203,7 +203,7 @@ def check_leaf_matches(
     identity: Identity | None = None,
     now: datetime | None = None,
 ) -> Identity:
-    """Whom the leaf names, once it is known that it is ours: its chain ends in the root, its key is `key`.
+    """Verify a leaf and return its identity: its chain must end in the root, and its key must be `key`.
 
     `identity`, when given, must be the one named; `now` defaults to the clock. Raises UntrustedCertificate.
     """

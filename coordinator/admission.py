@@ -62,9 +62,9 @@ class Admission:
     def check(self, peer: Peer) -> None:
         """Raises Unauthorized unless the peer is a member with a live certificate.
 
-        What counts is this coordinator's state. Raises Gone for a member that was removed, so that it can
-        tell whoever looks; Conflict for a process that does not speak for its node; Unavailable while the
-        leader has not recorded a certificate that a restore has forgotten.
+        What counts is this coordinator's state. Raises Gone for a member that was removed, so that it can say
+        so; Conflict for a process that does not speak for its node; Unavailable while the leader has not
+        recorded a certificate that a restore has forgotten.
         """
         identity = peer.identity
         if identity.cluster != self._own.cluster:
@@ -142,7 +142,7 @@ class Admission:
         self.require_ended(peer, succeeds=command.succeeds)
 
     def require_ended(self, peer: Peer, *, succeeds: str = "") -> None:
-        """Raises Unavailable while another process of this node is heard, or was a moment ago."""
+        """Raise Unavailable while another process of this node is active, or was a moment ago."""
         node = self._node(peer.identity.id)
         if node is None or self.speaks(peer) or parsed(node.speaker).process == succeeds:
             return
@@ -155,7 +155,7 @@ class Admission:
             raise Unavailable(f"Another process of the node {node.node_id} was active {silent_s:.1f} s ago.")
 
     def _require_sound(self, command: AnyCommand) -> None:
-        """Raises InvalidRequest for an address that no certificate may be for, whoever checked it before."""
+        """Raise InvalidRequest for an address that a certificate must not have, checked before or not."""
         if isinstance(command, MoveNode):
             check_address(command.address, development=self._view().development, field="address")
 

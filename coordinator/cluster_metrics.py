@@ -218,7 +218,7 @@ class ClusterMetrics(Collector):
         log = self._ledger.log
         yield _gauge("filestore_raft_first_index", "First entry in the log.", log.first_index())
         yield _gauge("filestore_raft_log_size_bytes", "Records of the log's segments.", log.size_bytes())
-        with suppress(OSError):  # a disk that fails shows elsewhere: a scrape goes on without
+        with suppress(OSError):  # a failing disk shows elsewhere: the scrape continues without it
             size_bytes = self._files.state.stat().st_size
             yield _gauge("filestore_database_size_bytes", "The database file.", size_bytes)
             yield _gauge("filestore_disk_free_bytes", "Free bytes.", log.free_bytes())

@@ -159,7 +159,7 @@ class Service:
         self._require_leader()
         certificate = CertificateRecord(
             serial=peer.serial,
-            pem="",  # the node has it, and nobody asks for it again
+            pem="",  # the node has it, and it is not requested again
             public_key_sha256="",
             not_before_ms=peer.not_before_ms,
             not_after_ms=peer.not_after_ms,
@@ -245,7 +245,7 @@ class Service:
         return reply
 
     def _require_silent(self, node_id: str) -> None:
-        """Raises Refused while the node was heard lately: it may only be out of the reach of the caller.
+        """Raise Refused while the node was active recently: only the caller may be unable to reach it.
 
         One that says its disk takes no bytes can go on with nothing.
         """
@@ -425,7 +425,8 @@ class Service:
         )
 
     async def _mint(self, call: MintCall) -> MintReply:
-        await self._require_admin(call.caller)  # whatever the reply: it may be that of an earlier change
+        # required for any reply, which may be that of an earlier change
+        await self._require_admin(call.caller)
         if call.ttl_seconds > SERVICE_TTL_SECONDS_MAX:
             raise InvalidRequest(f"ttl_seconds: at most {SERVICE_TTL_SECONDS_MAX}.")
         caller = self._callers.proved(call.caller)
@@ -436,7 +437,7 @@ class Service:
 
     async def _renew_token(self, call: RenewTokenCall) -> MintReply:
         self._require_leader()
-        # Who was revoked until now is refused; who is from now on gets a token of a generation that ends.
+        # A user who was already revoked is rejected; later revocations end the generation of the new token.
         answer = await self._read(GetUser(caller=call.caller))
         return self._tokens.renewed(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
 

@@ -144,11 +144,11 @@ class Statuses:
         )
 
     def node_states(self) -> list[str]:
-        """The state of every node, as it is heard here."""
+        """Return the state of every node, by its heartbeats here."""
         return [node.state for node in self._nodes(self._view(), time.monotonic())]
 
     def node_disks(self) -> list[str]:
-        """How the disk of every node is, as it was heard here."""
+        """Return the state of every node's disk, by its heartbeats here."""
         return [self._health.disk(node.node_id) for node in self._view().nodes]
 
     def contested_nodes(self) -> list[str]:

@@ -1,7 +1,7 @@
 """An offline check of a node's data directory: blobs, sidecars, packs, uploads, secrets, permissions.
 
-It changes nothing, follows no link, and holds one directory's names at a time. What cannot be known without
-the coordinators (whether a blob is one that the log knows) is left to the node itself, once it runs.
+It changes nothing, follows no link, and holds one directory's names at a time. Facts that need the
+coordinators (whether the log knows a blob) are checked by the node itself, once it runs.
 """
 
 import hashlib

@@ -52,7 +52,7 @@ class Ports:
         self._is_shared = services.siblings.workers > 1
         self._listeners: list[Listener] = []
         self._local: Listener | None = None
-        self._bound: list[socket.socket] = []  # where nobody is heard yet
+        self._bound: list[socket.socket] = []  # bound, but not listening yet
 
     async def __aenter__(self) -> "Ports":
         return self
@@ -99,7 +99,7 @@ class Ports:
         return None if plain is None else (plain[0], self._bound[-1].getsockname()[1])
 
     async def open_clients(self) -> None:
-        """Hear clients at the ports that are taken. Raises OSError."""
+        """Start to accept clients at the bound ports. Raises OSError."""
         places = Places()
         for bound, context in zip(self._bound, (self._contexts.api.listening, None), strict=False):
             await self._require_no_stranger(bound.getsockname()[:2])
@@ -125,9 +125,9 @@ class Ports:
         await asyncio.gather(*(listener.close(drain_s) for listener in listeners))
 
     async def drain_local(self, drain_s: float = LOCAL_DRAIN_S) -> None:
-        """Hear the other workers no more, all of which have drained. Again is harmless.
+        """Stop accepting the other workers, which have all drained. May be repeated.
 
-        A request that one of them broke off may be at its last acts here, for which it asks coordinators.
+        A request that one of them has cut off may still be finishing here, with calls to coordinators.
         """
         local, self._local = self._local, None
         if local is not None:

@@ -1,6 +1,6 @@
-"""An offline check of the packs of a node: headers, records, and the index that says where blobs lie.
+"""An offline check of the packs of a node: headers, records, and the index with the positions of blobs.
 
-It changes nothing: the index is looked at in a copy, since SQLite writes beside a database even to read it.
+It changes nothing: the index is read from a copy, as SQLite writes files next to a database even to read it.
 """
 
 import hashlib

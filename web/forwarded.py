@@ -1,4 +1,4 @@
-"""Whom a request comes from, where a proxy that is trusted says so. Pure: no I/O here.
+"""Determine the original client of a request from trusted proxies. Pure: no I/O here.
 
 Proxies say it with `Forwarded` (RFC 7239) or with `X-Forwarded-For`, `-Proto` and `-Host`. Anybody can send
 these, so they count on connections of trusted proxies only, and of the addresses in them only what such

@@ -43,7 +43,7 @@ class WebAccess:
     cors: CorsPolicy = field(default_factory=CorsPolicy)
 
     def forwarded(self, peer: str, headers: Headers, *, is_member: bool) -> Forwarded | None:
-        """Whom the request of a connection is from, if another than its `peer` is to be believed."""
+        """Determine the original client of a request, if a trusted proxy reports another than `peer`."""
         if not is_member:
             return self.proxies.read(peer, headers)
         client = address_in(headers.get(CLIENT_ADDRESS, ""))

@@ -1,7 +1,7 @@
 """An offline check of a coordinator's data directory: log, database, snapshots, secrets, markers.
 
-It reads with the code that reads at a start, and changes nothing: the log's directory takes no writes here,
-and the database is looked at in a copy, since SQLite writes beside a database even to read it.
+It uses the code that reads the files at a start, and changes nothing: the log's directory rejects writes
+here, and the database is read from a copy, as SQLite writes files next to a database even to read it.
 """
 
 import os
@@ -86,7 +86,7 @@ def _check_secrets(findings: Findings, files: CoordinatorFiles) -> None:
 
 
 def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
-    """It is read for bundles only, which would be worthless, as a backup too. That it is open was told."""
+    """Check the genesis, which only bundles need. Its permissions were reported before."""
     try:
         with suppress(UnsafeSecretFile):
             read_genesis(files)
@@ -205,7 +205,7 @@ def _check_database(findings: Findings, files: CoordinatorFiles) -> tuple[int, i
 
 
 def _check_cluster_key(findings: Findings, files: CoordinatorFiles, copy: Path) -> None:
-    """It opens what the state has sealed with it. One that cannot be read was told of before."""
+    """Check that the key decrypts the state's secrets. An unreadable key was reported before."""
     with suppress(UnsafeSecretFile), closing(sqlite3.connect(copy)) as db:
         key, newest = files.read_cluster_key(), newest_key(db, INTERMEDIATE_PURPOSE)
         if newest is None:

@@ -1,13 +1,13 @@
 """Snapshots of the metadata at another place: a directory, or a bucket of another cluster.
 
-What goes there is what `filestore coordinator restore` takes, but for the bundle: the copy of the database,
-its sha256, and a note of what they are, with the settings of the coordinator that made it. The copy goes
-last, so that where there is one, all of it is there.
+It receives everything that `filestore coordinator restore` needs, except for the bundle: the copy of the
+database, its sha256, and a note about them, with the settings of the coordinator. The copy is sent last, so
+that an existing copy is complete.
 
-A name has the history of the state in it, which no other cluster has, and which a restore begins anew
-(`RecordRestore`). The newest `keep` of a history stay, by their indexes in its log, which
-no clock changes. What is of another history, or of a release whose names had none, is left to the operator.
-Others may write to the place as well: no name that lies there is opened for writing.
+A name contains the history of the state, which is unique to a cluster, and which a restore changes
+(`RecordRestore`). The newest `keep` snapshots of a history are kept, by their indexes in its log, which do
+not depend on clocks. Snapshots of another history, or of a release without histories in names, are left to
+the operator. Others may write to the place as well: existing names are never opened for writing.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class OffsiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """offsite.json: where snapshots go.
 
     Either a `directory`, or a bucket: `urls`, `ca`, `token_file` and `bucket_id`. Paths that are not absolute
-    are in the data directory. `keep`: so many snapshots stay there.
+    are in the data directory. `keep`: the number of snapshots to keep there.
     """
 
     directory: str = ""
@@ -72,7 +72,7 @@ class OffsiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A snapshot, its digest, and what is said of it beside."""
+    """A snapshot, its digest, and its note."""
 
     cluster: str
     history: str
@@ -112,7 +112,7 @@ class Offsite:
             raise InvalidRequest(f"{files.offsite}: urls: https:// is required")
 
     async def send(self, snapshot: Path, *, history: str, log_index: int, at: str) -> str:
-        """Bring a snapshot and what belongs to it there; to which place. Raises FilestoreError, OSError.
+        """Send a snapshot with its digest and note; return the place. Raises FilestoreError, OSError.
 
         `history`: of the state in it, which has applied the entries up to `log_index`.
         """
@@ -191,7 +191,7 @@ def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None
 def _require_place(directory: Path) -> None:
     """Raise Unavailable unless an operator has marked the directory as a place for snapshots.
 
-    What lies in it says nothing: snapshots may have been written below a share that was not mounted.
+    Its content proves nothing: snapshots may have been written into the mount point of an unmounted share.
     """
     if not directory.is_dir():
         raise Unavailable(f"There is no directory {directory}: is it mounted?")
@@ -318,6 +318,6 @@ class _Bucket:
 
 
 def _credentials(data: Path, config: OffsiteConfig) -> tuple[ssl.SSLContext, str]:
-    """Blocks. The token is read anew each time: it may have been renewed."""
+    """Return context and token. Blocks. The token is read again each time, as it may have been renewed."""
     token = read_secret(data / config.token_file).decode("ascii", errors="replace").strip()
     return client_context(read_roots(data / config.ca)), token

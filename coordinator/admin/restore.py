@@ -74,9 +74,9 @@ MOVED_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
 
 
 def write_bundle(data: Path, output: Path) -> None:
-    """A bundle of the present, for a coordinator that is added later.
+    """Write a current bundle, for a coordinator that is added later.
 
-    It is secret. Raises Conflict, InvalidRequest when nobody could begin with it.
+    It is secret. Raises Conflict, InvalidRequest if no coordinator could start with it.
     """
     files = CoordinatorFiles(data)
     bundle = own_bundle(files, files.read_config())
@@ -85,16 +85,17 @@ def write_bundle(data: Path, output: Path) -> None:
 
 
 def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
-    """Copy the state of this coordinator, while it runs or not; where in the log the copy stands.
+    """Copy the state of this coordinator, while it runs or not; return its position in the log.
 
-    The file is for its owner alone: it holds wrapped keys and digests of tokens. Its sha256 comes to lie
-    beside it. Raises Conflict if it exists.
+    The file is for its owner alone: it holds wrapped keys and digests of tokens. Its sha256 is written to
+    another file. Raises Conflict if it exists.
     """
     files = CoordinatorFiles(data)
     files.read_config()
     if not files.state.exists():
         raise NotInitialised(f"{files.state} is missing: this coordinator has no state to copy")
-    if (digest := digest_beside(output)).exists():  # after a crash it would be taken for the new one's
+    # after a crash it could be mistaken for that of the new file
+    if (digest := digest_beside(output)).exists():
         raise Conflict(f"{digest} already exists and is not overwritten")
     try:
         reserve_secret(output)
@@ -156,7 +157,7 @@ def _remove(path: Path) -> None:
 
 
 def begin_again(data: Path, own: CoordinatorRecord) -> Path:
-    """Set log and state of this coordinator aside and begin anew under another id; where the old ones lie.
+    """Set log and state of this coordinator aside and start again under another id; return their new place.
 
     It must have been removed from the cluster under its old id, must not run, and waits to be added. Raises
     Conflict, InvalidRequest, NotInitialised.
@@ -335,8 +336,8 @@ def _begin_alone(
 class Bundles:
     """Bundles that a running coordinator hands to machines which join by a setup token.
 
-    A bundle has the cluster key in it. So it goes to nobody but who shows a secret that was made with that
-    key, and never through another member: whoever asks speaks with this process, over TLS.
+    A bundle contains the cluster key. So it is only sent in return for a secret that was made with that key,
+    and never through another member: the machine is connected to this process, over TLS.
     """
 
     def __init__(self, files: CoordinatorFiles, config: CoordinatorConfig) -> None:
@@ -350,7 +351,7 @@ class Bundles:
             raise Unauthorized("a join token that was not made on a coordinator")
 
     async def new(self) -> bytes:
-        """A bundle of the present. Raises InvalidRequest when nobody could begin with it."""
+        """Return a current bundle. Raises InvalidRequest if no coordinator could start with it."""
         return await asyncio.to_thread(self._made)
 
     def _made(self) -> bytes:

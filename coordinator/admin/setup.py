@@ -1,11 +1,12 @@
-"""How a coordinator comes to be: `init` makes a cluster, a bundle makes its other members.
+"""Create coordinators: `init` creates a cluster, a bundle creates its other members.
 
-What is here blocks, and uses no network.
+All functions block, and use no network.
 
 The first entry of every member's log is the same Bootstrap command, so that they agree from the start. The
-bundle holds it together with the cluster key, which unwraps the CA's and the token signer's private keys:
-whoever has the bundle is a coordinator. It is copied by the operator over a channel that she trusts, and
-deleted. A member that comes later begins with the same entry, is no member by it, and waits to be added.
+bundle contains it together with the cluster key, which decrypts the private keys of the CA and the token
+signer: with the bundle, a machine can act as a coordinator. The operator copies it over a trusted channel,
+and deletes it. A later coordinator starts with the same entry, which does not make it a member, and waits to
+be added.
 """
 
 import functools
@@ -50,7 +51,7 @@ from runtime.kept_time import read_saved
 ADMIN_USER_ID = "admin"
 REPLICAS_MAX = 7
 COPY_GENESIS = "copy it from another coordinator of this cluster"
-SETUP_BEGUN = "setup.begun"  # of `filestore setup`, which goes on with what it began
+SETUP_BEGUN = "setup.begun"  # of `filestore setup`, which continues with it
 _EMPTY = {"lost+found", SETUP_BEGUN}  # a file system of its own has the first; systemd's key lies elsewhere
 
 

@@ -1,8 +1,8 @@
-"""Applies what is committed to the state machine: at once where somebody waits, a moment later elsewhere.
+"""Apply committed entries to the state machine: at once if a caller waits, otherwise a moment later.
 
-Nobody waits on a follower, unless a read does. There what is committed within APPLIED_AFTER_S is applied in
-one transaction, which costs a fraction of many, and leaves the processor to the log while a change is under
-way. On a full disk a batch is tried again and again. One piece of work at a time writes to the database.
+On a follower only reads wait. There, entries that are committed within APPLIED_AFTER_S are applied in one
+transaction, which costs a fraction of many, and leaves the processor to the log while a change is in
+progress. On a full disk a batch is retried until it succeeds. Only one task at a time writes to the database.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ class Applying:
         self._due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._thread = Worker("state")
-        self.lock = asyncio.Lock()  # who has it may change the database, or what it lies in
+        self.lock = asyncio.Lock()  # its holder may change the database, or replace its file
         self.is_stuck = False  # while the database takes nothing
 
     def soon(self) -> None:
-        """Something may be due, or somebody may wait for what is."""
+        """Schedule the application of due entries, sooner if a caller may wait for them."""
         if self._member.led_term or self._member.has_waiting_reads:
             self._due.set()
         elif self._timer is None and self._member.has_due:

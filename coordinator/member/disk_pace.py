@@ -1,13 +1,12 @@
-"""Whether a leader's disk is so slow that another should lead. No I/O here; time is handed in.
+"""Decide whether a leader's disk is too slow to lead. No I/O here; time is passed in.
 
-A leader writes to its own disk and sends the same entries to the others at one moment. Of one batch at a time
-it is measured how long its own disk takes, and how long it takes until so many others have it on theirs that
-they need not wait for this member. Both times are taken by one clock, and whatever holds up the whole process
-holds up both.
+A leader writes to its own disk and sends the same entries to the others at the same moment. For one batch at
+a time, two times are measured: until it is on this disk, and until it is on enough other disks that this one
+is not needed. Both are measured with one clock, and a delay of the whole process affects both.
 
-A hand-over costs a pause of its own, so it must gain something, and must not go round in circles: the others
-have to be faster by a factor, a majority of them, several times in a row; and who has just come to lead leads
-for a while, for longer the more often the lead has changed lately.
+A transfer causes a pause too, so it must be worth it, and must not repeat endlessly: a majority of the others
+must be faster by a factor, several times in a row. A new leader also leads for a minimum time, which is
+longer the more often the lead has changed recently.
 """
 
 from collections import deque
@@ -17,9 +16,9 @@ from typing import Final
 LATE_S: Final = 0.25  # a batch that is on our own disk sooner is in time; a good disk needs 1 to 30 ms
 LATE_FACTOR: Final = 4.0  # times what the others need: two disks of one make differ by less
 LATE_BATCHES: Final = 3  # in a row
-HANGING_S: Final = LATE_S * LATE_BATCHES  # one batch that takes so long is late enough
+HANGING_S: Final = LATE_S * LATE_BATCHES  # one batch that takes this long is late enough
 LEAD_S_MIN: Final = 10.0  # from the beginning of a lead to a hand-over for its pace
-CALM_S: Final = 600.0  # each change of leaders in so long doubles it
+CALM_S: Final = 600.0  # each change of leaders within this time doubles it
 CHANGES_MAX: Final = 7  # of those that count: then a lead lasts for ten minutes
 
 

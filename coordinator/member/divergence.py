@@ -1,7 +1,7 @@
-"""Whose state is the odd one: compares the digests that members report for the same place in the log.
+"""Find the member with a wrong state by comparing the reported digests for the same place in the log.
 
-No I/O here. What is reported comes from the log, so every member sees the same reports and comes to the same
-finding. Three things show who is odd, and nothing else does:
+No I/O here. Reports come from the log, so every member sees the same reports and reaches the same result.
+Only three facts show which member is odd:
 
 - A member says itself that its state cannot be read.
 - A majority of the voters has another digest. Those that have copied their state from each other, with nobody
@@ -29,7 +29,7 @@ class DigestStanding(Enum):
     """The comparison of this member's digest with those of others, at one place."""
 
     AGREED = "agreed"  # a majority of witnesses has the same
-    DIFFERS = "differs"  # somebody has another, and is not known to be odd
+    DIFFERS = "differs"  # another member, not known to be odd, has another digest
     OPEN = "open"  # none of these yet
 
 
@@ -47,8 +47,7 @@ class ReportedDigest:
 class Divergence:
     """Members that applied the same log up to `log_index` differ.
 
-    `odd`: those whose state is wrong, sorted; empty as long as nothing shows who it is: then all that is
-    known is that somebody is wrong.
+    `odd`: the members with a wrong state, sorted; empty while it is only known that some member is wrong.
     """
 
     log_index: int
@@ -79,10 +78,10 @@ class DivergenceWatch:
         self._agreed: dict[str, _Agreed] = {}
         self._table = ""
         self.odd: set[str] = set()  # this member too, if it is; those that were removed stay
-        self.origins: dict[str, str] = {}  # by coordinator: from whom its state is, as it said last
+        self.origins: dict[str, str] = {}  # by coordinator: the source of its state, by its last report
 
     def own(self, log_index: int, digest: str, hashed: StateHash | None = None) -> None:
-        """This member's own digest, as the state machine replied it; known before any report about it.
+        """Record this member's own digest, from the state machine; it is known before any report about it.
 
         `hashed`: of which slice, for one that is compared with what was agreed on before.
         """
@@ -267,7 +266,7 @@ def confirmed_digest(reports: Mapping[str, ReportedDigest], voters: Iterable[str
 
 
 def _root(voter: str, reports: Mapping[str, ReportedDigest]) -> str:
-    """Whose state a voter has: its own, or the one that it was copied from, as far as that is told."""
+    """Return the origin of a voter's state: itself, or the known source that it was copied from."""
     seen = {voter}
     while voter in reports and (origin := reports[voter].origin) and origin not in seen:
         voter = origin

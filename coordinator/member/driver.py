@@ -1,9 +1,9 @@
 """The asyncio shell around one member: owns its clock, its threads and its network.
 
-What is decided is decided in `coordinator.member.member`. One cycle: send what need not wait, persist (one
-write, one sync), send what had to wait. What is committed is applied beside that, in `applying`, so that the
-log syncs while the state machine works. The core is only ever touched on the event loop.
-A failed write or sync ends the process: the page cache may have dropped the data.
+All decisions are made in `coordinator.member.member`. One cycle: send messages that need not wait, persist
+(one write, one sync), send the messages that had to wait. Committed entries are applied concurrently, in
+`applying`, so that the log syncs while the state machine works. The core is only ever touched on the event
+loop. A failed write or sync ends the process: the page cache may have dropped the data.
 """
 
 import asyncio
@@ -62,8 +62,8 @@ _log = logging.getLogger(__name__)
 class Driver:
     """Drives one member of the group.
 
-    `run` is owned by the process; everything else is called on its event loop. `fetch` is told which snapshot
-    the leader offers; `applied` sees every batch that was applied, with its replies. Neither may block.
+    `run` is owned by the process; everything else is called on its event loop. `fetch` is called with each
+    snapshot that the leader offers; `applied` with every applied batch and its replies. Neither may block.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Driver:
 
     @property
     def has_room(self) -> bool:
-        """False while the disk of this member is nearly full: then only what makes room is taken."""
+        """Return False while the disk is nearly full: then only changes that free space are accepted."""
         return self._fitness.has_room
 
     @property
@@ -422,10 +422,10 @@ class Driver:
             self._fitness.pace.own_has(ready.entries[-1].index, at_s=written_at_s)
 
     def _is_write_short(self, ready: Ready) -> bool:
-        """Whether the loop waits for it: a few entries, and a disk that was quick the last time.
+        """Return whether the loop waits for the write: for a few entries, if the disk was fast the last time.
 
-        Handed over in the usual way, it would wait for the interpreter as long as for the disk, while the
-        loop applies what came before: which nobody waits for, and others wait for our answer.
+        In a thread, the write would wait for the interpreter as long as for the disk, while the loop applies
+        earlier entries. No caller waits for these, but others wait for our answer.
         """
         return len(ready.entries) <= WAITED_FOR_MAX and self._last_write_s < WAITED_FOR_S
 

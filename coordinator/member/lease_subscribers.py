@@ -1,10 +1,10 @@
 """The asyncio shell around the leader's cache leases.
 
-It holds who waits for subscribers, and subscribers that wait for news.
+It holds the writers that wait for subscribers, and the subscribers that wait for news.
 
-What is decided is decided in `coordinator.member.record_leases`. A subscriber's call stays here until
-something is blocked, so that a write waits for one exchange with the nodes and no more; the end of a block is
-told a little later, many of them together.
+All decisions are made in `coordinator.member.record_leases`. A subscriber's call waits here until keys are
+blocked, so that a write only waits for one exchange with the nodes. The end of blocks is reported a little
+later, many of them together.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Following:
             self._publish()
 
     async def clear(self, keys: Keys) -> Block:
-        """Returns when nobody keeps anything of these keys; they stay blocked until `release`.
+        """Return when no node caches anything of these keys; they stay blocked until `release`.
 
         Raises NotLeader, Unavailable. The caller sets the deadline.
         """

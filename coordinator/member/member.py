@@ -124,7 +124,7 @@ class RaftMember:
         self._fetched: SnapshotMeta | None = None
         self._taken_index = 0  # of the snapshot that lies ready, 0 if there is none
         if self._raft.members.voters == (self.id,):
-            self._raft.campaign()  # alone there is nobody to wait for
+            self._raft.campaign()  # a single member need not wait for others
 
     @property
     def leader(self) -> str:
@@ -256,7 +256,7 @@ class RaftMember:
         self._raft.snapshot_taken(meta)
 
     def snapshot_gone(self) -> None:
-        """It lies there no longer."""
+        """Record that the snapshot was deleted."""
         self._taken_index = 0
         self._raft.snapshot_gone()
 
@@ -428,7 +428,7 @@ class RaftMember:
         return self._store.apply(entries, may_sync=may_sync)
 
     def applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
-        """The batch of the last `next_to_apply` is applied: whoever waits for it is told."""
+        """Record that the batch of the last `next_to_apply` is applied, and answer its waiters."""
         self._is_applying = False
         self.applied_index = entries[-1].index
         self._raft.applied(self.applied_index)
@@ -476,7 +476,7 @@ class RaftMember:
         return max(index, 0)
 
     def fail_all(self, error: Exception) -> None:
-        """Everyone who waits is told that this member ends."""
+        """End all waiters with the error that this member ends."""
         readers = [reader for asked in self._rounds.values() for reader in asked.readers]
         readers += [reader for _, waiting in self._at_index for reader in waiting]
         _fail(readers + self._readers, error)

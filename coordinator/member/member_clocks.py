@@ -24,7 +24,8 @@ from runtime.kept_time import KeptTime, SavedTime
 
 MEDIAN_AGE_MAX_S: Final = 0.1  # of the median of all clocks
 SET_MS: Final = 20.0  # by less no clock is set
-CLOCK_AGE_MAX_S: Final = 60.0  # a clock that was shown so long ago still counts: it has hardly drifted since
+# a clock that was reported this long ago still counts: it has hardly drifted since
+CLOCK_AGE_MAX_S: Final = 60.0
 NODES_MIN: Final = 2  # with our own that is three
 WRONG_LOOKS: Final = 2  # in a row: one heartbeat that was long under way is no reason to hand over
 SAVE_S: Final = 60.0  # what a crash loses of the kept time delays the end of things by as much
@@ -98,7 +99,7 @@ class MemberClocks:
     def _find(self) -> _Found:
         """Return what all times here are computed from.
 
-        Every change and read asks: what was found a moment ago holds while nobody was heard since, and our
+        Every change and read needs it: a recent result stays valid without a new heartbeat, and while our
         clock was not set.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()

@@ -44,9 +44,10 @@ class Operations:
         self._caught_up: dict[str, int] = {}
 
     async def add(self, record: CoordinatorRecord) -> CoordinatorRecord:
-        """Let a coordinator in as a learner; the record as it is kept.
+        """Add a coordinator as a learner; return its stored record.
 
-        Raises InvalidRequest, Conflict for an id or address that is or was somebody else's, NotLeader.
+        Raises InvalidRequest, Conflict for an id or address that belongs or belonged to another one,
+        NotLeader.
         """
         async with self._changing:
             view = await self._newest()
@@ -88,9 +89,9 @@ class Operations:
         raise NotLeader(self._driver.leader)
 
     async def transfer(self, target: str) -> str:
-        """Hand the lead to a voter, "" for the most advanced one; who leads then.
+        """Transfer the lead to a voter, "" for the most advanced one; return the new leader.
 
-        Raises NotFound, Conflict when it cannot lead, Unavailable when nobody else leads in time, NotLeader.
+        Raises NotFound, Conflict if it cannot lead, Unavailable without another leader in time, NotLeader.
         """
         self._require_leader()
         if target == self._own_id:

@@ -1,9 +1,9 @@
-"""A coordinator whose database is damaged gets the state back before it takes part again, under its own name.
+"""Restore the state of a coordinator with a damaged database, before it takes part again under its name.
 
-Its log is another file, and sound: with it go on its term, its vote, and every entry that it acknowledged, so
-nothing that it has promised is forgotten (Ongaro 2014, section 3.8). From a log that begins with the first
-entry the state is built again. Else it is a snapshot of another coordinator, of no earlier entry than the log
-follows up. A log that is damaged too is not gone on with. The damaged database is kept beside.
+Its log is another file, and intact: it has its term, its vote, and every entry that it acknowledged, so no
+promise is forgotten (Ongaro 2014, section 3.8). If the log begins with the first entry, the state is built
+from it again. Otherwise a snapshot of another coordinator is used, which must reach to the beginning of the
+log. If the log is damaged too, the coordinator does not continue. The damaged database is kept.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def note_damage(files: CoordinatorFiles, damage: StateDamaged) -> StateLost:
-    """Let the next start rebuild the state, whatever it finds itself; how this process ends. Blocks."""
+    """Make the next start rebuild the state in any case; return the error that ends this process. Blocks."""
     try:
         write_durable(files.state_damaged, damage.details.encode() + b"\n")
     except OSError as error:  # the disk may be what fails: then the next start has to find it again
@@ -122,7 +122,7 @@ async def _fetch(
     index_min: int,
     damage: StateDamaged,
 ) -> SnapshotMeta:
-    """A whole snapshot of whoever has one first. It lies verified then."""
+    """Fetch a snapshot from the first coordinator that has one, and verify it."""
     own_id, logged = files.read_config().id, ""
     others = [each.coordinator_id for each in metadata.coordinators if each.coordinator_id != own_id]
     running = asyncio.create_task(metadata.run(), name="links of a rebuild")

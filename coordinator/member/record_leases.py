@@ -1,4 +1,4 @@
-"""The leader's side of records that nodes keep: who may keep any, and which must not be kept now.
+"""The leader's side of the record caches of nodes: which nodes may cache, and which keys are blocked.
 
 The rule is Chubby's (Burrows 2006, section 2.7): before the leader proposes a command that makes records
 untrue it blocks their keys, and waits until every subscriber has said that it dropped them, or can keep
@@ -54,10 +54,10 @@ class _Subscriber:
 
 
 class Block:
-    """Keys that nobody may keep, for the sake of one command.
+    """Keys that no node may cache, because of one command.
 
-    `waits_for`: who has yet to say that it knows, and when the lease ends that it had when this began. What
-    it was granted since came together with the block.
+    `waits_for`: the subscribers that have not acknowledged it, each with the end of its lease at the time of
+    the block. A later lease is granted together with the block.
     """
 
     __slots__ = ("keys", "term", "version", "waits_for")
@@ -105,7 +105,7 @@ class CacheLeases:
         return block
 
     def wait_s(self, block: Block, *, at_s: float) -> float:
-        """How long until the command may be proposed, if nobody says anything; 0 or less when it may be.
+        """Return the time until the command may be proposed without acknowledgements; at most 0 for now.
 
         For a block of the present term.
         """
@@ -113,9 +113,9 @@ class CacheLeases:
         return max(self._quiet_until_s, max(block.waits_for.values(), default=at_s)) - at_s
 
     def release(self, block: Block) -> bool:
-        """The command was applied, or was never proposed; whether that changes anything.
+        """Remove the block of a command that was applied, or never proposed; return whether it existed.
 
-        Not when only nobody waits for it any more.
+        Do not call it only because no caller waits any more.
         """
         if block.term != self.term or self._blocks.pop(block.version, None) is None:
             return False
@@ -123,9 +123,9 @@ class CacheLeases:
         return True
 
     def acknowledge(self, subscriber: str, term: int, version: int) -> list[Block]:
-        """A subscriber has dropped all that was blocked up to `version`.
+        """Record that a subscriber has dropped all blocked keys up to `version`.
 
-        The blocks that waited for nobody else.
+        Return the blocks that waited for no other subscriber.
         """
         known = self._subscribers.get(subscriber)
         if known is None or term != self.term or version <= known.acknowledged:
@@ -145,7 +145,7 @@ class CacheLeases:
         return self._free(subscriber, self.version)
 
     def is_behind(self, term: int, version: int) -> bool:
-        """Whether somebody who knows this much has to be told of a block."""
+        """Return whether a subscriber with this version lacks a block."""
         return term != self.term or version < self._blocked_version
 
     def is_due(self, subscriber: str, *, at_s: float) -> bool:
@@ -161,11 +161,11 @@ class CacheLeases:
         return FollowReply(self.term, self.version, _keys_of(self._blocks.values()), 0.0)
 
     def grant(self, subscriber: str, term: int, acknowledged: int, *, received_at_s: float) -> FollowReply:
-        """The answer to a call that was received then: what is blocked, and a lease.
+        """Answer a call that was received at this time: with the blocked keys, and a lease.
 
-        Behind a read barrier that began after it was received, and in the term that it began in. Without a
-        lease for who has not acknowledged the answer before this, so that nobody makes writes wait for
-        longer than a lease; and when there are too many.
+        It must follow a read barrier that began after the call was received, in the same term. There is no
+        lease for a subscriber that has not acknowledged the previous answer, so that none delays writes for
+        longer than a lease; and none if there are too many.
         """
         acknowledged = acknowledged if term == self.term else 0
         ends_at_s = received_at_s + self._lease_s

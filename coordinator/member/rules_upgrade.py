@@ -1,7 +1,7 @@
-"""The leader raises the rules once every member knows the newer ones. Apart: a task of its own.
+"""Raise the rules once every member supports newer ones. Apart: a separate task of the leader.
 
-That is when the last of them has been upgraded. A node that is down is not waited for: it is refused when
-it comes back with an older version.
+This is when the last member has been upgraded. It does not wait for nodes that are down: a node is rejected
+if it comes back with an older version.
 """
 
 import logging
@@ -76,7 +76,7 @@ class Upgrades:
             _log.info("every member supports the rules %d: they are in force", version)
 
     def _log_waiting(self, coordinators: list[str], nodes: list[str]) -> None:
-        """Whom the newest rules wait for: one that is gone for good holds them up until it is removed."""
+        """Log the members that the newest rules wait for: one that is gone for good must be removed."""
         if (coordinators or nodes) and (coordinators, nodes) != self._waited_for:
             _log.warning(
                 "the newest rules wait for members of an older version or without an answer",

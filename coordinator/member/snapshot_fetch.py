@@ -1,7 +1,7 @@
-"""Fetches the snapshot that the leader offers, piece by piece over the peer port, beside everything else.
+"""Fetch the snapshot that the leader offers, piece by piece over the peer port, in the background.
 
-The disk is touched in threads only. What arrived stays on disk: a broken transfer goes on where it ended,
-after a restart of this process too.
+The disk is only used in threads. Received pieces stay on disk: an interrupted transfer resumes, even after a
+restart of this process.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from runtime.stopping import in_thread
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 2.0
-FETCHED_S = 5.0  # what was fetched is being installed for so long: the same offer again is an echo
-HEARD_S = 10.0  # while what came is verified; the source waits six times that for whoever fetches
+FETCHED_S = 5.0  # a fetched snapshot is being installed for this long: the same offer again is an echo
+HEARD_S = 10.0  # during verification; the source waits six times as long for the receiver
 PAUSES_MAX = 30  # without a piece, about a minute: then the leader offers again, or another one leads
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Fetcher:
         fetched: Callable[[SnapshotMeta], None],
         forbids: Callable[[], str] = str,
     ) -> None:
-        """`forbids`: why the state of this member may not be given up for one that nobody vouches for."""
+        """`forbids`: why this member's state must not be replaced by an unconfirmed one."""
         self._forbids = forbids
         self._metadata = metadata
         self._snapshots = snapshots
@@ -49,7 +49,7 @@ class Fetcher:
         self._done: tuple[SnapshotMeta | None, float] = (None, 0.0)  # what was fetched last, and when
 
     def offer(self, offer: SnapshotOffer) -> None:
-        """The leader offers a snapshot. What is being fetched already goes on, a newer one replaces it."""
+        """Accept an offer of the leader. A running fetch continues, unless the offer is newer."""
         done_meta, done_at = self._done
         if done_meta == offer.meta and time.monotonic() - done_at < FETCHED_S:
             return
@@ -119,10 +119,10 @@ class Fetcher:
 
 
 async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta: SnapshotMeta) -> None:
-    """`Incoming.finish`, and its errors, while the source hears that somebody is still at this snapshot.
+    """Call `Incoming.finish`, and keep contact with the source meanwhile.
 
-    That takes many minutes for a large one, and a source takes whoever asks for nothing for gone: it would no
-    longer keep the log that follows the snapshot, and make another one.
+    It takes many minutes for a large snapshot. Without requests, the source would assume that the receiver is
+    gone, delete the log after the snapshot, and make another one.
     """
 
     last = incoming.offset - 1

@@ -1,10 +1,10 @@
-"""Makes the snapshot that a member needs which lags behind the log, and hands out none that may be wrong.
+"""Make snapshots for members that lag behind the log, and send none that may be wrong.
 
-None is made or handed out while members differ and it is not known who is odd: whoever installed it would
-have the damage of its source, and be one more that says the same. Where a majority can be asked, all hash
-their state at one entry of the log, and the snapshot is of that entry: it goes out once they agree on what is
-in it. Where it cannot, as the one that lags is needed for a majority, it goes out all the same, checked by
-itself alone, and marked with whose state it is.
+No snapshot is made or sent while members differ and it is not known which one is odd: its receiver would have
+the damage of the source, and be one more member with this state. If a majority can be asked, all members hash
+their state at one log entry, and the snapshot is of this entry: it is sent once they agree on the content. If
+that is impossible, because the lagging member is needed for a majority, it is sent nevertheless. It is then
+only checked for itself, and marked with the source of the state.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from metadata.rpc.websocket import end
 from runtime.stopping import in_thread
 
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
-FETCHED_S = 60.0  # since its last part was fetched: whoever did may go on
+FETCHED_S = 60.0  # after its last part was fetched: the receiver may continue
 TAKE_AGAIN_S = 30.0  # after no snapshot could be made
-PINNED_MAX = 4  # states that are held for whoever asked for them; each keeps the WAL from beginning anew
+PINNED_MAX = 4  # states that are held for others; each prevents the WAL from being reset
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ class Witnesses(Protocol):
         """The state at such an entry, to be hashed and closed."""
 
     async def vouch(self, made: Made) -> bool:
-        """Whether a majority has the same state at that entry; False when it does not say.
+        """Return whether a majority has the same state at that entry; False if it does not answer.
 
-        Raises Conflict when somebody has another.
+        Raises Conflict if a member has another one.
         """
 
 
@@ -102,10 +102,10 @@ class Making:
         return self._task is not None and not self._task.done()
 
     def spared(self, index: int) -> int:
-        """Up to which entry the log may forget, of those up to `index`.
+        """Return the last entry up to `index` that the log may delete.
 
-        What follows a snapshot stays while that is fetched, also when whoever fetches it is not heard for a
-        moment: it would have to begin anew.
+        Entries after a snapshot stay while it is being fetched, even if the receiver is silent for a moment,
+        as it would have to start again.
         """
         newest, taken_at_s = self._snapshots.newest(), self._taken_at_s
         if newest is None or taken_at_s is None:
@@ -114,7 +114,7 @@ class Making:
         return min(index, newest.index) if since_s < FETCHED_S else index
 
     def found(self) -> None:
-        """At start: what was handed out before goes on being."""
+        """Continue, at start, to offer the snapshot of the previous process."""
         newest = self._snapshots.newest()
         if newest is not None and not self.witnesses.forbids:
             self._taken_at_s = time.monotonic()
@@ -141,9 +141,9 @@ class Making:
             self.witnesses.pinned(pinned)
 
     async def tidy(self) -> None:
-        """Remove a snapshot that nobody fetches, or that may be wrong.
+        """Remove a snapshot that is not fetched any more, or that may be wrong.
 
-        One that somebody can not fetch to its end is made anew.
+        If a receiver cannot fetch it to its end, a new one is made.
         """
         if self._taken_at_s is None or self.is_busy:
             return

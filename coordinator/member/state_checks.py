@@ -1,8 +1,8 @@
-"""Looks for damaged pages and indexes of the database all the time. Apart: a task of its own.
+"""Look for damaged pages and indexes of the database continuously. Apart: a separate task.
 
-A page that changed is found in the next round of all pages. What was damaged before this process began shows
-at its start if a page is not well-formed, here if an index and its table contradict each other, and by the
-digests of the members if a row is another one than with the others.
+A page that changed is found in the next round of all pages. Damage from before this process is found at its
+start if a page is malformed, here if an index contradicts its table, and by the digests of the members if a
+row differs from the others.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Members hash their state at the same places of the log and compare: one that differs stops itself.
 
-The leader proposes HashState now and then; whoever applies it has a digest of the same slice, and reports it
-through the log. Who is odd is decided in `coordinator.member.divergence`. A member that finds itself odd
-hands over the lead and answers no reads; it ends its process, and does not start again, once the others are a
-majority without it. As long as members differ and nothing shows who is odd, no state is handed out
-(`making`), and the leader has the slices hashed one after the other, to find where they differ.
+The leader proposes HashState regularly. Each member that applies it computes a digest of the same slice, and
+reports it through the log. `coordinator.member.divergence` decides which member is odd. A member that finds
+itself odd transfers the lead and answers no reads. Once the others are a majority without it, it ends its
+process, and does not start again. While members differ without a known odd one, no state is sent (`making`),
+and the leader has the slices hashed one after the other, to find where they differ.
 """
 
 import asyncio
@@ -46,7 +46,8 @@ REPORT_AGAIN_S = 0.2
 REPORT_S = 10.0  # for a digest to get through: another leads by then
 FULL_SLICE_S = 1.0  # after a slice with more behind it: a million files, six million rows, take 50 minutes
 HURRIED_S = 0.05  # between two slices while it is looked for where members differ: a million files in minutes
-HURRY_S_MAX = 3600.0  # since members were found to differ: a pass of 10^7 files; then it goes on as ever
+# after members were found to differ: a pass of 10^7 files; then the usual interval applies
+HURRY_S_MAX = 3600.0
 VOUCH_S = 600.0  # for others to hash all of their state: 10^7 files take two minutes of one processor
 VOUCH_LOOK_S = 0.1
 CALL_S = 10.0  # for an entry to be applied
@@ -105,7 +106,7 @@ class Digests:
         self._wholes: deque[int] = deque(maxlen=WHOLES_MAX)
         self._to_hash: asyncio.Queue[Pinned] = asyncio.Queue(1)
         self._whole_asked_at_s = float("-inf")
-        self._logged_odd: set[str] = set()  # of whom the log says that they are odd
+        self._logged_odd: set[str] = set()  # the odd members that were logged
         self._differs_at = 0
         self._opened_at_s = float("-inf")
         self._changed = asyncio.Event()  # what is kept
@@ -192,17 +193,20 @@ class Digests:
         return msgspec.msgpack.decode(value_of(reply), type=int)
 
     def pinned(self, pinned: Pinned) -> None:
-        """Pin the state at a HashWhole, to be hashed beside all else; not while another is hashed."""
+        """Hash the state that is pinned at a HashWhole, in the background; not while another is hashed."""
         if self.is_odd:
             pinned.close()
-            self._report_soon(pinned.index, ReportedDigest(""))  # nobody shall wait for it
+            self._report_soon(pinned.index, ReportedDigest(""))  # no member should wait for it
         elif self._to_hash.full():
             pinned.close()
         else:
             self._to_hash.put_nowait(pinned)
 
     async def vouch(self, made: Made) -> bool:
-        """Whether a majority says it has the same state there. Raises Conflict when somebody has another."""
+        """Return whether a majority reports the same state there.
+
+        Raises Conflict if a member has another one.
+        """
         log_index = made.meta.index
         self._own_whole(log_index, made.content)
         ends_at_s = time.monotonic() + VOUCH_S
@@ -293,7 +297,7 @@ class Digests:
         if found is not None:
             self._judge(found)
         if report.coordinator_id == self._snapshots.origin():
-            # What was decided is in the part of the log that the snapshot took the place of.
+            # The decision is in the part of the log that the snapshot has replaced.
             self._watch.odd.update(set(report.odd) - {self._own_id})
         if self.is_odd and self._watch.can_do_without(self._differs_at, voters):
             self._diverged.set()
@@ -301,9 +305,10 @@ class Digests:
             self._take_as_own(report.log_index, voters)
 
     def _is_of_this_state(self, report: HashReport) -> bool:
-        """False for what this member said of a state that it has no more.
+        """Return False for this member's reports about a previous state.
 
-        Another that has a new one begins anew: it is odd no longer, and what it said before is void.
+        Another member with a new state starts again: it is not odd any more, and its earlier reports are
+        void.
         """
         speaker = report.coordinator_id
         if speaker == self._own_id:
@@ -340,10 +345,9 @@ class Digests:
         self._driver.suspect()
 
     def _take_as_own(self, log_index: int, voters: Sequence[str]) -> None:
-        """Take a state that was copied as one's own, once that is as good.
+        """Treat a copied state as this member's own, once it is equally reliable.
 
-        It is so once a majority has the same, or once all have of whom it is not known that they are odd:
-        then nobody is left who could know better.
+        That is the case once a majority has the same, or all members that are not known to be odd.
         """
         if not self._watch.is_right(log_index, voters):
             return
@@ -448,7 +452,10 @@ def _keeps_up(state: ProgressState) -> bool:
 
 
 def _read_saved(path: Path) -> _SavedDifferences:
-    """Blocks, for the start. What cannot be read is nothing: it is found anew as long as it is there."""
+    """Read the saved differences. Blocks, for the start.
+
+    Unreadable ones are ignored, as they are found again.
+    """
     try:
         return unsealed(path.read_bytes(), _SavedDifferences)
     except FileNotFoundError:
@@ -459,7 +466,7 @@ def _read_saved(path: Path) -> _SavedDifferences:
 
 
 def pause_after(rows: int, rows_max: int, *, interval_s: float) -> float:
-    """Seconds from a slice of so many rows to the next: less within a table than from one to the next."""
+    """Return the seconds from a slice of `rows` rows to the next: fewer within a table than after it."""
     return min(interval_s, FULL_SLICE_S) if rows >= rows_max else interval_s
 
 

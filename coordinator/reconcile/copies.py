@@ -1,11 +1,11 @@
-"""Replicas made by order: a node fetches a blob, says that it is durable, and the log names the node for it.
+"""Create replicas by order: a node fetches a blob, reports it durable, and the log records the node.
 
-`as_of` of the change is known before the node is asked: what the node drops after it has answered refuses the
-change.
+`as_of` of the change is determined before the node is asked: if the node deletes the blob after its answer,
+the change is rejected.
 
-Each target has a queue of its own, small blobs beside large ones, so that one that is slow, or hangs, holds
-up nobody else's. A copy has no time limit: it is given up when the node does not answer, or tells for STILL_S
-that nothing moves. Then another target is looked for at once (`coordinator/reconcile/backoff.py`).
+Each target has its own queue, with small blobs separate from large ones, so that a slow or hanging target
+delays no others. A copy has no time limit: it is given up if the node does not answer, or reports no progress
+for STILL_S. Then another target is chosen at once (`coordinator/reconcile/backoff.py`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ TURN_S = 30.0  # for a copy to get its turn at a target: after that it goes to o
 TARGETS_TRIED_MAX = 3  # one after the other, for one blob in one run
 ANSWER_S = 30.0  # a node answers after 20 s at the latest, if only that it has not got to the end yet
 ASK_AGAIN_S = 0.5
-STILL_S = 60.0  # no step of a pull takes so long: 16 MiB are read, sent, synced or hashed in each
+STILL_S = 60.0  # no step of a pull takes this long: each reads, sends, syncs or hashes 16 MiB
 
 Plan = Callable[[Facts], list[Copy]]
 

@@ -1,13 +1,12 @@
-"""Drain: what a draining node holds gets enough replicas elsewhere, and only then leaves it.
+"""Drain nodes: create enough replicas of their blobs on other nodes, and only then release theirs.
 
-A replica is released by a command that refuses while too few others count, so nothing comes below the wanted
-number of replicas, or the write quorum, on the way. The log may be wrong about the others, if a disk was lost
-and its node has yet to say so: they are asked first.
+A replica is released by a command that fails while too few others count, so no blob falls below the wanted
+number of replicas, or the write quorum. The log may be wrong about the others, if a disk was lost and its
+node has not reported it yet: they are asked first.
 
-What was released lies on the node's disk until it has dropped it. A node that does not drain, or not any more
-since somebody has thought better of it, drops only so much at once without a question
-(node/custody/context.py). So replicas are released by rounds of a few, and no more of a node that does not
-drop them.
+Released replicas stay on the node's disk until the node has deleted them. A node that is not draining, or not
+any more, deletes only a limited part at once without an operator's answer (node/custody/context.py). So
+replicas are released in small rounds, and none of a node that does not delete them.
 
 Unfinished uploads go at the same time (`upload_moves.py`).
 """
@@ -173,9 +172,9 @@ class Rounds:
 
 
 async def have_dropped(context: ReconcileContext, progress: StepProgress, node_id: str) -> bool:
-    """Have a node delete what is marked there, and wait for a while until it has; whether it has.
+    """Make a node delete its marked replicas, and wait for that for a while; return whether it has.
 
-    What it spares, since somebody was just told that it is there, is counted: a later run releases it again.
+    Replicas that it spares, as a process was just told of them, are counted: a later run releases them again.
     """
     order_id = str(uuid_utils.uuid7())
     for _ in range(DROP_POLLS_MAX):
@@ -206,9 +205,9 @@ async def _is_elsewhere(context: ReconcileContext, facts: Facts, sha256: str, no
 async def _say_yes(
     context: ReconcileContext, nodes: Sequence[NodeRecord], blob: BlobRecord, count_min: int
 ) -> bool:
-    """Whether so many of these nodes say that they hold a blob.
+    """Return whether at least `count_min` of these nodes confirm that they hold a blob.
 
-    Once that is sure, nobody waits for the rest, and those that did not answer lately are not asked.
+    It does not wait for the rest after that, and nodes that did not answer recently are not asked.
     """
     quiet = context.failures.answers
     asked = [
@@ -244,7 +243,7 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
         sha256 = replica.sha256
         facts = context.facts()
         if crew.is_at(sha256) or sha256 in unreleased or node_id not in draining(facts):
-            return True  # of the last somebody has thought better
+            return True  # the drain of the last node was cancelled
 
         def plan(facts: Facts) -> list[Copy]:
             blob = context.blob(sha256)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from metadata.model.placement import Candidate, zone_of
 from metadata.model.records import HEALTHY, NodeRecord
 
-SOURCES_MAX = 16  # of one copy: a node takes no more in an order (node/peerapi/blobs.py)
+SOURCES_MAX = 16  # of one copy: the limit of a node for an order (node/peerapi/blobs.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""The leader works on the job runs that the log says are running: its own, and those of leaders before it.
+"""Run the jobs that are running by the log: those of this leader, and of leaders before it.
 
-A run begins and ends in the log, so none is lost with the member that worked on it: the next leader names
-itself in the run and goes on. Work is done by ordinary commands, which only a leader gets through, so nobody
-works on a run that is another's. What stops a run for now (the lead is gone, nothing gets through, the
-process ends) leaves it running; what is wrong with the work itself makes it failed.
+A run begins and ends in the log, so none is lost with the member that worked on it: the next leader records
+itself in the run and continues. The work consists of ordinary commands, which only a leader can commit, so no
+other member works on the same run. A temporary obstacle (the lead is lost, nothing is committed, the process
+ends) leaves the run running; an error of the work itself makes it failed.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from runtime.clock import now_ms
 LOOK_S = 1.0  # between two looks for runs, where none is told of
 NOTE_S = 1.0  # how often a run's progress goes into the log at most
 COUNT_S = 10.0  # how often what is left is counted at most: 70 ms of the leader per million replicas
-RETRY_S = 1.0  # before a run is taken up again that was stopped while this member leads
+RETRY_S = 1.0  # before resuming a run that was stopped while this member leads
 ERROR_CHARACTERS_MAX = 500
 _TAGS = (b"trigger_job", b"start_run", b"cancel_run")  # spare decoding every entry
 SELDOM_S = 600.0  # between two runs: then a change of leader must not bring the next one forward
@@ -79,7 +79,7 @@ class StepProgress:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether nobody has asked for the run."""
+        """Return whether the run was started by the schedule."""
         return self._run.invoked_by == SCHEDULE
 
     @property
@@ -214,7 +214,7 @@ class JobRuns:
         self._scheduled_at_s.clear()
 
     def _stop_ended(self) -> None:
-        """End the work on runs that somebody has cancelled."""
+        """End the work on cancelled runs."""
         running = {run.run_id for run in self._store.running_runs()} if self._working else set()
         for run_id, task in self._working.items():
             if run_id not in running and not task.cancelling():
@@ -267,7 +267,7 @@ class JobRuns:
         return self._clock_doubt if job.kind.ends_by_the_clock else _sure
 
     async def _waiting(self) -> list[JobRunRecord]:
-        """The runs that nobody here works on, as of everything that was committed before."""
+        """Return the runs without work here, as of everything that was committed before."""
         if not self._unattended():
             return []
         try:
@@ -302,7 +302,7 @@ class JobRuns:
         status = "completed"
         try:
             await job.work(progress)
-        except Exception as error:  # whatever it is, the next leader would meet it again
+        except Exception as error:  # any such error would affect the next leader too
             cause = _cause(error)
             if isinstance(cause, Interrupted):
                 raise cause from error

@@ -1,10 +1,10 @@
-"""Keeps the log's word on nodes true while this coordinator leads: down, returning, healthy again.
+"""Record the states of nodes while this coordinator leads: down, returning, healthy again.
 
 A node whose disk has failed for as long counts as down as well.
 
-A node that was down is no source of truth until it has compared its disk with the log: what was released or
-lost meanwhile must not come back. So it is marked returning when it is heard, told to compare, and marked
-healthy when that has ended.
+A node that was down is not reliable until it has compared its disk with the log: replicas that were released
+or lost in the meantime must not come back. So it is marked returning at its first heartbeat, ordered to
+compare, and marked healthy when that has ended.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class NodeKeeper:
             _log.warning("the node %s is %s", node_id, state)
 
     async def _take_back(self, nodes: list[NodeRecord], group: asyncio.TaskGroup) -> None:
-        """Ask those that return, and take back who has answered since: nobody waits for one that hangs."""
+        """Ask the returning nodes, and mark compared ones as healthy, without waiting for hanging ones."""
         # A comparison that a disk was asked for while it failed says nothing of it once it works again.
         returning = {
             node.node_id: node
@@ -123,7 +123,7 @@ class Comparisons:
                 del known[node_id]
 
     async def is_made(self, node: NodeRecord) -> bool:
-        """Whether a node has compared its disk with the log; it is told to, if it was not.
+        """Return whether a node has compared its disk with the log; it is ordered to, if it was not.
 
         What else it brings along it may read for hours: nobody waits for that.
         """

@@ -1,7 +1,7 @@
-"""Passes of nodes over their own replicas, asked for and waited for by the leader.
+"""Order passes of nodes over their own replicas, and wait for them.
 
-An order carries an id, and the same id again only asks how its pass stands: so a new leader goes on waiting
-for what the one before it has ordered.
+An order has an id. Repeating the id only asks for the state of its pass: so a new leader continues to wait
+for the passes that the previous one has ordered.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from coordinator.reconcile.job_runs import StepProgress
 from coordinator.rpc.node_client import Custody, OrderFailed, PassState
 
 POLL_S = 1.0
-QUIET_S_MAX = 60.0  # a node that answers nothing for so long is left out of the run
+QUIET_S_MAX = 60.0  # a node without an answer for this long is left out of the run
 STILL_S_MAX = 3600.0  # and so is one whose pass makes no progress
 STILL_S_MAX_COLLECT = 60.0  # of a pass that a node does by itself each minute: gc need not wait for it
 HOW_TO_GO_ON = 'Find out why. To override the limit, run the job with the parameters {"yes_really": true}.'
@@ -36,10 +36,10 @@ class PassOrder:
 async def order_all(
     context: ReconcileContext, progress: StepProgress, order: PassOrder, node_ids: Sequence[str]
 ) -> None:
-    """Have these nodes do a pass, and wait for all of them. The result takes the sums of what they counted.
+    """Make these nodes do a pass, and wait for all of them. Their counts are added to the result.
 
-    `unheard` counts those that did not get to its end. Raises Conflict, once all have ended, when one of them
-    has stopped by itself: with what it says, and how to go on.
+    `unheard` counts nodes that did not reach the end. Raises Conflict, once all have ended, if one has
+    stopped at the safety limit: with its reason, and how to continue.
     """
     states: dict[str, PassState] = {}
 

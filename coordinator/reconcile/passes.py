@@ -1,7 +1,7 @@
 """The jobs that are passes of the nodes: gc, scrub and compare.
 
-What no file needs any more goes (gc), bytes are read again (scrub), and what lies on the disks is compared
-with the log (compare).
+They delete blobs that no file uses (gc), read replicas to find damage (scrub), and compare the disks with the
+log (compare).
 """
 
 import asyncio
@@ -24,11 +24,11 @@ COLLECT_REST_S = 0.02  # after each step, as of `expire`
 
 
 async def gc(context: ReconcileContext, progress: StepProgress) -> None:
-    """Mark the replicas of what no file refers to, and have the nodes delete what is marked.
+    """Mark the replicas of blobs that no file refers to, and make the nodes delete marked ones.
 
     The result: blobs, blob_bytes and replicas that were marked; and what the nodes have counted: dropped,
-    bytes, spared, left. Raises Conflict when it would be too much at once; then only that was done which has
-    been so for a week: nobody may be there to answer, and disks do not fill for ever.
+    bytes, spared, left. Raises Conflict if that would be too much at once; then only blobs that were unused
+    for a week are deleted, as there may be no operator to answer, and disks must not fill up.
     """
     grace_ms, yes_really = progress.parameters.grace_ms(context.grace_ms), progress.parameters.yes_really
     overdue_ms = grace_ms + int(SAFETY_WAIT_S * 1000)
@@ -61,7 +61,10 @@ async def _mark_for_deletion(progress: StepProgress, grace_ms: int) -> None:
 
 
 async def scrub(context: ReconcileContext, progress: StepProgress) -> None:
-    """Have nodes read what they have not read for long. The result: looked, bytes, damaged, unheard, left."""
+    """Make nodes read replicas that they have not read for long.
+
+    The result: looked, bytes, damaged, unheard, left.
+    """
     await _order_named(context, progress, "scrub")
 
 

@@ -1,8 +1,9 @@
-"""Brings gc forward for buckets of which more lies on the disks than their quota.
+"""Run gc early for buckets with more bytes on the disks than their quota.
 
-Content that no file refers to stays for a day, for whoever goes back to a snapshot; a quota bounds the disks
-as well. So the leader marks for deletion what such a bucket has released, the longest released first, in
-rounds that are small enough for nodes to drop without a question. Its nodes are told to at once.
+Content that no file refers to stays for a day, in case a snapshot is restored; but a quota limits the disks
+as well. So the leader marks the released content of such a bucket for deletion, the longest released first,
+in rounds that are small enough for nodes to delete without an operator's answer. The nodes are ordered to
+delete it at once.
 """
 
 import asyncio
@@ -73,7 +74,7 @@ class QuotaKeeper:
                 group.create_task(self._order_deletion(node_id))
 
     async def _order_deletion(self, node_id: str) -> None:
-        """Have a node delete what is marked there. Without an order it does so by itself, within a minute."""
+        """Make a node delete its marked replicas. Without an order it does so within a minute."""
         try:
             await self._context.orders.custody(
                 self._context.node(node_id), "collect", str(uuid_utils.uuid7())

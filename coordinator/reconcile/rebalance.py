@@ -1,9 +1,9 @@
 """Rebalance: after nodes have joined, replicas move from fuller nodes to emptier ones, copy first.
 
-A disk that does not get emptier would have more and more moved away: a run goes on by the rounds of a drain,
-and no further with a node that does not drop what was released. Every move leaves the node that gives fuller
-than the one that takes, by what the run itself has moved: nothing ever moves back. Where nothing can move,
-for zones, room or since every node has everything, no run begins until nodes or their disks have changed.
+If a disk did not get emptier, more and more would be moved away: so a run uses the rounds of a drain, and
+stops with a node that does not delete released replicas. After every move the source is still fuller than the
+target, by the run's own count, so nothing ever moves back. If nothing can move, because of zones, room, or
+because every node has everything, no run begins until nodes or their disks have changed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from metadata.model.replica_records import HeldReplica
 
 DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
 EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes; less is no change of a disk
-MOVED_MAX = 10_000  # replicas in one run: the next looks at the disks anew
+MOVED_MAX = 10_000  # replicas in one run: the next one reads the state of the disks again
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ def by_use(facts: Facts) -> list[Candidate]:
 
 
 def find_imbalances(facts: Facts) -> list[Imbalance]:
-    """The nodes beside which others are emptier by more than DIFFERENCE_SHARE, the fullest first.
+    """Return the nodes that are fuller than others by more than DIFFERENCE_SHARE, the fullest first.
 
-    None where there are no more nodes than replicas of each blob: every node has everything then.
+    None if there are no more nodes than replicas of each blob, as every node has everything then.
     """
     if len(facts.counting) <= facts.wanted:
         return []
@@ -130,7 +130,7 @@ async def rebalance(context: ReconcileContext, progress: StepProgress) -> Facts 
 
 
 def is_due(context: ReconcileContext) -> bool:
-    """Whether a node is too full beside others."""
+    """Return whether a node is too full compared with others."""
     return bool(find_imbalances(context.facts()))
 
 

@@ -20,11 +20,11 @@ PAGE_ROWS = 100
 
 
 def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> list[Copy]:
-    """The copies to make of a blob; none when nobody can be asked for it, or nobody can take it.
+    """Plan the copies of a blob; none without a source or without a target.
 
-    A node that has yet to drop the blob is no target: the log would refuse it. `into_reserve`: where too few
-    have room, nodes that would take of their reserve are targets too. Of a blob that nobody holds whole one
-    copy is made first, where a damaged one lies: then the others have a source that has everything.
+    A node that has yet to delete the blob is no target: the log would reject it. `into_reserve`: if too few
+    nodes have room, nodes that would use their reserve are targets too. If no node has a complete replica,
+    one copy is made first, on a node with a damaged one: then the others have a complete source.
     """
     if not blob.holders:
         return plan_salvage(blob, facts)
@@ -45,9 +45,9 @@ def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> 
 
 
 def plan_salvage(blob: ShortBlob, facts: Facts) -> list[Copy]:
-    """One copy of a blob that nobody holds whole, from all damaged copies that can be asked for.
+    """Plan one copy of a blob without a complete replica, from all reachable damaged copies.
 
-    Each may have what no other has.
+    Each may have bytes that no other has.
     """
     sources = tuple(node_id for node_id in blob.damaged if node_id in facts.reachable)
     able = [c for c in facts.candidates if c.node_id not in blob.doomed and c.can_repair(blob.size_bytes)]
@@ -66,11 +66,10 @@ def lacks_room(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> bool:
 async def repair(context: ReconcileContext, progress: StepProgress) -> None:
     """One pass over the blobs that lack replicas, and over those that come meanwhile.
 
-    The result: looked_at, copied, bytes; failed copies; no_room: blobs for which too few nodes that take
-    replicas have room; waiting: those that nothing is done for now, since the nodes that could have failed
-    lately; left: blobs that lack replicas still, those that nobody can help now included, counted to 10,000;
-    lost: blobs that nobody holds; incomplete: blobs of which so many bytes in all (lost_bytes) are damaged in
-    every copy.
+    The result: looked_at, copied, bytes; failed copies; no_room: blobs for which too few nodes have room;
+    waiting: blobs that wait, because the possible nodes failed recently; left: blobs that still lack
+    replicas, including those that cannot get any now, counted to 10,000; lost: blobs without any replica;
+    incomplete: blobs with bytes (lost_bytes in total) that are damaged in every copy.
     """
     progress.count_left = lambda: _left(context)
     await recount(context.driver)
@@ -99,7 +98,7 @@ async def repair(context: ReconcileContext, progress: StepProgress) -> None:
 
 
 def is_due(context: ReconcileContext) -> bool:
-    """Whether a blob that somebody holds lacks replicas that there are nodes for."""
+    """Return whether a blob lacks replicas that can be created."""
     page = context.look(_first(context.facts(), rows=1), ShortPage)
     return bool(page.blobs) or is_any_damaged(context) or context.store.is_recount_due()
 
@@ -115,7 +114,7 @@ def _as_it_is(context: ReconcileContext, blob: ShortBlob) -> ShortBlob:
 def _counts(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> dict[str, int]:
     if not lacks_room(blob, facts, copies):
         return {"looked_at": 1}
-    able = plan_repair(blob, facts)  # as if nobody had failed
+    able = plan_repair(blob, facts)  # as if no node had failed
     return {
         "looked_at": 1,
         "no_room": int(lacks_room(blob, facts, able)),
@@ -155,5 +154,5 @@ async def _short(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
 
 
 def _first(facts: Facts, *, rows: int) -> ListShortBlobs:
-    """The first page, behind what nobody holds."""
+    """Return the query for the first page, after blobs without any replica."""
     return ListShortBlobs(after_missing=facts.replicas, missing_min=facts.missing_min, limit=rows)

@@ -1,10 +1,10 @@
-"""Which nodes the log should call down, and which returning. No I/O here; time is handed in.
+"""Decide which nodes the log should record as down or returning. No I/O here; time is passed in.
 
-A node whose disk fails is as one that is down: nobody knows what of its replicas can still be read, and it
-can put nothing right. A disk that is merely full keeps what it has.
+A node with a failing disk counts as down: its replicas may be unreadable, and it cannot repair anything. A
+full disk keeps its replicas.
 
-Silence is counted in looks, not by the clock alone: a coordinator that slept has heard nobody, which says
-nothing about the nodes. So is the time for which a disk fails.
+Silence is counted in checks, not by the clock alone: a coordinator that was suspended has received no
+heartbeats, which says nothing about the nodes. The same applies to the time of a disk failure.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ Mark = tuple[str, Literal["down", "returning"]]
 
 
 class Attention:
-    """For how long each node was silent, or its disk failed, while this coordinator heard: leader or not."""
+    """The time that each node was silent, or its disk failed, while this coordinator was active."""
 
     def __init__(self) -> None:
         self._looked_at_s: float | None = None
@@ -29,7 +29,7 @@ class Attention:
 
     @property
     def failing(self) -> frozenset[str]:
-        """The nodes whose disk failed when they were heard last."""
+        """Return the nodes whose disk failed at their last heartbeat."""
         return frozenset(self._failing_s)
 
     def look(self, nodes: Iterable[NodeRecord], health: NodeHealth, *, at_s: float) -> None:
@@ -61,7 +61,7 @@ class Attention:
             if node.state != DOWN and node.peer_port and out_s >= down_after_s:
                 found.append((node_id, DOWN))
             elif node.is_revoked:
-                continue  # what was heard of it was said before
+                continue  # its last heartbeat was processed before
             elif node.state == DOWN and node_id in self._seen and node_id not in self._failing_s:
                 found.append((node_id, RETURNING))
         return found

@@ -38,7 +38,7 @@ class Crew:
         return key in self._tasks
 
     def begin(self, key: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do it, beside the rest."""
+        """Start work, concurrently with the rest."""
         assert key not in self._tasks
 
         async def done() -> None:
@@ -51,7 +51,7 @@ class Crew:
         self._tasks[key] = self._group.create_task(done())
 
     async def wait(self, timeout_s: float) -> None:
-        """Until something more has ended, or so long."""
+        """Wait until more work has ended, or the time is over."""
         self._ended.clear()
         try:
             async with asyncio.timeout(timeout_s):
@@ -60,7 +60,7 @@ class Crew:
             return
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
-        """Until nothing is under way, or so long; whether nothing is."""
+        """Wait until no work is in progress, or the time is over; return whether none is."""
         until_s = time.monotonic() + timeout_s
         while self._tasks and (left_s := until_s - time.monotonic()) > 0:
             await self.wait(left_s)

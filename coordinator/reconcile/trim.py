@@ -1,12 +1,12 @@
-"""Trim: blobs that more nodes hold than shall give up replicas.
+"""Trim blobs that have more replicas than wanted.
 
 There are such blobs after a node came back, or after the same content was uploaded again.
 
-Each upload makes its own replicas, on nodes of its own: that is what its acknowledgement rests on. So there
-may be as many as there are nodes, and what is too much goes afterwards. One goes only by a command that
-refuses while too few others count, and after those were asked whether they are there (`release` of a drain).
-A node drops only so much at once without a question, so each gives up a few, and drops them before it gives
-up more.
+Each upload makes its own replicas, on its own nodes, as its acknowledgement relies on them. So there may be
+as many as there are nodes, and surplus ones are deleted afterwards. A replica is only released by a command
+that fails while too few others count, and after the others were asked (`release` of a drain). A node deletes
+only a limited part at once without an operator's answer, so each node releases a few, and deletes them before
+it releases more.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ REST_S: Final = 0.02  # after each page: most of the leader's time for others
 BLOBS_AT_ONCE: Final = 8
 TRIED_S: Final = 660.0  # longer than a node spares what came just now (node/storage/pins.py)
 TRIED_MAX: Final = 100_000  # blobs that are remembered; beyond them it may try in vain
-FULL_SHARE: Final = 1.0  # of a node that takes nothing more, whatever its disk says
+FULL_SHARE: Final = 1.0  # of a node without free space, whatever its disk reports
 
 
 def count_surplus(blob: BlobRecord, facts: Facts) -> int:
@@ -37,7 +37,7 @@ def count_surplus(blob: BlobRecord, facts: Facts) -> int:
 
 
 def rank_surplus(blob: BlobRecord, facts: Facts, freed_bytes: Mapping[str, int] | None = None) -> list[str]:
-    """The nodes that could give up their replica of a blob, those that should first.
+    """Return the nodes that can release their replica of a blob, the best candidates first.
 
     Where a zone has most of them, of these where the disk is fullest once it has dropped `freed_bytes`. What
     is left lies in as many zones as it can.
@@ -59,10 +59,10 @@ def rank_surplus(blob: BlobRecord, facts: Facts, freed_bytes: Mapping[str, int] 
 
 
 class Trimmer:
-    """The runs of one coordinator, and when there is something for the next one.
+    """The runs of one coordinator, and the time of the next one.
 
-    A node spares what somebody was just told that it has, for ten minutes: by the schedule a blob is not
-    tried again before.
+    For ten minutes, a node spares blobs that a process was just told of: a scheduled run does not retry a
+    blob before.
     """
 
     def __init__(self, *, clock_s: Callable[[], float] = time.monotonic) -> None:

@@ -1,10 +1,11 @@
-"""Unfinished uploads leave draining nodes, as replicas do: other nodes have what is acknowledged first.
+"""Move unfinished uploads off draining nodes: other nodes first get the acknowledged bytes.
 
-Nobody may ever come back for an idle upload, and its holder may be gone: so the leader acts, whoever holds
-it. The nodes of its placement say which of them have these bytes; where too few of them stay, others get
-copies; then the log places it there, in a new epoch (`PlaceUpload`), which fails if it went on meanwhile. An
-upload that is written now is left to its client: it ends, or pauses. What cannot be moved is named in the
-result of the run. One of which nobody has the bytes any more begins anew.
+The client of an idle upload may never come back, and its holder may be gone: so the leader acts for every
+upload. The nodes of its placement report which of them have the bytes. If too few of them stay, others get
+copies. Then the log places the upload there, in a new epoch (`PlaceUpload`), which fails if it has continued
+in the meantime. An upload that is being written is left to its client: it ends, or pauses. Uploads that
+cannot be moved are listed in the result of the run. If no node has the bytes any more, the upload starts
+over.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class Survey:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody writes it."""
+        """Return whether it is being written."""
         return "busy" in self.said.values()
 
     def is_lost(self, facts: Facts) -> bool:
@@ -75,7 +76,7 @@ def copies_wanted(having: Sequence[str], facts: Facts) -> int:
 
 
 def obstacle(upload: PlacedUpload, facts: Facts) -> str:
-    """Why nobody need be asked, as what they would read is not worth it; "" for no reason."""
+    """Return why the move is impossible without asking the nodes; "" if it may be possible."""
     able = {*facts.good(upload.placement), *targets(upload, [], facts)}
     if upload.offset_bytes and len(able) < facts.write_quorum:
         return f"only {len(able)} of the remaining nodes can hold it, {facts.write_quorum} are required"
@@ -188,7 +189,7 @@ class _Move:
         return Survey(self._upload, dict(zip(asked, said, strict=True)))
 
     def _has_holder_said(self, survey: Survey) -> bool:
-        """Whether it is known of the holder that nobody writes there: it says so, or is down or gone."""
+        """Return whether the holder is known not to be written to: it reports so, or is down or gone."""
         holder = self._upload.placement[0]
         states = {node.node_id: node.state for node in self._context.facts().nodes}
         return bool(survey.said.get(holder)) or states.get(holder, DOWN) == DOWN

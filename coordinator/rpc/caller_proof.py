@@ -1,7 +1,7 @@
-"""Verifies the user token that comes with a call of a member. Apart from the calls, which trust it.
+"""Verify the user token in a call of a member. Apart from the calls, which trust it.
 
-A node hands its users' tokens on, so what it can do in a user's name is what that user's token allows. The
-token is taken off before the command goes further: the log never holds one.
+A node forwards its users' tokens, so it can only do in a user's name what the token allows. The token is
+removed before the command is proposed: the log never contains one.
 """
 
 from collections.abc import Callable

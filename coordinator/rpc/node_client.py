@@ -25,7 +25,7 @@ from runtime.json_files import decode_foreign
 
 CONNECT_TIMEOUT_S: Final = 3.0
 ANSWER_TIMEOUT_S: Final = 5.0  # for what a node answers at once
-CONNECTIONS_MAX: Final = 16  # to one node: one that hangs takes none from the others
+CONNECTIONS_MAX: Final = 16  # to one node: a hanging node uses none of the others' connections
 ANSWER_BYTES_MAX: Final = 65_536
 COUNTS_MAX: Final = 32
 
@@ -34,7 +34,7 @@ CopyStanding = Literal["here", "absent", "running", "busy"]
 
 
 class OrderFailed(Exception):
-    """A node could not be reached, or did not do what it was told. `reason` is for logs and results.
+    """A node could not be reached, or did not follow the order. `reason` is for logs and results.
 
     `has_answered`: with a refusal. `failed_sources`: nodes that did not give it what it was to fetch from
     them; it is not at fault itself then.
@@ -92,8 +92,8 @@ class PassState(Struct, frozen=True, kw_only=True):
 class CopyReport(Struct, frozen=True, kw_only=True):
     """How the copy of an unfinished upload stands.
 
-    `here`: durable and as it was acknowledged; `absent`: not all of that is there; `busy`: somebody writes
-    the upload there now. `moved`: stays the same only while no copy there moves.
+    `here`: durable and as it was acknowledged; `absent`: not all of that is there; `busy`: the upload is
+    being written there now. `moved`: a number that changes with any progress of copies there.
     """
 
     state: CopyStanding

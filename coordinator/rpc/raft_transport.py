@@ -71,7 +71,8 @@ class Transport:
         """These are the coordinators from now on; this one itself is left out."""
         others = [record for record in coordinators if record.coordinator_id != self._own_id]
         self._known = frozenset(record.coordinator_id for record in others)
-        self._strangers: dict[str, float | None] = {}  # since when each writes, None once that was told
+        # since when each sends messages, None after it was logged
+        self._strangers: dict[str, float | None] = {}
         self._roster.update(others)
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -155,7 +156,7 @@ class Transport:
                 by,
             )
             for sender in self._senders.values():
-                sender.cancel()  # who is dialled anew looks anew: an open connection may say nothing for long
+                sender.cancel()  # a new connection is checked again: an open one may be silent for long
         if self._are_most(self._removed_by):
             self._on_removed()
 

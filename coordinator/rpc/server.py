@@ -104,7 +104,7 @@ class PeerPort:
         return [web.get("/raft", self._raft), web.get("/rpc", self._rpc)]
 
     async def close(self) -> None:
-        """End every connection and take no new one: members redial, and must find somebody else."""
+        """End every connection and accept no new one: members must connect to another coordinator."""
         self._is_closing = True
         await asyncio.gather(*(_go_away(socket) for socket in self._sockets))
 
@@ -146,7 +146,7 @@ class PeerPort:
         return socket
 
     async def _serve(self, request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
-        """Until the connection ends; what is still being answered then is given up, as nobody hears it."""
+        """Serve calls until the connection ends; unfinished answers are then dropped."""
         under_way = _UnderWay(outbox)
         try:
             async for data in _messages(socket):
@@ -167,7 +167,7 @@ class PeerPort:
     ) -> None:
         REQUEST_ID.set(frame.request_id)  # of this task alone
         call, value = None, b""
-        status, details = wire.RETRY, _OVERDUE  # as it is told of one that is given up
+        status, details = wire.RETRY, _OVERDUE  # the same status as for an abandoned call
         started_s = time.monotonic()
         try:
             call = wire.decode_call(frame.call)

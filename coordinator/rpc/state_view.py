@@ -1,6 +1,6 @@
 """The view of the cluster that this coordinator has applied. Shared by server, service and statuses.
 
-It is made anew only when it has changed.
+It is only created again when it has changed.
 """
 
 import msgspec

@@ -58,7 +58,7 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def identity(self) -> Identity:
-        """Whom this member's certificate names."""
+        """Return the identity in this member's certificate."""
         return Identity(self.cluster, Role.COORDINATOR, self.id)
 
     @property

@@ -1,6 +1,6 @@
-"""How the file of the state is opened: its connections, its WAL, and its tables as this version has them.
+"""Open the file of the state: its connections, its WAL, and the tables of this version.
 
-SQLite, blocking. The writer checkpoints when it is told to and never by itself: see Store.
+SQLite, blocking. The writer only checkpoints explicitly, never automatically: see Store.
 """
 
 import secrets

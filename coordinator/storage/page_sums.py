@@ -1,10 +1,11 @@
 """Checksums of the pages of the database file, so that a changed bit is found in tables and indexes alike.
 
-SQLite has none: a flipped bit in a row or in an index is read like any other value. The file is written by
-checkpoints alone, so between two of them no page may change. The sums are of the file as it was when this
-process began, or wrote a page last; they are in memory, 8 bytes for each page, and kept for the next process
-(coordinator/storage/stored_sums.py). A round reads the whole file. What another process writes is told from
-damage by the time of the file, which damage of a disk leaves alone. Blocking, no SQLite; any thread.
+SQLite has none: a flipped bit in a row or in an index is read like any other value. The file is only written
+by checkpoints, so between two of them no page may change. The sums describe the file as it was when this
+process started, or last wrote a page. They are in memory, 8 bytes for each page, and stored for the next
+process (coordinator/storage/stored_sums.py). A round reads the whole file. Writes of another process are
+distinguished from damage by the file's modification time, which disk damage does not change. Blocking, no
+SQLite; any thread.
 """
 
 import errno

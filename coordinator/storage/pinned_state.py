@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Pinned:
-    """The state at `index`. Used by one thread at a time; closed by whoever was given it."""
+    """The state at `index`. Used by one thread at a time; its receiver closes it."""
 
     def __init__(self, path: Path, file: PageSums | None = None) -> None:
         """At the last entry that was applied. Raises sqlite3.Error.
@@ -69,7 +69,7 @@ class Pinned:
             return self.digest(stop)
 
     def close(self) -> None:
-        """Let the WAL begin anew."""
+        """Release the state, so that the WAL can be reset."""
         self.db.close()
 
 
@@ -171,7 +171,7 @@ def pacing(stop: Stop) -> Callable[[], None]:
 
 
 def _end_with_parent() -> None:
-    """Nobody reads what is found once whoever asked for it is gone, and keeps the other end of our input."""
+    """End this process with its parent, which holds the other end of its input."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)

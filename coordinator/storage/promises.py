@@ -1,10 +1,10 @@
-"""The second copy of what a member promised: its term and its vote, beside the segments of its log.
+"""The second copy of a member's promises: its term and its vote, next to the segments of its log.
 
-Raft relies on a member that never forgets them, and the end of a log is all that holds the newest: a disk
-that loses that end loses the vote with it, and nobody could tell, as a log may end anywhere. So term and vote
-lie in a file of their own too, written once the log has synced them and before anybody is told: what it knows
-and the log does not was lost. It also holds what else a start has to know and cannot find in the log: which
-snapshot is being installed, and up to which term this member has forgotten what it promised.
+Raft relies on members that never forget them, and the newest are only at the end of the log. A disk that
+loses this end loses the vote too, without any sign, as a log may end anywhere. So term and vote are also in a
+separate file, written after the log has synced them and before they are sent: anything in the file that the
+log lacks was lost. The file also has other facts that a start needs and cannot find in the log: the snapshot
+that is being installed, and the term up to which this member has forgotten its promises.
 
 The file has two slots with a checksum each, written in turn and in place, so that it needs one sync, no room,
 and a torn write leaves the other. It is the disk format and never changes but by its version.

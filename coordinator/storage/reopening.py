@@ -1,19 +1,19 @@
 """Check a member's log against its database at start. Shared by start and rebuilding.
 
-Either they agree, or it is told what was lost. What is here blocks.
+Either they agree, or the result says what was lost. All functions block.
 
 A database beyond the log is one of two things. A snapshot was being installed when the process died, as
-`coordinator.storage.promises` tells: then the log begins anew behind it. Or the log has lost its end, and
-with it votes that this member gave, and entries that it acknowledged (dissertation, 3.8). The same is shown
-by a term or a vote that the promises know and the log does not.
+recorded by `coordinator.storage.promises`: then the log starts again after it. Or the log has lost its end,
+including votes and acknowledged entries of this member (dissertation, 3.8). A term or a vote that is in the
+promises but not in the log shows the latter too.
 
-Who forgot that must neither vote nor lead, or two leaders of one term, and a leader without what was
-committed, could come of it. It goes on as a member that recovers (the name is that of Viewstamped
-Replication; Liskov and Cowling 2012, 4.3): nothing that it did counts in the terms up to the last that it can
-have taken part in, so it enters the next one, and takes what a leader of that or a later term sends. Such a
-leader was elected without this member's word, by a majority that has every committed entry without it. Once
-an entry of such a term is in this log, what it lost is made good. That entry alone ends it, so nothing has to
-be noted then.
+A member that has lost them must neither vote nor lead, as that could cause two leaders of one term, or a
+leader without committed entries. It continues as a recovering member (the name is that of Viewstamped
+Replication; Liskov and Cowling 2012, 4.3): its earlier actions do not count in the terms up to the last that
+it can have taken part in. So it enters the next term, and accepts entries of a leader of that or a later
+term. Such a leader was elected without this member's vote, by a majority that has every committed entry
+without it. Once an entry of such a term is in this log, the loss is repaired. This entry alone ends the
+recovery, so nothing else needs to be recorded.
 """
 
 from dataclasses import replace

@@ -1,15 +1,15 @@
-"""The snapshot files of one member: the one it hands out, and the one that it fetches.
+"""The snapshot files of one member: the one that it offers, and the one that it fetches.
 
-How the latter becomes its state is here too.
+This module also installs the latter as the state.
 
 Blocking, real files. A snapshot is a copy of the database, named by the last log entry in it, with a note
-beside it that holds its size and digest: the note is written first, so a snapshot that has its name is whole.
-Two members' snapshots of the same entry hold the same rows, but not the same bytes: what is fetched in parts
-is named by its digest too.
+that has its size and digest. The note is written first, so a snapshot with its final name is complete.
+Snapshots of the same entry from two members have the same rows, but not the same bytes: so parts are also
+identified by the digest.
 
-What is handed out was checked: its structure, and the digest of its rows, which others may vouch for; whoever
-fetches it checks both again. A state that nobody vouched for is marked with where it came from (`origin`): it
-is no witness beside that member.
+Offered snapshots were checked: their structure, and the digest of their rows, which others may confirm. The
+receiver checks both again. An unconfirmed state is marked with its source (`origin`): it is not a witness in
+addition to the source.
 """
 
 import logging

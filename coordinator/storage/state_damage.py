@@ -28,7 +28,7 @@ _NO_TEXT: Final = "Could not decode to UTF-8"  # of the sqlite3 module itself, w
 
 
 class StateDamaged(Unavailable):
-    """The state that lies on this coordinator's disk is damaged: another coordinator has to answer."""
+    """The state on this coordinator's disk is damaged: another coordinator must answer."""
 
 
 def damage_in(error: BaseException) -> StateDamaged | None:
@@ -47,7 +47,7 @@ def damage_in(error: BaseException) -> StateDamaged | None:
 
 
 class StateUnreadable(Internal):
-    """The disk does not give the database, or does not take it. That is no damage yet."""
+    """The disk fails to read or write the database, which may still be intact."""
 
 
 def unreadable_in(error: BaseException) -> StateUnreadable | None:

@@ -1,8 +1,8 @@
-"""Whether the file of the state is the one that was left here, and every page of it as it was left.
+"""Check that the file of the state, and each of its pages, is as it was left.
 
-Three things are looked at, of which none can be wrong after a crash or a power cut: the mark that the file
-bears, against the one that is noted beside it; file and WAL against each other; and the sums of the pages.
-What none of them covers, as after an upgrade, SQLite looks at (PRAGMA quick_check). Blocking.
+Three properties are checked, which are always correct after a crash or a power cut: the mark in the file,
+against the recorded one; the file against its WAL; and the sums of the pages. Pages without sums, as after an
+upgrade, are checked by SQLite (PRAGMA quick_check). Blocking.
 """
 
 import os
@@ -57,7 +57,7 @@ class StateFile:
             )
 
     def begin_anew(self) -> None:
-        """A snapshot lies there now."""
+        """Start again with the file of an installed snapshot."""
         self._take_up()
 
     def flaw(self, reader: sqlite3.Connection) -> str:
@@ -111,7 +111,7 @@ class StateFile:
 
     @property
     def pages(self) -> PageSums | None:
-        """The file that lies there now, to be copied past SQLite; None before `begin`."""
+        """Return the current file, to be copied without SQLite; None before `begin`."""
         return self._sums
 
     @contextmanager

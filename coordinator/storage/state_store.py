@@ -114,7 +114,7 @@ class Store:
         self._found(damage)
 
     def watch(self, on_damage: Callable[[StateDamaged], None] | None) -> None:
-        """Whom to tell that the database is damaged, in the thread that found it; None for nobody."""
+        """Set the callback for a damaged database, called in the thread that found it; None for none."""
         self._on_damage = on_damage
 
     def applied(self) -> tuple[int, int]:

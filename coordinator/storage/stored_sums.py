@@ -1,4 +1,4 @@
-"""The checksums of the database's pages, on the disk: what changed while nothing ran is found at start.
+"""The stored checksums of the database's pages, with which a start finds changes made while no process ran.
 
 The file lies beside the database, and is never a reason to condemn a sound one. A page's sum is taken out of
 it, durably, before a checkpoint writes that page, and comes back after the checkpoint has synced it: whatever
@@ -125,7 +125,7 @@ class StoredSums:
         return sums, is_whole
 
     def adopt(self, mark: int) -> None:
-        """Begin anew, for a database that durably bears this mark."""
+        """Start again, for a database that durably has this mark."""
         if self._file >= 0:
             self.header = replace(_NOTHING, mark=mark)
             self.clear()

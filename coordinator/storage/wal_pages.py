@@ -1,4 +1,4 @@
-"""Which pages of a database lie in its WAL and are not copied into the file yet. Blocking, no SQLite.
+"""Find the pages in a database's WAL that are not copied into the file yet. Blocking, no SQLite.
 
 A WAL is read from where it was read before: while a reader holds it back it grows, and no checkpoint should
 take longer for that. Its frames are numbered from 1; what lies behind the last commit may be overwritten, so

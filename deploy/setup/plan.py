@@ -80,7 +80,7 @@ def url_at(address: str, port: int) -> str:
 
 
 def identity_of(cluster: str, coordinator_id: str) -> Identity:
-    """Whom the certificate of a coordinator names."""
+    """Return the identity in a coordinator's certificate."""
     return Identity(cluster, Role.COORDINATOR, coordinator_id)
 
 

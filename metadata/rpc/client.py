@@ -407,7 +407,7 @@ class MetadataClient:
         return answer if is_repeated or faults.issuperset(self._links) else None
 
     def _next(self) -> str:
-        """Whom to ask next: those that failed lately, or are silent now, only when all did, or are."""
+        """Return the coordinator to ask next: failed and silent ones only if all others are too."""
         at_s = asyncio.get_running_loop().time()
         self._passed_over = {one: end_s for one, end_s in self._passed_over.items() if end_s > at_s}
         for _ in self._links:

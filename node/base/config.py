@@ -51,7 +51,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def identity(self) -> Identity:
-        """Whom this node's certificate names."""
+        """Return the identity in this node's certificate."""
         return Identity(self.cluster, Role.NODE, self.id)
 
 

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`instance` as it is told, "" if the disk does not keep it. `ended`: processes that are gone."""
+    """`instance` as it is reported, "" if the disk cannot store it. `ended`: processes that are gone."""
 
     instance: str = ""
     ended: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ def begin(path: Path, node_id: str, lock: int) -> Start:
 
 
 def _ended(lock: int) -> list[str]:
-    """The last processes that held the lock of this very file before, oldest first; none if nobody knows."""
+    """Return the last processes that held the lock of this file, oldest first; none if unknown."""
     try:
         note = decode_foreign(os.pread(lock, NOTE_BYTES_MAX, 0), _Note)
     except (OSError, msgspec.MsgspecError):

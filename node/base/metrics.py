@@ -36,7 +36,10 @@ class CustodyStops:
             self._broken_off.labels(kind)
 
     def note_trouble(self, kind: str, error: Exception | None) -> None:
-        """It could not go on, or could again. That the coordinators do not answer is heard of elsewhere."""
+        """Record that work of a kind failed, or succeeded again.
+
+        A lack of answers from the coordinators is reported elsewhere.
+        """
         if not isinstance(error, Unavailable):
             self._broken_off.labels(kind).set(error is not None)
 
@@ -92,7 +95,7 @@ class NodeMetrics:
         self.uploads_in_progress = Gauge(
             "filestore_uploads_in_progress", "Requests that are writing an upload.", registry=registry
         )
-        # The gauges are read at every scrape: whoever makes this object sets their functions.
+        # The gauges are read at every scrape. The creator of this object sets their functions.
         self.records_kept = Gauge("filestore_records_kept", "File records in the cache.", registry=registry)
         self.record_lease = Gauge(
             "filestore_record_lease",

@@ -1,6 +1,6 @@
-"""The records of files that this process keeps, and when it must not. No I/O here; time is handed in.
+"""The file records that this process caches, and their expiry. No I/O here; time is passed in.
 
-Which rule keeps a kept record true is said in coordinator/member/record_leases.py. A node's part of it:
+coordinator/member/record_leases.py explains how cached records stay valid. The node's part of it is:
 
 - Kept records are answered only within the lease, which counts from when the call that brought it was sent.
 - What the leader blocks is dropped before that is acknowledged, and not kept again while it is blocked.

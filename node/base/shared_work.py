@@ -1,9 +1,9 @@
-"""Work that several requests wait for: begun once by its key, and shared by all who ask for it meanwhile.
+"""Work that several requests wait for: started once per key, and shared by all who ask for it. Apart.
 
-Whoever asks waits as long as it wants. Work that takes longer goes on, and they come back for it. So a client
-that lost the connection, and asks again, neither begins it a second time nor has to wait for the end of the
-first. Apart: it knows of no request. It belongs to none of those who ask either: none of them is cancelled
-with another, and what the last one left behind ends by the rule of its kind, or with `close`.
+Each caller waits as long as it wants. Work that takes longer continues, and the caller can ask again. So a
+client that lost its connection, and asks again, neither starts the work twice nor has to wait for the end of
+the first request. This module knows nothing of requests. The work belongs to none of its callers: cancelling
+one does not affect the others, and abandoned work ends by the rule of its kind, or with `close`.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 class StillRunning(Unavailable):
-    """The work has not ended in time, and goes on.
+    """The work has not ended in time, and continues.
 
-    `moved`: a number that stays the same only while this work, or what it waits for, stands still.
+    `moved` is a number that changes whenever this work, or what it waits for, makes progress.
     """
 
     def __init__(self, moved: int) -> None:
@@ -34,7 +34,10 @@ class StillRunning(Unavailable):
 
 @dataclass(slots=True, eq=False)
 class _Work(Generic[_T]):
-    """One piece of work. `waiting`: how many wait for it now. `giving_up`: due when nobody does for long."""
+    """One piece of work. `waiting`: the number of callers that wait now.
+
+    `giving_up`: expires when there was none for long.
+    """
 
     task: asyncio.Task[_T]
     waiting: int = 0
@@ -52,10 +55,10 @@ class SharedWork(Generic[_K, _T]):
     def __init__(
         self, what: str, *, at_most: float = inf, linger_s: float | None = None, keep_s: float = 0.0
     ) -> None:
-        """`what`: names the kind, in the plural. `at_most`: how many there may be, what is kept included.
+        """`what`: the name of the kind, in the plural. `at_most`: the limit, including kept results.
 
-        `linger_s`: work ends once nobody has waited for it so long; None for what goes on by itself.
-        `keep_s`: so long what it came to is kept, for the first who comes back for it.
+        `linger_s`: work ends after this time without a caller; None: it continues to its end. `keep_s`: how
+        long a result is kept for the first caller that comes back.
         """
         self.moved = 0
         self._what = what
@@ -83,7 +86,8 @@ class SharedWork(Generic[_K, _T]):
             found.giving_up.cancel()
         found.waiting += 1
         try:
-            await asyncio.wait({found.task}, timeout=answer_s)  # who is cancelled here ends nobody else's
+            # cancelling this caller does not end the work of others
+            await asyncio.wait({found.task}, timeout=answer_s)
         finally:
             found.waiting -= 1
             if not found.waiting and self._linger_s is not None:
@@ -97,10 +101,10 @@ class SharedWork(Generic[_K, _T]):
         return found.task.result()
 
     def count(self, amount: int, key: _K | None = None) -> None:
-        """Something got so much further, in any unit.
+        """Record progress, in any unit.
 
-        Whatever moves counts for work that waits for its turn, or takes none. `key`: of work whose turn has
-        come, for which from then on only that counts; 0 when it comes.
+        Any progress counts for work that waits for its turn. `key`: work whose turn has come; from then on,
+        only its own progress counts. Call it with 0 when the turn comes.
         """
         self.moved += amount
         if key is not None and (found := self._works.get(key)) is not None:
@@ -134,7 +138,8 @@ class SharedWork(Generic[_K, _T]):
 
     def _ended(self, key: _K, work: _Work[_T], task: asyncio.Task[_T]) -> None:
         del self._tasks[task]
-        failure = None if task.cancelled() else task.exception()  # seen: nobody may come back for it
+        # retrieved, as no caller may come back for it
+        failure = None if task.cancelled() else task.exception()
         if failure is not None and not work.waiting:
             facts = {"work": str(key), "reason": str(failure)}
             _log.warning("one of the %s failed while nobody waited for it", self._what, extra=facts)

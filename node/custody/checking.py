@@ -1,8 +1,8 @@
-"""Copies in quarantine that are read to see whether they are sound, beside everything else a node does.
+"""Verify copies in quarantine in the background.
 
-Reading a large one takes hours within the node's budget: nobody but who asks for that copy waits for it.
-Small ones have turns of their own, so that they do not wait for the large ones either. What was read whole
-and is of no use is not read again while the file stays as it is.
+Reading a large copy takes hours within the node's budget: only a caller that asks for this copy waits for it.
+Small copies have their own turns, so that they do not wait for large ones. A copy that was read completely
+and is useless is not read again while the file does not change.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ class Checks:
         self._unsound: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     async def restore(self, sha256: str, *, moved: Callable[[int], None]) -> bool:
-        """Put a copy back, if it is there and sound; whether it was. Waits for its end.
+        """Restore a copy if it exists and is intact; return whether it was. Waits for the end of the check.
 
-        `moved` is told every REPORT_S how many bytes were read of this copy, or of those that it waits for.
+        `moved` is called every REPORT_S with the bytes read of this copy, or of those that it waits for.
         Raises FilestoreError.
         """
         check = self._begin(sha256)
@@ -61,15 +61,17 @@ class Checks:
             return False
         reported_bytes = self.read_bytes
         while not check.done():
-            await asyncio.wait({check}, timeout=REPORT_S)  # who is cancelled ends nobody else's
+            await asyncio.wait({check}, timeout=REPORT_S)  # cancelling this caller does not end the check
             moved(self.read_bytes - reported_bytes)
             reported_bytes = self.read_bytes
         return not check.cancelled() and check.result()
 
     async def decided(self, sha256s: Sequence[str], wait_s: float) -> dict[str, bool]:
-        """Which of these were put back, and which were not, in time. The others are read on beside.
+        """Return which of these were restored, and which were not, in time.
 
-        What the disk refuses to be read counts as not put back.
+        The checks of the others continue.
+
+        Unreadable copies count as not restored.
         """
         checks = {sha256: check for sha256 in sha256s if (check := self._begin(sha256)) is not None}
         self._given_up -= checks.keys()

@@ -1,9 +1,9 @@
-"""Deleting what the log has marked for deletion here: read the list, act, report; then the next list.
+"""Delete replicas that the log has marked for deletion: read the list, act, report; then the next list.
 
-What somebody may be about to count on is spared (`node/storage/pins.py`), and so is what is wanted again, if
-it lies here whole. A copy in quarantine goes with the replica, unless that is wanted. A file that is gone
-before the report is answered is simply gone when the list is read again: this is how it goes on after `kill
--9`.
+A replica is spared if another process may be about to rely on it (`node/storage/pins.py`), or if it is wanted
+again and complete. A copy in quarantine is deleted with the replica, unless it is wanted. A file that was
+deleted before its report was answered is simply missing when the list is read again: this is how the work
+continues after `kill -9`.
 """
 
 import asyncio
@@ -63,18 +63,18 @@ class Dropping:
         context.blobs.poison.keep(DROPS, listed)  # the others shall not be deleted any more
 
     async def retain(self, sha256: str) -> bool:
-        """Have the log take back that a replica shall go, since it is needed again.
+        """Make the log withdraw the mark for deletion of a replica that is needed again.
 
-        Returns whether it lies here, and is not marked for deletion. One that does not lie here is reported
-        as dropped, so that it may come anew.
+        Returns whether it is here and not marked for deletion. A missing one is reported as dropped, so that
+        it can be stored again.
 
-        Goes on by itself when nobody waits any more: a list is read only when the report before was answered.
-        Raises Unavailable when that takes longer than RETAIN_S; FilestoreError, OSError.
+        It continues without a caller, as a list is read only after the previous report was answered. Raises
+        Unavailable if that takes longer than RETAIN_S; FilestoreError, OSError.
         """
         return await self._retaining.join(sha256, partial(self._retain, sha256), answer_s=RETAIN_S)
 
     async def close(self) -> None:
-        """End what nobody waits for any more."""
+        """End abandoned work."""
         await self._retaining.close()
 
     async def _retain(self, sha256: str) -> bool:
@@ -88,9 +88,9 @@ class Dropping:
             return (await self._work_off(page.log_index, marked, Pass())).spared > 0
 
     async def _drop_page(self, after: str, run: Pass, listed: set[str]) -> tuple[str, bool]:
-        """The last one that was looked at behind `after`, and whether there may be more.
+        """Process the next page after `after`; return its last blob, and whether there may be more.
 
-        What was left is not tried again in this pass, and is added to `listed`. Raises Conflict.
+        Replicas that were left are not tried again in this pass, and are added to `listed`. Raises Conflict.
         """
         async with self._turn:
             page = await self._reporter.to_delete(after=after, limit=PAGE_BLOBS)

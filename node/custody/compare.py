@@ -1,14 +1,14 @@
-"""Holding this node's disk against the log, in both directions, and what lies in quarantine as well.
+"""Compare this node's disk, including quarantine, with the log, in both directions.
 
-What the log names and the disk lacks is put back from quarantine or reported lost. What the log wants and
-does not name this node for is added. What it does not know, or no file refers to, waits a day for whoever is
-about to say so, goes to quarantine, and from there for good after a week. Where that would be too much at
-once, somebody is asked; after a week more it goes without an answer. Nothing is deleted that the log might
-still want.
+A replica that the log lists but the disk lacks is restored from quarantine or reported lost. A blob that the
+log wants, without listing this node for it, is added. A blob that the log does not know, or that no file
+refers to, is kept for a day, as another process may be about to record it. It is then moved to quarantine,
+and deleted after a week. If that would affect too many blobs at once, an operator is asked; after another
+week it is done without an answer. A blob that the log might still want is never deleted.
 
-Everything is looked at, however much there is; of what must be counted before anything is done FOUND_MAX
-names are kept in memory, and the rest is looked for again behind them. What reads whole blobs comes last: it
-may take hours, and a pass that nobody has ordered gives way to one that somebody has.
+Everything is examined, however much there is. Of blobs that must be counted before any action, FOUND_MAX
+names are kept in memory, and the rest is searched again after them. Reading whole blobs comes last: it may
+take hours, and a scheduled pass then gives way to an ordered one.
 """
 
 import logging
@@ -32,7 +32,7 @@ from node.storage.pins import finished_blobs
 from node.storage.quarantine import QUARANTINED
 from node.storage.segments import BlobDamaged, BlobMissing
 
-UNKNOWN_S: Final = 86_400.0  # for whoever is about to say that the blob is needed
+UNKNOWN_S: Final = 86_400.0  # as another process may be about to record that the blob is needed
 QUARANTINE_MS: Final = 7 * 86_400_000
 FOUND_MAX: Final = 100_000  # names that a pass keeps in memory
 WAIT_S: Final = 1.0  # for a copy in quarantine, before it is looked whether an order has come
@@ -54,11 +54,11 @@ class Comparison:
     async def compare(self, run: Pass) -> None:
         """Compare the disk with the log once.
 
-        Counts looked, missing, restored, unknown, quarantined, added, purged; compared: 1 once all that the
-        log names this node for was looked at, and what is missing was reported; then read_bytes. `listed`
-        goes on with each page of anything.
+        It counts looked, missing, restored, unknown, quarantined, added, purged; compared: 1 once all
+        replicas that the log lists here were examined, and missing ones reported; then read_bytes. `listed`
+        grows with each page of any list.
 
-        Raises Stopped when too much would be given up at once; Superseded; FilestoreError, OSError.
+        Raises Stopped if too much would be removed at once; Superseded; FilestoreError, OSError.
         """
         run.add(looked=0, missing=0, restored=0, unknown=0, quarantined=0, added=0, purged=0, read_bytes=0)
         await self._losses.settle_notes()
@@ -168,7 +168,7 @@ class Comparison:
                 yield sha256, known.get(sha256, "unknown")
 
     async def _quarantine_page(self, sha256s: list[str], run: Pass) -> None:
-        """Into quarantine. The log hears of it, so that nobody is believed who saw them before."""
+        """Move blobs to quarantine, and tell the log, so that processes that saw them before are rejected."""
         context, moved = self._context, list[str]()
         known = await context.known(sha256s)  # some time has passed
         finished = await context.disk.run(finished_blobs, context.blobs)
@@ -239,14 +239,14 @@ class Comparison:
         run.add(restored=1, added=is_added and state == "wanted")
 
     async def _is_superfluous(self, entry: tuple[str, int], state: str, run: Pass) -> bool:
-        """Whether what lies in quarantine is of no use, although the log wants the content."""
+        """Return whether a blob in quarantine is useless, although the log wants its content."""
         if not self._is_old(entry):
             return False
         if state == "held":  # a whole one has taken its place
             return await self._is_sound(entry[0], run)
         if state != "wanted" or entry not in self._unsound:
             return False
-        # Damaged bytes are kept until so many have better ones that a file would be available with them.
+        # Damaged bytes are kept until enough nodes have better ones for a file to be available.
         blob = await self._context.metadata.read(FindBlob(sha256=entry[0]), _MAYBE_BLOB)
         return blob is not None and blob.has_quorum
 
@@ -293,14 +293,14 @@ def _look_at(context: CustodyContext, replicas: list[HeldReplica]) -> list[Look]
 
 
 def _is_young(context: CustodyContext, sha256: str) -> bool:
-    """Whether somebody may be about to say that it is needed."""
+    """Return whether another process may be about to record that the blob is needed."""
     with context.blobs.poison.skipping(REPLICAS, sha256):
         return context.is_affirmed(sha256, UNKNOWN_S)
     return True  # nothing is done with what cannot be looked at
 
 
 def _is_overdue(context: CustodyContext, sha256: str) -> bool:
-    """Whether nobody has said for so long what is to become of it that it goes without an answer."""
+    """Return whether the wait for an operator's answer has been too long, so that it is done without one."""
     with context.blobs.poison.skipping(REPLICAS, sha256):
         return not context.is_affirmed(sha256, UNKNOWN_S + SAFETY_WAIT_S)
     return False

@@ -27,11 +27,11 @@ _TROUBLES = LastingTroubles(logging.getLogger(__name__))
 
 
 class Stopped(Exception):
-    """A pass does not go on by itself; the text says why, and what an operator can do."""
+    """A pass stops at the safety limit; the text gives the reason and what an operator can do."""
 
 
 class Superseded(Exception):
-    """An order has come for the same: the pass that nobody has ordered ends, and the order's begins."""
+    """An order for the same work has arrived: the scheduled pass ends, and the order's begins."""
 
 
 def _never() -> bool:
@@ -40,9 +40,9 @@ def _never() -> bool:
 
 @dataclass(slots=True)
 class Pass:
-    """One pass over a node's replicas: what it was told, and what it has counted so far.
+    """One pass over a node's replicas: its parameters, and its counts so far.
 
-    `is_superseded`: asked while it reads what takes long.
+    `is_superseded` is called during long reads.
     """
 
     yes_really: bool = False
@@ -60,7 +60,7 @@ class Pass:
             self.counts[name] = self.counts.get(name, 0) + count
 
     def require_few(self, count: int, of: int, what: str) -> None:
-        """Raises Stopped when so many of this node's blobs are too many at once."""
+        """Raise Stopped if this number of the node's blobs exceeds the safety limit."""
         if not self.yes_really and is_too_many(count, of):
             raise Stopped(
                 f"{count} of {of} blobs on this node {what}, which is more than the limit of "
@@ -119,9 +119,9 @@ class CustodyContext:
         return {replica.sha256: replica for replica in answer}
 
     def record(self, action: str, sha256: str, outcome: str) -> None:
-        """One line in the log of what this node does by itself.
+        """Write a line to the log of the node's own actions.
 
-        A disk that takes none must not keep its room from being freed.
+        If the disk cannot store it, the action is done nevertheless, as it may free space.
         """
         principal = f"node {self.node_id}"
         try:

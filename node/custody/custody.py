@@ -1,12 +1,12 @@
-"""Custody: what one node does by itself about the replicas that it holds. The log decides, the node acts.
+"""Custody: the node's own work on the replicas that it holds. The log decides, the node acts.
 
-One process of a node, the first, keeps them: it reports what was found damaged or missing each second, drops
-what the log has marked for deletion each minute, and holds the disk against the log every few hours; the
-latter two also when the leading coordinator says so (`node/custody/orders.py`). Each is a loop of its own, as
-is reading everything for damage (`node/custody/scrub.py`), so that none waits for what another reads. What a
-node says to the log goes in order all the same (`node/custody/reporter.py`).
+Only the first process of a node does this. It reports damaged or missing replicas each second, deletes those
+that the log has marked for deletion each minute, and compares the disk with the log every few hours; the
+latter two also when the leading coordinator orders them (`node/custody/orders.py`). Each is a separate loop,
+as is reading everything to find damage (`node/custody/scrub.py`), so that none waits for the reads of
+another. The reports of a node to the log are nevertheless sent in order (`node/custody/reporter.py`).
 
-A pass that would give up a large part of the node's blobs at once stops and says so: an operator goes on.
+A pass that would remove a large part of the node's blobs at once stops and reports that: an operator decides.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Custody:
     """The replicas of one node. `run`, `scrubber.run` and `orphans.run` keep them until cancelled."""
 
     def __init__(self, context: CustodyContext, state: Path) -> None:
-        """`state`: the file that tells how far scrubbing has come."""
+        """`state`: the file with the progress of scrubbing."""
         self._context = context
         self._reporter = Reporter(context.node_id, context.metadata)
         self._copies = DamagedCopies(context, self._reporter)
@@ -68,7 +68,7 @@ class Custody:
             await self.close()
 
     async def close(self) -> None:
-        """Nothing is read any more beside what was asked for."""
+        """Stop the background reads."""
         await self._losses.close()
         await self._dropping.close()
 
@@ -79,9 +79,9 @@ class Custody:
         await self._losses.settle_notes()
 
     async def restore(self, sha256: str, moved: Callable[[int], None]) -> bool:
-        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
+        """Restore a blob from quarantine; False if it is missing or damaged. Raises FilestoreError.
 
-        `moved` is told of each piece that was read.
+        `moved` is called for each piece that was read.
         """
         return await self._losses.restore(sha256, moved=moved)
 

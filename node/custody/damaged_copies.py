@@ -1,4 +1,4 @@
-"""Which damaged copies this node keeps, reported to the log: they are sources of what is sound in them.
+"""Report this node's damaged copies to the log, as sources of their intact segments.
 
 A replica that was found damaged is first reported lost (`node/custody/loss_repair.py`); what lies in
 quarantine and files still need is reported here, at once with what is known of it, and again when it was read
@@ -36,7 +36,7 @@ class DamagedCopies:
         self._reported: dict[_Entry, list[Span] | None] = {}  # the report of each; None: none is needed
         self._first_seen_s: dict[_Entry, float] = {}  # steady: file times are of a clock that may have jumped
         self._report_again_at_s = 0.0
-        self._seen: object = None  # by which it shows that nothing has changed since all was reported
+        self._seen: object = None  # the state of quarantine when everything was reported
 
     def note(self, sha256: str, copy: QuarantinedBlob) -> None:
         """This copy was read to its end, and is not what its name says."""
@@ -59,7 +59,7 @@ class DamagedCopies:
         entries = await self._context.disk.run(self._context.quarantine.names)
         unknown = blobs.poison.names(AREA)
         if "" in unknown:
-            return  # what lies there cannot be seen now, and is not gone
+            return  # the directory cannot be read now, which does not mean that it is empty
         entries += removed
         names = {name for name, _ in entries} | unknown
         self._spans = {name: spans for name, spans in self._spans.items() if name in names}
@@ -83,7 +83,7 @@ class DamagedCopies:
             query = ListDamagedCopies(node_id=self._context.node_id, after=after, limit=PAGE_BLOBS)
             page = await self._context.metadata.read(query, list[str])
             missing = [sha256 for sha256 in page if sha256 not in names]
-            # One that the disk did not let be moved lies in its place, and is found damaged there again.
+            # A copy that could not be moved is still in its place, and is found damaged there again.
             missing = await self._context.disk.run(_not_lying, self._context, missing)
             if missing:
                 await self._reporter.lost(missing, "missing")

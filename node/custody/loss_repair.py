@@ -48,7 +48,7 @@ class LossRepair:
             await self.settle([(note.sha256, note.reason) for note in notes])
 
     async def settle(self, found: Sequence[tuple[str, Reason]]) -> tuple[int, int]:
-        """Put back or report each that is not here; how many of either. Notes about them are taken away."""
+        """Restore or report each missing replica; return both numbers. Notes about them are removed."""
         async with self._turn:
             absent: dict[Reason, list[str]] = {"missing": [], "damaged": []}
             looked = [(item, await self._is_here(item[0])) for item in found]
@@ -57,7 +57,7 @@ class LossRepair:
             for sha256, reason in gone:
                 if not decided.get(sha256):
                     absent[reason].append(sha256)
-            # Of what is damaged somebody may have been told that it is here; of what is not there, nobody.
+            # Another process may have been told that a damaged blob is here; of a missing blob, none was.
             known = await self._context.known(absent["missing"]) if absent["missing"] else {}
             absent["missing"] = [name for name in absent["missing"] if known.get(name) == "held"]
             for reason, sha256s in absent.items():
@@ -69,9 +69,9 @@ class LossRepair:
         return sum(decided.values()), sum(len(sha256s) for sha256s in absent.values())
 
     async def restore(self, sha256: str, *, moved: Callable[[int], None]) -> bool:
-        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
+        """Restore a blob from quarantine; False if it is missing or damaged. Raises FilestoreError.
 
-        What was found to be unsound is not read again. `moved` is told of each piece that was read.
+        A copy that was found damaged is not read again. `moved` is called for each piece that was read.
         """
         return await self._checks.restore(sha256, moved=moved)
 

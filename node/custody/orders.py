@@ -1,7 +1,7 @@
 """Orders of one kind, in the order of their arrival. Shared by the peer API and the passes that orders start.
 
-No I/O here: `node/peerapi/custody.py` hears them, `node/custody/custody.py` and `node/custody/scrub.py` carry
-them out.
+No I/O here: `node/peerapi/custody.py` receives them, `node/custody/custody.py` and `node/custody/scrub.py`
+carry them out.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from node.custody.context import Pass
 
-REMEMBERED_MAX: Final = 8  # whoever has given one asks each second
+REMEMBERED_MAX: Final = 8  # the giver of an order asks each second
 
 State = Literal["running", "completed", "stopped"]
 
@@ -29,7 +29,7 @@ class PassStanding(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Order:
-    """An order that was given; whoever carries it out sets the rest. `run` may be that of several."""
+    """An order and its state, which is set by its executor. Several orders may share a `run`."""
 
     order_id: str
     run: Pass
@@ -71,5 +71,5 @@ class Orders:
         return next((order for order in self._orders.values() if order.state == "running"), None)
 
     def waiting(self) -> list[Order]:
-        """All that nobody has begun with."""
+        """Return the orders that were not started."""
         return [order for order in self._orders.values() if not order.has_begun]

@@ -1,9 +1,10 @@
-"""Blobs that nobody has claimed: content of completions that the log refused, copies that came too late.
+"""Delete orphaned blobs: content of rejected completions, and copies that arrived too late.
 
-Of what came (`node/storage/unclaimed.py`) the log is asked each half minute. What it names this node for
-needs no note any more. What no file refers to PIN_S after it came, and no upload on this disk has become, is
-an orphan: the log is told, which refuses from then on whoever was told of it before, and then it is deleted,
-unless somebody was told of it since. In this order no completion can count on what goes.
+Every half minute, the log is asked about blobs that arrived (`node/storage/unclaimed.py`). A blob that the
+log lists for this node needs no note any more. A blob that no file refers to PIN_S after it arrived, and that
+no upload on this disk has become, is an orphan. It is reported to the log, which from then on rejects anyone
+who was told of it before. It is then deleted, unless someone was told of it since. In this order, no
+completion can rely on a deleted blob.
 """
 
 import logging
@@ -53,7 +54,8 @@ class Orphans:
                 state, is_old = known.get(note.sha256, "unknown"), self._is_old(note)
                 if state in _WITHOUT_FILES:
                     orphans += [note] if is_old and note.sha256 not in finished else []
-                elif is_old or state != "wanted":  # else somebody may be about to name this node
+                # otherwise another process may be about to record this node
+                elif is_old or state != "wanted":
                     settled.append(note)
             await context.disk.run(self._forget, settled)
         return await self._delete(orphans[:ORPHANS_MAX]) if orphans else 0
@@ -80,7 +82,7 @@ class Orphans:
         return deleted
 
     def _drop(self, note: Note, mark: tuple[int, int] | None) -> bool:
-        """Drop it, unless it came again, or somebody was told of it, since it was marked. Blocks.
+        """Delete it, unless it arrived again, or another process was told of it, since it was marked. Blocks.
 
         In that case it stays, and so does its note.
         """
@@ -105,7 +107,7 @@ class Orphans:
         return all(abs(at_s - note.at_ns / 1e9) >= PIN_S for at_s in clocks_s)
 
     def _forget(self, notes: Sequence[Note]) -> None:
-        """One that cannot be removed stands in nobody's way. Blocks."""
+        """Forget notes. One that cannot be removed blocks no others. Blocks."""
         blobs = self._context.blobs
         for note in notes:
             with blobs.poison.skipping(DIRECTORY, note.sha256):

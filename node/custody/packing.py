@@ -1,11 +1,11 @@
-"""Giving back the room of deleted small blobs: packs of which much is dead are rewritten.
+"""Free the space of deleted small blobs: packs with much dead space are rewritten.
 
-A pack is due when more than DEAD_SHARE of it is dead; so are packs that stayed small, once there are
-SMALL_PACKS_MAX of them: each process that ends leaves one. A rewriting goes on in steps of a megabyte, within
-the node's budget of bytes, and may be left after any of them: what was copied is in its new place then.
+A pack is due if more than DEAD_SHARE of it is dead. Packs that stayed small are due too, once there are
+SMALL_PACKS_MAX of them: each process leaves one when it ends. Rewriting runs in steps of a megabyte, within
+the node's budget of bytes, and may stop after any step: the copied blobs are in their new place then.
 
-Rewriting a pack needs room for its live blobs before it gives any room back. A pack without live blobs needs
-none, so it is deleted however full the disk is. The packs that have to wait for room are in `blocked`.
+Rewriting a pack needs space for its live blobs before it frees any. A pack without live blobs needs none, so
+it is deleted however full the disk is. The packs that wait for space are in `blocked`.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class Packing:
             await context.budget.take(2 * copied_bytes)  # read and written
         dropped_bytes = await context.disk.run(self._store.drop_if_empty, pack.number)
         if not dropped_bytes:
-            return 0  # a damaged record is there still, or somebody put something back
+            return 0  # a damaged record is still there, or a blob was restored
         given_back = max(dropped_bytes - written_bytes, 0)
         context.metrics.pack_bytes_given_back.inc(given_back)
         _log.info("a pack was rewritten", extra={"copied_bytes": written_bytes, "given_back": given_back})

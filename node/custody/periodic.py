@@ -1,7 +1,7 @@
-"""Work that one node does on its replicas again and again, and at once when it is ordered.
+"""Periodic work of a node on its replicas, which can also be ordered.
 
-Each kind has a loop of its own: what takes long in one holds up no other. Within a kind one pass follows the
-other; one that nobody has ordered gives way to an order.
+Each kind has its own loop: slow work of one kind does not delay the others. Within a kind, passes run one
+after another, and a scheduled pass gives way to an order.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class PeriodicWork:
         try:
             await self._work(order.run)
         except Unavailable:
-            raise  # it runs still, and is begun anew
+            raise  # it is still running, and is started again
         except Stopped as stopped:
             order.end(str(stopped))
             return

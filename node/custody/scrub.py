@@ -1,16 +1,16 @@
-"""Reading every byte of every replica now and then, to find damage before somebody needs the copy.
+"""Read every byte of every replica regularly, to find damage before the copy is needed.
 
-A cycle goes through the blobs by name, within the node's budget of bytes, and begins again SCRUB_S after its
-beginning; how far it has come survives a restart. An order begins a cycle at once, with all of the budget;
-one that comes while an ordered cycle runs is answered by that. The page cache is passed by: what it holds
-says nothing about the medium. Segments are compared with their checksums, and the whole with its name.
+A cycle goes through the blobs by name, within the node's budget of bytes, and the next one starts SCRUB_S
+after its beginning. Its progress survives a restart. An order starts a cycle at once, with the whole budget;
+an order during an ordered cycle is answered by that cycle. The page cache is bypassed, as its content says
+nothing about the medium. Segments are compared with their checksums, and the whole with its name.
 
-Before its first blob a cycle compares the index of the packs with itself and with each pack, in both
-directions; so does each process once, as what a crash left is met then. An index that is wrong is rebuilt
-beside that (`PackStore.heal`), and the cycle has a gap.
+Before its first blob, a cycle compares the index of the packs with itself and with each pack, in both
+directions. Each process does so once too, to find what a crash has left. A wrong index is rebuilt
+concurrently (`PackStore.heal`), and the cycle has a gap.
 
-A cycle that finds a large part of the blobs damaged stops, ordered or not: memory, a controller or this
-program may be at fault, and not the disk.
+If a cycle finds a large part of the blobs damaged, it stops, ordered or not: memory, a controller or this
+program may be at fault, instead of the disk.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from runtime.json_files import decode_foreign, sealed, unsealed
 
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
-SAVE_S: Final = 60.0  # between two notes of how far it is; so much is read again after a restart
-STATE: Final = "state"  # an area of `PoisonItems`: small files beside the blobs
+SAVE_S: Final = 60.0  # interval of saving the progress; this much is read again after a restart
+STATE: Final = "state"  # an area of `PoisonItems`: small files next to the blobs
 REST_S: Final = 60.0
 TROUBLE_S: Final = 5.0
 
@@ -45,9 +45,9 @@ _log = logging.getLogger(__name__)
 
 
 class Cycle(Struct, kw_only=True):
-    """How far a cycle is: everything up to the name `after` was read, all of it when `is_over` by itself.
+    """The progress of a cycle: everything up to the name `after` was read, and all of it when `is_over`.
 
-    `before_ms`: everything else was read, or came, after that.
+    `before_ms`: everything else was read, or arrived, after this time.
     """
 
     began_at_ms: int
@@ -77,7 +77,7 @@ class Scrubber:
         self._state = state
         self._event = asyncio.Event()
         self.orders = Orders(self._event.set)
-        self._own = Pass()  # of the cycle that nobody has ordered
+        self._own = Pass()  # of the scheduled cycle
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
         self._saved_at_s = 0.0
         self._since_ms = 0
@@ -135,7 +135,7 @@ class Scrubber:
         return cycle
 
     async def _by_itself(self, cycle: Cycle) -> None:
-        """Go on with a cycle that nobody has ordered; one that stopped is over."""
+        """Continue a scheduled cycle; a stopped one is over."""
         stops = self._context.metrics.custody_stops
         try:
             await self._go_on(cycle, None)
@@ -159,7 +159,7 @@ class Scrubber:
         reason = ""
         try:
             await self._go_on(cycle, first)
-        except Unavailable:  # it runs still, and is begun anew
+        except Unavailable:  # it is still running, and is started again
             for order in ordered:
                 order.has_begun = False
             raise
@@ -194,7 +194,7 @@ class Scrubber:
                 cycle.after = sha256
                 await self._save(cycle)
         await self._losses.settle_notes()
-        # Directories that could not be listed, and packs of which nobody knows what is in them.
+        # Directories that could not be listed, and packs with unknown content.
         cycle.has_gaps |= bool(context.blobs.poison.names(BLOBS) | context.blobs.poison.names(PACKS))
         cycle.is_over = True
         await self._save(cycle, at_once=True)
@@ -282,7 +282,7 @@ class Scrubber:
 
     async def _save(self, cycle: Cycle, *, at_once: bool = False) -> None:
         self._noted(cycle)
-        self._context.metrics.custody_stops.note_trouble("scrub", None)  # it goes on
+        self._context.metrics.custody_stops.note_trouble("scrub", None)  # it continues
         now_s = asyncio.get_running_loop().time()
         if at_once or now_s - self._saved_at_s >= SAVE_S:
             self._saved_at_s = now_s

@@ -1,4 +1,4 @@
-"""The directories of a node: opened, held open, made again when removed. Apart from what lies in them.
+"""The directories of a node: opened, held open, created again when removed. Apart from their files.
 
 All calls block.
 """

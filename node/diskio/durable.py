@@ -72,10 +72,10 @@ class Disk:
 
 
 class DirectorySyncs:
-    """Which directories could not be synced: of what was done there nobody knows whether it is durable.
+    """The directories that could not be synced: changes there may not be durable.
 
-    The kernel tells of an error once. Whoever finds later that there is nothing left to do asks here, and
-    syncs first. For any thread; names are those of the caller.
+    The kernel reports an error only once. A later caller that finds nothing left to do must check here, and
+    sync first. For any thread; names are those of the caller.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class OffsetRecord:
         self.sequence, self.offset = max(self._slot(0), self._slot(1))
 
     def write(self, offset: int) -> None:
-        """Makes `offset` durable; the data must be. Raises OSError, and then nobody knows what is on disk."""
+        """Make `offset` durable; the data must be. After an OSError the content on disk is unknown."""
         self._put(self.sequence + 1, offset)
         self.sequence, self.offset = self.sequence + 1, offset
 

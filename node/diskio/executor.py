@@ -1,7 +1,7 @@
 """The threads that do blocking disk work, so that the event loop never waits for a disk.
 
-A job that has begun is always waited for: whoever is cancelled meanwhile goes on only when its thread has
-let go of the files, so no lock or descriptor is given away under a running thread.
+A running job is always waited for: a cancelled caller continues only when the thread has released the files,
+so that no lock or descriptor is reused under a running thread.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from ca.errors import Unavailable
 # Reads and uploads that may wait for the disk at once; more only queue up behind the same disk.
 DISK_THREADS = 24
 DISK_THREAD = "disk"  # how their names begin
-LONG_JOBS_MAX = 3  # that read a file of any size, to hash an upload anew: the other threads are for all else
+# that read a file of any size, to hash an upload again: the other threads are for everything else
+LONG_JOBS_MAX = 3
 
 
 class Closable(Protocol):
@@ -127,7 +128,7 @@ class DiskWorkers:
         return self._waiting > 0
 
     def close(self) -> None:
-        """Wait for the jobs that run; no new ones are taken."""
+        """Wait for the running jobs; new ones are rejected."""
         self._pool.shutdown(wait=True)
 
     def _count_waiting(self, change: int) -> None:
@@ -138,7 +139,7 @@ class DiskWorkers:
 async def write_overlapped(
     disk: DiskWorkers, pieces: AsyncGenerator[_T, None], write: Callable[[_T], object]
 ) -> None:
-    """Hand every piece to `write` in a thread, one at a time and in order, while the next ones are awaited.
+    """Pass every piece to `write` in a thread, one at a time and in order, while the next ones are awaited.
 
     A piece is written before the second one after it is asked for; the next begins without a turn of the
     event loop. A write that fails ends the asking at once, and is what is raised, whatever else goes wrong.
@@ -173,7 +174,7 @@ def _nothing() -> None:
 
 
 class _Line(Generic[_T]):
-    """Pieces that wait in line before a thread. It goes on to the next by itself, unless other jobs wait."""
+    """Pieces that wait for a thread. It continues with the next one directly, unless other jobs wait."""
 
     def __init__(self, disk: DiskWorkers, write: Callable[[_T], object], asking: asyncio.Timeout) -> None:
         self._disk, self._write, self._asking = disk, write, asking
@@ -238,7 +239,7 @@ async def _ended(running: asyncio.Future[_T]) -> _T:
 
 
 async def _outlast(running: asyncio.Future[_T]) -> None:
-    """Wait for its end, whoever is cancelled meanwhile; CancelledError comes after it."""
+    """Wait for its end, even if the caller is cancelled; CancelledError is raised after it."""
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:

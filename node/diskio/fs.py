@@ -1,6 +1,6 @@
-"""Files and directories below a directory's descriptor, and what is told when the disk refuses.
+"""Files and directories below a directory's descriptor, and the errors of a failing disk.
 
-No link is followed at any level, and what is made is private to the node. All calls block.
+No link is followed at any level, and new files are private to the node. All calls block.
 """
 
 import errno

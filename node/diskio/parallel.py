@@ -22,10 +22,10 @@ class ParallelParts:
         self._free = threading.Semaphore(threads)
 
     def run(self, here: Callable[[], object], beside: Callable[[], object]) -> None:
-        """Both; neither waits for the other, and both have ended then.
+        """Run both concurrently; both have ended when it returns.
 
-        `beside` runs in this thread, after `here`, where no other is free: work never waits in line behind
-        that of others. Raises what `here` raised, else what `beside` did.
+        If no other thread is free, `beside` runs in this thread, after `here`: work never waits for that of
+        others. Raises the error of `here`, or else that of `beside`.
         """
         if not self._free.acquire(blocking=False):
             here()
@@ -39,7 +39,7 @@ class ParallelParts:
         begun.result()
 
     def close(self) -> None:
-        """No more is taken."""
+        """Reject new work, and wait for the end."""
         self._pool.shutdown(wait=True)
 
     def _freeing(self, part: Callable[[], object]) -> None:

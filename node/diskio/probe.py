@@ -1,4 +1,4 @@
-"""Whether a disk accepts bytes: a small synced write, one at a time. Apart from what lies on the disk."""
+"""Test whether a disk accepts bytes: a small synced write, one at a time. Apart from its contents."""
 
 import errno
 import threading
@@ -9,9 +9,9 @@ WAIT_S = 1.0  # for another probe to end: a synced write of a few bytes
 
 
 class DiskProbe:
-    """Calls `write` for whoever asks. `waits_since_s`: when one began that has not ended, else None.
+    """Calls `write` for its callers. `waits_since_s`: the start of an unfinished write, or None.
 
-    That is by the monotonic clock; any thread may ask.
+    The time is of the monotonic clock; any thread may read it.
     """
 
     def __init__(self, write: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from node.diskio.fs import DiskFull, DiskRefused
 from runtime.lifetime import out_of_descriptors
 from runtime.wording import reason_of
 
-ITEMS_MAX: Final = 1000  # that are remembered: with more the disk is at fault, which is told otherwise
+ITEMS_MAX: Final = 1000  # limit: with more of them the disk is at fault, which is reported otherwise
 REASON_CHARS_MAX: Final = 200
 WORK: Final = "work"  # the area of what the node does, and the disk does not let it do at all
 

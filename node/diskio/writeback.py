@@ -12,9 +12,9 @@ from node.diskio.durable import Disk
 from node.diskio.executor import started_pool
 
 FLUSH_THREADS = 4  # syncs at a time in one process; more would only wait for the same disk
-HEAD_START_BYTES = 2 << 20  # that the disk is told to begin with at once
+HEAD_START_BYTES = 2 << 20  # written back at once
 BEHIND_BYTES = 16 << 20  # so far behind it has enough to do without being told
-END_BYTES = 32 << 20  # but for the last ones: somebody waits for them
+END_BYTES = 32 << 20  # except for the last bytes, which a caller waits for
 
 
 class FlushThreads:
@@ -28,7 +28,7 @@ class FlushThreads:
         return Behind(self._pool)
 
     def close(self) -> None:
-        """No new ones are taken."""
+        """Reject new requests."""
         self._pool.shutdown(wait=True)
 
 
@@ -58,7 +58,7 @@ class Behind:
         return True
 
     def drop(self) -> None:
-        """Wait for it, whatever comes of it."""
+        """Wait for it, and ignore its result."""
         running, self._running = self._running, None
         if running is not None:
             wait([running])

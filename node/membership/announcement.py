@@ -40,7 +40,7 @@ class Announcement:
             raise Unavailable("Another process acts as this node. See `filestore status`.")
 
     async def wait_until_done(self) -> None:
-        """Returns when the cluster has been told."""
+        """Return when the node is announced to the cluster."""
         await self._done.wait()
 
     async def run(self) -> None:

@@ -26,7 +26,7 @@ from runtime.wording import reason_of
 LOOK_S = 2.0  # as often as it is told
 PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it
 POISON_SHOWN = 8  # in a heartbeat
-STALE_S = 30.0  # a disk that took no bytes for so long is told to take none
+STALE_S = 30.0  # a disk that accepted no bytes for this long is reported as not writable
 HEALED_S = 30.0  # after a rebuilding of the index of the packs, or a try: a disk that fails has no rest else
 HANG_S = 15.0  # a look that takes longer says that the disk hangs: a busy one takes a second or two
 
@@ -67,7 +67,7 @@ class DiskWatch:
         self._trouble = ""  # what was wrong at the last look
         self._looking_since_s: float | None = None
         disk.hangs = self.hangs
-        self._is_full = False  # so that no bytes are taken, while nothing fails
+        self._is_full = False  # so that no bytes are accepted, although nothing fails
         self._has_index = True  # at the last look
         self._to_heal = asyncio.Event()  # the index of the packs
         self._was_hanging = False  # when waits for the disk were looked at
@@ -116,9 +116,9 @@ class DiskWatch:
         return self._is_full and not self.hangs()
 
     def hangs(self) -> bool:
-        """Whether the disk has neither taken nor refused for HANG_S what a look asked of it, or a probe.
+        """Return whether a check or probe of the disk has been without an answer for HANG_S.
 
-        A look ends at once where it finds that somebody else's probe waits.
+        A check ends at once if another caller's probe is waiting.
         """
         return _is_long_ago(self._looking_since_s) or _is_long_ago(self._blobs.probe.waits_since_s)
 
@@ -171,7 +171,7 @@ class DiskWatch:
         self._trouble = trouble
 
     async def run(self) -> None:
-        """Look for ever; while the disk hangs, break off whoever came to wait for it."""
+        """Check forever; while the disk does not respond, abort the callers that wait for it."""
         await run_all(
             Work("disk", self.look, every_s=LOOK_S),
             Work(
@@ -187,7 +187,7 @@ class DiskWatch:
         )
 
     async def _heal(self) -> Pause | None:
-        """Rebuild the index of the packs, which was found damaged: beside the looks, as it takes long."""
+        """Rebuild the damaged index of the packs, concurrently with the checks, as it takes long."""
         try:
             await self._disk.run(self._blobs.packed.heal)
         except IndexDamaged as error:  # other processes have yet to close it

@@ -53,11 +53,12 @@ def base_url(url: str) -> str:
 
 
 async def first_contact(url: str, ca_digest: str, *, server_name: str = "") -> Cluster:
-    """The cluster's root and members.
+    """Fetch the cluster's root and members.
 
-    The root by its digest, the rest again from a server that the root vouches for. What an unverified server
-    says beside the root is thrown away. `server_name`: the name of the one member that may answer, "" for
-    whoever has a certificate for the address. Raises UntrustedCertificate, Unavailable, InvalidRequest.
+    The root is verified by its digest. The rest is fetched again from a server with a certificate of this
+    root; everything else from the unverified server is discarded. `server_name`: the name of the one member
+    that may answer, "" for any certificate for the address. Raises UntrustedCertificate, Unavailable,
+    InvalidRequest.
     """
     path = f"{url}/api/v1/cluster/ca"
     unverified = await ask("GET", path, first_contact_context(), Cluster)
@@ -76,10 +77,10 @@ async def ask(
     body: bytes | None = None,
     server_name: str = "",
 ) -> _T:
-    """The answer to one request, tried again while nobody leads; repeating a join with the same key is safe.
+    """Send a request, and repeat it while there is no leader; repeating a join with the same key is safe.
 
-    `server_name`: the name of the one member that may answer. Raises what the answer says; Unavailable,
-    UntrustedCertificate, InvalidRequest for what is no URL, Internal for an answer that is none of ours.
+    `server_name`: the name of the one member that may answer. Raises the error of the response; Unavailable,
+    UntrustedCertificate, InvalidRequest for an invalid URL, Internal for an unknown response.
     """
     for attempt in range(TRIES_MAX):
         try:

@@ -58,9 +58,9 @@ async def join(
 ) -> None:
     """Make `data` the directory of a node: credential.pem and key (0600), ca.pem, and node.json last.
 
-    `server_name`: the name of the one member that may see the token, "" for whoever has a certificate for the
-    address. Raises Conflict when it holds a node already, UntrustedCertificate when the coordinator is not of
-    the token's cluster, TokenNotTaken, and what else the coordinator refuses with.
+    `server_name`: the name of the one member that may see the token, "" for any certificate for the address.
+    Raises Conflict if it already contains a node, UntrustedCertificate if the coordinator is not of the
+    token's cluster, TokenNotTaken, and other errors of the coordinator.
     """
     join_token = JoinToken.parse(token)
     check_member_id(node_id)
@@ -145,7 +145,7 @@ async def _asked(
             body=msgspec.json.encode(body),
             server_name=server_name,
         )
-    except Unauthorized as error:  # the answer is the same whatever the reason
+    except Unauthorized as error:  # the response does not tell the reason
         raise TokenNotTaken(
             "The join token was rejected: it has expired, was used or revoked, or is for another name. "
             "`filestore token join` creates a new one."

@@ -1,7 +1,7 @@
-"""A node that goes on in another directory, and so on another disk, or at another address with another name.
+"""Move a stopped node to another directory or disk, or to another address with another name.
 
-The node is stopped: its locks are held. Only one directory is ever that of a node: where the old one ends,
-its `node.json` becomes `node.json.moved`. Each step can be said again after a crash.
+The node is stopped: its locks are held. Only one directory ever belongs to a node: the `node.json` of the old
+one becomes `node.json.moved`. Each step can be repeated after a crash.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def stopped(data: Path) -> Iterator[NodeConfig]:
 
 
 def move(data: Path, target: Path) -> NodeConfig:
-    """The whole directory of a stopped node is that at `target` from now on; what lay there is left, unused.
+    """Copy the whole directory of a stopped node to `target`, and use that from now on; the old one stays.
 
     Raises DataInUse, NotJoined, Conflict for a target that is in use, InvalidRequest without room.
     """
@@ -93,7 +93,7 @@ def _begin(data: Path, target: Path) -> None:
 
 
 def _mark(data: Path, target: Path) -> None:
-    if os.geteuid() == 0:  # it goes on as the same user, whoever says so
+    if os.geteuid() == 0:  # it continues as the same user, whoever runs the command
         owner = data.stat()
         os.chown(target, owner.st_uid, owner.st_gid)
     mark, source = target / _MARK, str(data.resolve())

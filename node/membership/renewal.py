@@ -1,7 +1,7 @@
-"""Renews a node's certificate over its own connection. Shared by a node that runs and one that moves.
+"""Renew a node's certificate over its own connection. Shared by a node that runs and one that moves.
 
-That is at two thirds of its life, with a new key each time. One that has ended meanwhile, because the node
-was off, still opens that one call, and so does one that is not valid yet, because the clock of the
+This happens at two thirds of its life, with a new key each time. A certificate that has expired while the
+node was off is still accepted for this one call. So is one that is not valid yet, because the clock of the
 coordinator that signed it ran ahead.
 """
 
@@ -32,7 +32,7 @@ async def keep_renewed(
     *,
     on_renewed: Callable[[], None],
 ) -> None:
-    """Renew for ever; failures are logged and tried again. `on_renewed`: a new one lies on disk."""
+    """Renew forever; failures are logged and retried. `on_renewed`: called when a new one is on disk."""
 
     async def look() -> Pause:
         renewal = contexts.credential.renewal()

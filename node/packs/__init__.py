@@ -1,1 +1,1 @@
-"""Small blobs, many to a file: packs, their index, and how dead room is taken back."""
+"""Small blobs, many to a file: packs, their index, and how dead space is freed."""

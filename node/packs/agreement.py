@@ -46,9 +46,9 @@ def require_place(index: PackIndex, opened: Opened, found: PackedBlob) -> None:
 
 
 def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
-    """Compare a pack with the index in both directions: how many bytes of it were read.
+    """Compare a pack with the index in both directions; return how many bytes of it were read.
 
-    Raises IndexDamaged. What cannot be read as a pack is compared with nothing.
+    Raises IndexDamaged. A file that cannot be read as a pack is not compared.
     """
     try:
         reader = opened(pack.number)
@@ -72,7 +72,7 @@ def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
 
 
 def may_go(index: PackIndex, opened: Opened, pack: PackFacts) -> bool:
-    """Whether a pack of which the index has no row can be removed: by itself too, nothing of it counts.
+    """Return whether a pack without a row in the index can be removed, as none of its records counts.
 
     Raises IndexDamaged if it has records that the index knows nothing of. A file that is another pack stays.
     """
@@ -106,7 +106,7 @@ def _records_of(reader: PackReader) -> tuple[list[PackRecord], bool]:
 
 
 def _is_within(offset: int, records: list[PackRecord]) -> bool:
-    """Whether a record other than one at `offset` lies there."""
+    """Return whether a record other than one at `offset` covers it."""
     return any(record.offset < offset < record.stop for record in records)
 
 

@@ -76,10 +76,10 @@ class CatchingUp:
                 unlink(name, parent=self._directory)
 
     def _is_left(self, number: int) -> bool:
-        """Whether nobody appends to a pack, and it can be read.
+        """Return whether no process appends to a pack, and it can be read.
 
-        The lock is looked at last: one that was not there before may be there by now, and comes before the
-        header. What is sealed while somebody appends to it would not be looked at after a power cut.
+        The lock is checked last, as it may appear in the meantime, before the header is written. A pack that
+        is sealed while a process appends to it would not be examined after a power cut.
         """
         try:
             reader = open_pack(number, self._directory)

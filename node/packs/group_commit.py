@@ -65,7 +65,7 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
 
         def ended(storing: Future[None]) -> None:  # in the thread
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(self._end, batch, storing)
 
         blobs = [(each.sha256, each.content) for each in batch]
@@ -86,7 +86,7 @@ class GroupCommit:
 
 def _tell(batch: Sequence[_Waiting], error: BaseException | None) -> None:
     for each in batch:
-        if each.done.done():  # whoever waited was cancelled
+        if each.done.done():  # the caller was cancelled
             continue
         if error is None:
             each.done.set_result(None)
@@ -96,7 +96,7 @@ def _tell(batch: Sequence[_Waiting], error: BaseException | None) -> None:
 
 
 def _own(error: BaseException) -> BaseException:
-    """An error of each one's own: whoever raises it adds to it."""
+    """Return a separate error for each caller, as raising changes it."""
     if isinstance(error, OSError):
         return storage_error(error)
     if isinstance(error, FilestoreError):

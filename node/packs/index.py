@@ -1,16 +1,17 @@
 """The index of packs: the position of each blob, in a database that the processes of a node share.
 
-Of what lies in packs it is a copy, and is made durable by nobody: a power cut may take its newest rows, and
-whoever opens the packs reads again what lies behind `indexed_bytes`. That a record counts no more stands here
-alone. So a blob that was removed may be back where rows are lost, as one that nobody has claimed.
+It is a copy of data in the packs, and is never synced: a power cut may lose its newest rows, and opening the
+packs reads the bytes after `indexed_bytes` again. Only the index records that a blob was removed. So if rows
+are lost, a removed blob may be back, as an unclaimed one.
 
 Its rows are checked when they are read: their types, that they answer the question, and their order. Each
-page of a database may be sound and belong elsewhere, or to an earlier time. An index that answers wrongly
-raises IndexDamaged, and is marked: from then on no process asks it, until `PackStore.heal` has rebuilt it.
+page of a database may be intact but belong to another place, or to an earlier time. An index that answers
+wrongly raises IndexDamaged, and is marked: from then on no process uses it, until `PackStore.heal` has
+rebuilt it.
 
-Beside that it has what concerns running processes alone: when somebody was told that a blob is here, and
-which blobs nobody has claimed yet. All calls block, and raise OSError when the tables cannot be used; those
-that only read wait for nobody who writes. For any thread.
+It also has data of running processes: when a process was last told that a blob is here, and which blobs are
+unclaimed. All calls block, and raise OSError if the tables cannot be used. Readers do not wait for writers.
+For any thread.
 """
 
 import errno
@@ -40,14 +41,14 @@ from runtime import sqlite
 
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
 DAMAGED: Final = "-damaged"  # behind the name of the file, in the name of the mark
-SPARE: Final = "-spare"  # of the file that keeps room while nobody has it open
+SPARE: Final = "-spare"  # of the file that reserves space while the index is closed
 _SHARED_MEMORY_BYTES: Final = 64 << 10  # of the WAL's index: twice what it begins with
 _CACHE_KIB: Final = 8 << 10
 _BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs"
 _IS_THERE: Final = "sha256 = ? AND pack = ? AND offset = ?"
 _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offset = ?"
 _UNCLAIMED: Final = "INSERT OR REPLACE INTO unclaimed VALUES (?, ?)"
-_ROW_BYTES_MAX: Final = 4096  # none of ours has a tenth of it, whatever a damaged page says
+_ROW_BYTES_MAX: Final = 4096  # genuine rows have less than a tenth of it, whatever a damaged page contains
 _WHOLE: Final = "1"  # for SQLite's check: all of the file, until the first fault
 # What SQLite says when it is not the content of the file that is at fault.
 _NO_DAMAGE: Final = frozenset(
@@ -69,7 +70,7 @@ _T = TypeVar("_T")
 
 
 class IndexDamaged(OSError):
-    """The tables are not what was written; a mark beside them says that they are to be rebuilt."""
+    """The tables are damaged; a mark next to them requests that they are rebuilt."""
 
 
 class PackIndex:
@@ -126,7 +127,10 @@ class PackIndex:
         _keep_room(self._path)
 
     def require_sound(self) -> None:
-        """Raise IndexDamaged if the tables contradict themselves. Reads all of them, beside other work."""
+        """Raise IndexDamaged if the tables contradict themselves.
+
+        Reads all of them, concurrently with other work.
+        """
         self.require_usable()
         with self._telling():
             if why := sqlite.integrity_of(self._path, _WHOLE, self._closing):
@@ -188,12 +192,12 @@ class PackIndex:
         return count, total
 
     def unclaimed(self, limit: int) -> list[tuple[bytes, int]]:
-        """Blobs that nobody has claimed yet, each with when it came, in ns since the epoch."""
+        """Return unclaimed blobs, each with its arrival in ns since the epoch."""
         asked = "SELECT sha256, at_ns FROM unclaimed LIMIT ?"
         return self._read(lambda rows: list(map(note_of, rows)), asked, limit)
 
     def unclaimed_at_ns(self, sha256: bytes) -> int | None:
-        """When a blob came that nobody has claimed yet."""
+        """Return when an unclaimed blob arrived."""
 
         def checked(rows: list[tuple[Any, ...]]) -> int | None:
             found = list(map(note_of, rows))
@@ -230,13 +234,13 @@ class PackIndex:
             _count_indexed(db, number, stop)
 
     def affirm(self, sha256: bytes, at_ns: int) -> bool:
-        """Somebody is told that a blob is here; False when it is not."""
+        """Record that a process is told that a blob is here; False if it is not here."""
         with self._changing() as db:
             asked = "UPDATE blobs SET affirmed_at_ns = ? WHERE sha256 = ?"
             return db.execute(asked, (at_ns, sha256)).rowcount > 0
 
     def take_out(self, copies: Sequence[PackedBlob]) -> bool:
-        """Have those count no more, in one step, of which nobody was told since they were read; if any."""
+        """Remove at once the blobs that no process was told of since they were read; return whether any."""
         asked = f"{_BLOBS} WHERE {_IS_THERE} AND affirmed_at_ns = ?"
         with self._changing() as db:
             places = [(each.sha256, *_place(each), each.affirmed_at_ns) for each in copies]
@@ -244,9 +248,9 @@ class PackIndex:
             return bool(_forget(db, rows))
 
     def move(self, number: int, moves: Sequence[tuple[PackedBlob, PackRecord]], *, stop: int) -> None:
-        """New records of a pack up to `stop`, each in place of an older one of the same blob, in one step.
+        """Add new records of a pack up to `stop`, each replacing an older one of the same blob, in one step.
 
-        Where the older record counts no more, neither does the new one.
+        If the older record does not count any more, the new one does not count either.
         """
         with self._changing() as db:
             _know(db, number)
@@ -260,7 +264,7 @@ class PackIndex:
             _count_indexed(db, number, stop)
 
     def seal(self, number: int) -> None:
-        """A pack takes no more."""
+        """Record that a pack is sealed."""
         with self._changing() as db:
             db.execute("UPDATE packs SET is_sealed = 1 WHERE number = ?", (number,))
 
@@ -321,9 +325,9 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _keep_room(path: Path) -> None:
-    """Take what the last connection gave back with its WAL and its shared memory.
+    """Reserve the space that the last connection freed with its WAL and its shared memory.
 
-    On a disk that is full then nobody could open the tables again, and the node could not start.
+    Otherwise the tables could not be opened again on a full disk, and the node could not start.
     """
     if path.with_name(f"{path.name}-wal").exists():
         return  # others use it

@@ -27,7 +27,7 @@ from node.packs.record import (
 )
 
 SUFFIX: Final = ".pack"
-NUMBER_BITS: Final = 63  # at random: a number that was used once never comes again, whatever is left of it
+NUMBER_BITS: Final = 63  # at random: a used number is never used again, whatever is left of its pack
 _DIGITS: Final = 16
 _NAME: Final = re.compile(rf"[0-7][0-9a-f]{{{_DIGITS - 1}}}{re.escape(SUFFIX)}")
 _NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES})
@@ -55,7 +55,7 @@ def numbers_in(directory: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class PackReader:
-    """A pack that is open for reading, until nobody has this object any more.
+    """A pack that is open for reading, until this object is not referenced any more.
 
     Its records are found without its header too.
     """
@@ -145,7 +145,7 @@ def is_in_use(reader: PackReader) -> bool:
 class PackWriter:
     """A new pack, which this process alone appends to. For one thread at a time.
 
-    After an error it takes no more: of what was written behind `durable_offset` nobody knows what became.
+    After an error it accepts no more: the bytes after `durable_offset` are in an unknown state.
     """
 
     def __init__(self, directory: int, disk: Disk) -> None:
@@ -191,9 +191,9 @@ class PackWriter:
         self.durable_offset += len(buffer)
 
     def seal(self) -> None:
-        """Write the index behind the last record, and take no more. Raises OSError; then it has none.
+        """Write the index after the last record, and accept no more. Raises OSError; then it has none.
 
-        A broken pack gets none, but loses what was written behind its last sync: nothing counts on that.
+        A broken pack gets none, but loses the bytes after its last sync, which nothing relies on.
         """
         if self.is_broken:
             os.ftruncate(self._descriptor, self.durable_offset)

@@ -1,19 +1,18 @@
-"""The format of a pack: a header, records, and once it takes no more, an index of them at its end.
+"""The format of a pack: a header, records, and once it is sealed, an index of them at its end.
 
 A record is a head and the content of a blob. The head has the pack's marker, the length of the content, its
 SHA-256 and XXH3, and the CRC-32 of all this and of the record's offset. All numbers are little-endian, but
-for XXH3, which is in its canonical form. That a record counts no more stands in the index alone.
+for XXH3, which is in its canonical form. Only the database of the index records that a blob was removed.
 
-The head has a CRC of its own, so that a payload of which a sector was lost is stepped over, and costs that
-blob alone. The CRC covers the offset, so that a page in the place of another one has no records. Behind a
-bad head the next marker begins a record again: the marker follows from the random number of the pack, so
-that no payload can pass for one, and records are found without the header too. Which bytes were durable is
-not told by the file: whoever was promised a blob finds it, as it was synced, and what was not promised may
-be there or not.
+The head has its own CRC, so that a payload with a lost sector is skipped, and costs only that blob. The CRC
+covers the offset, so that a page in a wrong place has no records. After a bad head, the next record begins at
+the next marker. The marker is derived from the random number of the pack, so that no payload can be mistaken
+for one, and records are found without the header too. The file does not say which bytes were durable: a
+promised blob is there, as it was synced; other blobs may or may not be there.
 
 After Haystack (Beaver and others, "Finding a needle in Haystack: Facebook's photo storage", OSDI 2010), whose
 needles have a magic number and a checksum too, and Bitcask (Sheehy and Smith, 2010), whose files are sealed
-with a hint of what is in them.
+with an index of their content.
 """
 
 import hashlib
@@ -176,9 +175,9 @@ def read_around(descriptor: int, size_bytes: int, start: int) -> bytes:
 
 
 def scan(descriptor: int, header: PackHeader, start: int) -> Iterator[PackRecord]:
-    """Every record from `start` on whose head is whole, whatever became of what lies between them.
+    """Yield every record from `start` on with a valid head, whatever is between them.
 
-    The payload is not looked at, and what the medium does not give is stepped over. Raises OSError.
+    The payload is not read, and unreadable parts of the medium are skipped. Raises OSError.
     """
     at = start
     while True:

@@ -1,6 +1,6 @@
-"""The rows of the index of the packs, and what tells one that was written from one that damage has made.
+"""The rows of the index of the packs, and the checks that detect damaged ones.
 
-SQLite gives whatever lies on a page: any type in any column, in any order. No I/O here.
+SQLite returns any content of a page: any type in any column, in any order. No I/O here.
 """
 
 import operator

@@ -206,9 +206,10 @@ class PackStore:
                     del self._readers[number]
 
     def remove(self, sha256: bytes, *, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Have a blob count no more; False if there was none, or `unless` says that it stays.
+        """Remove a blob; False if there was none, or `unless` returns True.
 
-        One that came, or that somebody was told of, since `unless` was asked stays, too. Raises OSError.
+        A blob that arrived, or that a process was told of, since `unless` was called stays, too. Raises
+        OSError.
         """
         was_there = False
         while (copies := self.index.copies(sha256)) and not unless():
@@ -237,9 +238,9 @@ class PackStore:
         return batch[-1].place.offset + 1, self._copy(contents) if contents else 0
 
     def drop_if_empty(self, number: int) -> int:
-        """Remove a sealed pack of which nothing counts: its bytes; 0 if it stays.
+        """Remove a sealed pack in which no record counts; return its bytes, or 0 if it stays.
 
-        The pack itself is asked whether each of its records is known to count no more. Raises OSError.
+        The pack is read, to check that each of its records is known to be removed. Raises OSError.
         """
         size_bytes = 0
         with self._appending:
@@ -280,9 +281,9 @@ class PackStore:
             self.seal()
 
     def _copy(self, contents: Sequence[tuple[PackedBlob, bytes]]) -> int:
-        """Append blobs anew, and have their old records count no more: bytes written.
+        """Append copies of blobs, and remove their old records; return the bytes written.
 
-        One that another process removes meanwhile is not found again.
+        A blob that another process removes in the meantime stays removed.
         """
         with self._appending:
             writer, began, records = self._append([(found.sha256, content) for found, content in contents])
@@ -313,11 +314,11 @@ class PackStore:
         try:
             yield
         except OSError:
-            writer.is_broken = True  # the index knows this pack up to there, and it takes no more
+            writer.is_broken = True  # the index knows this pack up to there, and it accepts no more
             raise
 
     def _pack_to_append_to(self) -> PackWriter:
-        """The pack of this process, anew where it is full or broken. Raises OSError."""
+        """Return the pack of this process, a new one if it is full or broken. Raises OSError."""
         writer = self._writer
         if writer is not None and (writer.is_broken or self._is_full(writer)):
             self._end_pack()
@@ -342,7 +343,7 @@ class PackStore:
         if writer is None:
             return
         try:
-            if writer.durable_offset == HEADER_BYTES:  # nobody was told of anything in it
+            if writer.durable_offset == HEADER_BYTES:  # no process was told of any blob in it
                 unlink(pack_name(writer.number), parent=self._directory)
                 return
             writer.seal()

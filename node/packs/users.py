@@ -1,9 +1,9 @@
 """Which processes of a node use the index of its packs. Shared by the store and the doctor.
 
-Locks tell it, which end with their process.
+Locks show that, which end with their process.
 
-    DIR/packs/opening.lock    held while packs that nobody appends to are read into the index
-    DIR/packs/users.lock      shared by the processes that use the index
+DIR/packs/opening.lock held while completed packs are read into the index DIR/packs/users.lock shared by the
+processes that use the index
 
 All calls block, and raise OSError.
 """

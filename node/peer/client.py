@@ -112,11 +112,11 @@ class PeerClient:
         answer_timeout_s: float = STALL_TIMEOUT_S,
         read_buffer_bytes: int = READ_BUFFER_BYTES,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer's head, as soon as it is there; its body is read with `pieces`.
+        """Send a request; return the response as soon as its head has arrived; read its body with `pieces`.
 
-        `path` is sent as it is (already quoted). While `body` makes progress there is no deadline; after
-        its last byte the answer must begin within `answer_timeout_s`, and so must each piece follow the one
-        before. Of what nobody reads, twice `read_buffer_bytes` are held. Raises PeerFailed.
+        `path` is sent as it is (already quoted). While `body` makes progress there is no deadline; after its
+        last byte the answer must begin within `answer_timeout_s`, and so must each piece follow the one
+        before. Up to twice `read_buffer_bytes` of unread data are buffered. Raises PeerFailed.
         """
         node = await self._find(node_id)
         try:
@@ -153,7 +153,7 @@ class PeerClient:
             async with self.ask(node_id, "HEAD", "/room", within_s=ASK_AGAIN_S) as answer:
                 return answer.status < 500
         except PeerFailed as failure:
-            return not failure.is_silent  # one that is gone keeps nobody waiting
+            return not failure.is_silent  # a peer that is gone delays no caller
 
     async def _find(self, node_id: str) -> NodeRecord:
         try:
@@ -304,7 +304,7 @@ async def find_node(metadata: MetadataClient, view: View, node_id: str) -> NodeR
 
 @dataclass(slots=True)
 class _Silence:
-    """`task` asks for the end of it; None when it is over, which `ended_at_s` tells of."""
+    """`task` checks for its end; None when it is over, at `ended_at_s`."""
 
     rest_s: float
     task: asyncio.Task[None] | None = None
@@ -312,14 +312,14 @@ class _Silence:
 
 
 class SilentPeers:
-    """Peers that did not answer lately, so that nobody waits for the same one again.
+    """Peers that did not answer recently, so that other requests need not wait for them.
 
-    A call that ends without a word, and a link of a chain that does not move, tell that a peer is silent.
-    From then on it is asked in the background for something that needs its disk, and counts as before once it
-    answers. One that falls silent again soon after is left out for longer, each time twice as long. To be
-    silent is a hint, never a verdict: whoever needs the peer asks it still, but beside the others and not in
-    front of them. So a process that stood still itself, and takes everybody for silent when it wakes up,
-    loses nothing by it. `ask` tells whether a peer answers, within a bound; `close` ends it.
+    A call without any response, and a link of a chain without progress, show that a peer is silent. From then
+    on it is asked in the background for something that needs its disk, and counts as before once it answers.
+    A peer that becomes silent again soon after is left out for longer, each time twice as long. Silence is
+    only a hint: a caller that needs the peer still asks it, but concurrently with others, not before them. So
+    a process that was suspended itself, and considers all peers silent when it wakes up, loses nothing. `ask`
+    checks whether a peer answers, within a bound; `close` ends it.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -345,7 +345,7 @@ class SilentPeers:
         silence.task = asyncio.create_task(self._until_back(node_id, silence), name=f"silence of {node_id}")
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop the background checks."""
         tasks = [known.task for known in self._known.values() if known.task is not None]
         self._known.clear()
         await end_tasks(tasks)

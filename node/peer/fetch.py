@@ -1,18 +1,18 @@
-"""Whole blobs brought here from other nodes, by ranges from several of them at once.
+"""Fetch whole blobs from other nodes, by ranges from several of them at once.
 
 The ranges come from `node/peer/range_fetch.py`.
 
-Each node that has the blob is asked for the checksums of its segments first. Nodes that tell the same are one
-party, and segments are verified against what the largest party says; the checksums themselves are proved by
-the sha256 of the whole, before the blob is put into place. What was verified survives a crash of this node
-(`node/storage/partial_store.py`), so the next fetch of the blob goes on there. What is sound of a damaged
-copy here need not come at all; where no node holds the blob whole, damaged copies of others are sources too
-(`node/peer/salvage.py`).
+Each node that has the blob is asked for the checksums of its segments first. Nodes with equal checksums form
+a party, and segments are verified against the checksums of the largest party. The checksums themselves are
+proved by the sha256 of the whole, before the blob is put into place. Verified segments survive a crash of
+this node (`node/storage/partial_store.py`), so the next fetch of the blob continues there. Intact segments of
+a damaged copy here are not fetched at all. If no node has a complete replica, damaged copies of others are
+sources too (`node/peer/salvage.py`).
 
-Of one blob there is one fetch at a time: `node/peer/pulls.py` sees to that.
+`node/peer/pulls.py` makes sure that a blob is fetched only once at a time.
 
-Nobody waits for the slowest: a small blob has turns of its own, beside large ones that take hours, and
-sources that do not tell their checksums soon after another are left out.
+No fetch waits for the slowest part: small blobs have their own turns, separate from large ones that take
+hours, and sources that send their checksums much later than another are left out.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from runtime.lifetime import end_tasks
 
 FETCHES_MAX = 2  # at once: with RANGES_AT_ONCE each, half of the disk's threads
 SMALL_BYTES = RANGE_SEGMENTS * SEGMENT_BYTES  # one range: such a fetch takes one thread
-SMALL_MAX = 2  # of those at once, beside FETCHES_MAX larger ones
+SMALL_MAX = 2  # of small ones at once, in addition to FETCHES_MAX larger ones
 SOURCES_MAX = 16  # that are asked; more would not be faster
 SUMS_GRACE_S = 1.0  # after the first answer: a source that takes longer is left out of this fetch
 
@@ -94,7 +94,7 @@ class Fetches:
         return sorted(fetch.failed)
 
     async def clean(self) -> None:
-        """Remove what fetches left here that nobody has gone on with for a day."""
+        """Remove partial blobs that were not continued for a day."""
         removed = await self._context.disk.run(self._partials.clean)
         if removed:
             _log.info("removed partial replicas", extra={"count": removed})
@@ -169,7 +169,8 @@ class Fetches:
         if lacking := partial.missing():
             count = sum(stop - first for first, stop in lacking)
             raise SourcesFailed(f"{count} segments of this blob are in no copy that can be reached.", sources)
-        return await gather(self._context, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
+        # no other node is asked: it is hashed
+        return await gather(self._context, partial, [self._node_id], fetch)
 
     async def _damaged_parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> list[Party]:
         """Return the groups of damaged copies, including the one here. Being incomplete is no failure."""

@@ -1,10 +1,10 @@
-"""Replicas that this node fetches because the leading coordinator says so.
+"""Replicas that this node fetches by order of the leading coordinator.
 
-The order is answered when the replica is here, or after ANSWER_S while it is still on its way: the leader
-asks again, and is told a number that stays the same only while nothing moves. What stands still it gives up,
-whatever its size. So a fetch belongs to nobody's request; it ends when nobody has asked for it for LINGER_S.
-All keep to the node's budget of bytes. A sound replica that lies in this node's quarantine is put back rather
-than fetched.
+The order is answered when the replica is here, or after ANSWER_S while it is still being fetched. The leader
+then asks again, and receives a number that changes with any progress. It gives up a fetch without progress,
+whatever its size. So a fetch does not belong to a request; it ends if it was not requested for LINGER_S. All
+fetches keep to the node's budget of bytes. An intact replica in this node's quarantine is restored instead of
+fetched.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +28,7 @@ ANSWER_S: Final = 20.0
 LINGER_S: Final = 60.0
 PULLS_MAX: Final = 64
 
-# Puts a blob back from quarantine, by its name, and tells what it reads; False if nothing sound is there.
+# Restores a blob from quarantine, by its name, and reports its reads; False if there is no intact one.
 Restore = Callable[[str, Callable[[int], None]], Awaitable[bool]]
 
 
@@ -78,10 +78,10 @@ class Pulls(SharedWork[FinishedBlob, list[str]]):
         return PullState(is_here=True, moved=self.moved, failed_sources=failed)
 
     async def _bring(self, blob: FinishedBlob, sources: Sequence[str]) -> list[str]:
-        """The sources that failed.
+        """Fetch a blob; return the sources that failed.
 
-        Raises as `Fetches.fetch_blob` does, which looks first whether the blob is in service. That this disk
-        refuses is told in heartbeats until a fetch goes through.
+        Raises as `Fetches.fetch_blob` does, which first checks whether the blob is in service. A failure of
+        this disk is reported in heartbeats until a fetch succeeds.
         """
         poison = self._blobs.poison
         try:

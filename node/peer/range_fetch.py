@@ -1,13 +1,13 @@
-"""The segments that a partial replica lacks, brought from several nodes at once.
+"""Fetch the segments that a partial replica lacks from several nodes at once.
 
-Ranges of RANGE_SEGMENTS wait in line, ascending. Each worker takes one and asks the node that promises most
-for it; what has come verified is kept, the rest goes back into the line. A node that breaks off or says
-nothing for STALL_S rests, and is dropped when that happens STRIKES_MAX times in a row. One that sends what
-does not match the checksums is dropped at once, and told to read that segment again: if its disk is at fault,
-it takes the replica out of service.
+Ranges of RANGE_SEGMENTS are queued, ascending. Each worker takes one and requests it from the most promising
+node. Verified segments are kept, the rest of the range is queued again. A node that cuts off a response, or
+sends nothing for STALL_S, pauses, and is dropped if that happens STRIKES_MAX times in a row. A node that
+sends wrong bytes is dropped at once, and asked to read that segment again: if its disk is at fault, it takes
+the replica out of service.
 
-The sha256 of the whole is taken behind the writers, of what the disk gives, so it is over soon after the
-last byte.
+The sha256 of the whole is computed behind the writers, from the disk, so it is ready soon after the last
+byte.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from node.peer.source_choice import REST_S_MIN, NodeAddress, NodeChoice
 from node.storage.partial_blob import Partial, SegmentMismatch, SpanWriter
 from node.storage.segments import SEGMENT_BYTES, SegmentHasher
 
-RANGE_SEGMENTS = 4  # 16 MiB: a request costs nothing beside it, and little is asked again when it fails
+RANGE_SEGMENTS = 4  # 16 MiB: the cost of a request is negligible, and little is repeated after a failure
 RANGES_AT_ONCE = 4  # of one blob; each holds two pieces of at most READ_BUFFER_BYTES
 READ_BUFFER_BYTES = 512 << 10
 STALL_S = 5.0  # without a byte; a source reads one segment before its first
@@ -38,7 +38,7 @@ CHECK_TIMEOUT_S = 5.0  # for a source to read one segment again
 STRIKES_MAX = 3
 HASHED_BYTES = 4 * SEGMENT_BYTES  # in one job for the disk's threads
 
-Pace = Callable[[int], Awaitable[None]]  # returns when so many bytes are paid for
+Pace = Callable[[int], Awaitable[None]]  # returns when this many bytes are within the budget
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Fetch:
     failed: set[str] = field(default_factory=set)
 
     async def keep_pace(self, size_bytes: int) -> None:
-        """Wait until so many bytes are paid for."""
+        """Wait until this many bytes are within the budget."""
         if self.pace is not None:
             await self.pace(size_bytes)
         self.moved(size_bytes)
@@ -82,10 +82,10 @@ class FetchContext:
 async def gather(
     context: FetchContext, partial: Partial, sources: Sequence[str], fetch: Fetch
 ) -> SegmentHasher:
-    """Bring every segment that is missing; the hasher has seen the whole content as it is on the disk.
+    """Fetch every missing segment; return a hasher of the whole content as it is on the disk.
 
-    `sources`: nodes that have it, the best first. Raises SourcesFailed when none of them is left,
-    InsufficientStorage, Internal. What was kept stays, unless the disk refused.
+    `sources`: nodes that have it, the best first. Raises SourcesFailed if none of them is left,
+    InsufficientStorage, Internal. Verified segments are kept, unless the disk failed.
     """
     gathering = _Gathering(context, partial, sources, fetch)
     try:
@@ -211,8 +211,8 @@ class _Gathering:
         received_bytes = self._context.metrics.replica_bytes.labels("received")
         async for piece in pieces(node_id, answer):
             received_bytes.inc(len(piece))
-            # Piece by piece: whole ranges would come in bursts, which clients of either node feel. What is
-            # not taken here is not sent there.
+            # Piece by piece: whole ranges would come in bursts, which clients of either node would notice.
+            # Bytes that are not accepted here are not sent there.
             await self._fetch.keep_pace(len(piece))
             yield piece
 

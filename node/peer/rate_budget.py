@@ -1,8 +1,8 @@
-"""How many bytes per second this node spends on its replicas. Shared by pulls and scrubbing.
+"""The number of bytes per second that this node spends on its replicas. Shared by pulls and scrubbing.
 
-One rate for all of them. While clients' bytes flow, through whichever worker of the node, it is halved each
-second, down to a floor that still reads a large disk within a month; without them it doubles again. Nobody
-saves up: a second without work is gone.
+One rate for all of them. While any worker of the node transfers clients' bytes, the rate is halved each
+second, down to a minimum that still reads a large disk within a month; without such transfers it doubles
+again. Unused budget does not add up.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ WAIT_S_MAX: Final = 1.0  # in one sleep: then the rate is looked at again
 
 
 class Budget:
-    """Bytes per second, for one event loop. `client_bytes` tells how many clients ever sent or got."""
+    """Bytes per second, for one event loop. `client_bytes` returns the total of bytes from and to clients."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Budget:
         self._rate = rate_max
         self._looked_at_s = float("-inf")
         self._seen_bytes = 0.0
-        self._free_at_s = float("-inf")  # when all that was taken so far is paid for
+        self._free_at_s = float("-inf")  # when all bytes so far are within the budget
 
     @property
     def rate(self) -> float:
@@ -48,14 +48,14 @@ class Budget:
         seen_bytes = self._client_bytes()
         is_busy = (seen_bytes - self._seen_bytes) / passed_s > BUSY_BYTES_PER_S
         self._looked_at_s, self._seen_bytes = at_s, seen_bytes
-        factor = 2.0 ** (min(passed_s, STEPS_S_MAX) // LOOK_S)  # whoever did not look took nothing either
+        factor = 2.0 ** (min(passed_s, STEPS_S_MAX) // LOOK_S)  # no check in between means no bytes either
         if is_busy:
             self._rate = max(self._rate / factor, self._rate_min)
         else:
             self._rate = min(self._rate * factor, self._rate_max)
 
     async def take(self, size_bytes: int) -> None:
-        """Wait until so many bytes may be read or asked for. In the order of asking."""
+        """Wait until this many bytes may be read or requested, in the order of the calls."""
         clock = asyncio.get_running_loop().time
         self.look(clock())
         begins_at_s = max(self._free_at_s, clock())

@@ -1,10 +1,10 @@
-"""Segments of a blob that no node may hold whole, from whoever keeps a copy in which they are sound.
+"""Read intact segments of a blob from all copies, if no node may have a complete one.
 
-A damaged replica is damaged by the segment: the rest of it is as good as ever. So every copy is a source
-here, those in quarantine as well. Copies that tell the same checksums are one party, and what the largest
-party says is believed: a segment is given out only when it matches, wherever it came from. The sha256 of the
-whole proves the checksums before a blob is put into place; a client that reads what can no longer be made
-whole is told of every byte that is missing, and gets no other.
+A damaged replica has single damaged segments, and the rest of it is intact. So every copy is a source here,
+including those in quarantine. Copies with equal checksums form a party, and the checksums of the largest
+party are used: a segment is returned only if it matches them, wherever it came from. The sha256 of the whole
+proves the checksums before a blob is put into place; a client that reads content that cannot be completed any
+more learns which bytes are missing, and gets no wrong ones.
 """
 
 import asyncio

@@ -56,7 +56,7 @@ ADMITTED: Final = web.AppKey("admitted", Admitted)
 
 
 def prepare_admission(app: web.Application, view: View) -> None:
-    """Let members in, and nobody else."""
+    """Admit members only."""
     app[ADMITTED] = Admitted()
     view.on_revoked = app[ADMITTED].cut_off
     app.middlewares.append(admit_members)

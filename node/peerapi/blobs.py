@@ -4,9 +4,9 @@ HEAD and GET with one range, the checksums of its segments, PUT of a replica, ma
 (`node/uploads/small_copies.py` encodes them), and the wish that this node fetch one from others. Of copies,
 damaged ones in quarantine too, the checksums and single segments (`node/peer/salvage.py` reads them).
 
-A blob's name is its sha256, so a PUT cannot replace anything by something else: what does not hash to its
-name is refused, what is there already and sound is answered at once. What is found damaged is removed from
-service, so that the next PUT brings a fresh copy.
+A blob's name is its sha256, so a PUT cannot replace a blob by another one: content that does not match its
+name is rejected, and an existing intact blob is confirmed at once. A damaged blob is taken out of service, so
+that the next PUT stores a new copy.
 """
 
 import asyncio
@@ -75,11 +75,11 @@ def transfer_routes() -> list[web.RouteDef]:
 
 
 async def _head(request: web.Request) -> web.StreamResponse:
-    """200 with the size when a whole blob lies here. Raises NotFound.
+    """Return 200 with the size if a whole blob is here. Raises NotFound.
 
-    Its bytes are read with `?verify=1` only: who counts copies must ask for that. With `?segment=N` that
-    segment is read now, however lately it was found sound: somebody got wrong bytes. With `?expected=1` one
-    that is not here is reported: the log names this node for it.
+    Its bytes are read with `?verify=1` only, which is required to count copies. With `?segment=N`, this
+    segment is read now, however recently it was verified, as a node received wrong bytes. With `?expected=1`,
+    a missing blob is reported, as the log lists it for this node.
     """
     services, sha256 = request.app[NODE], _sha256(request)
     size_bytes: int | None
@@ -97,10 +97,10 @@ async def _head(request: web.Request) -> web.StreamResponse:
 
 
 async def _get(request: web.Request) -> web.StreamResponse:
-    """The blob or one range of it, verified segment by segment before it goes out.
+    """Send the blob or one range of it, verified segment by segment before it is sent.
 
-    Damage found on the way breaks the connection; the peer goes on elsewhere. Raises NotFound,
-    RangeNotSatisfiable, Unavailable when the first bytes are damaged.
+    Damage that is found while sending closes the connection; the peer continues with another node. Raises
+    NotFound, RangeNotSatisfiable, Unavailable when the first bytes are damaged.
     """
     services, sha256 = request.app[NODE], _sha256(request)
     size_bytes = await _expected_bytes(services, sha256)
@@ -180,12 +180,12 @@ async def _pull(request: web.Request) -> web.StreamResponse:
 
 
 async def _retain(request: web.Request) -> web.StreamResponse:
-    """Keep a replica that the log has marked for deletion, and have the log take that back.
+    """Keep a replica that the log has marked for deletion, and make the log withdraw the mark.
 
     It answers 200 when the replica is here, whole as far as its name and size tell, and not marked for
     deletion any more.
 
-    Raises NotFound when it is not here: then it may come anew. Unavailable.
+    Raises NotFound if it is not here: then it can be stored again. Unavailable.
     """
     services, sha256 = request.app[NODE], _sha256(request)
     if services.custody is None:

@@ -1,14 +1,13 @@
-"""Orders of the leading coordinator to this node. Apart from what nodes ask of one another.
+"""Orders of the leading coordinator to this node. Apart from requests between nodes.
 
-They come on the peer port, and say: look at your replicas now.
+They arrive on the peer port, and start work on the replicas now.
 
     POST /custody/collect    delete what the log has marked for deletion
     POST /custody/compare    hold the disk against the log
     POST /custody/scrub      read everything
 
-An order says when, never what: it may come late, twice, or from a coordinator that leads no more. The first
-time it is queued; the same again tells how it stands. Who may give one is decided by
-`node/peerapi/admission.py`.
+An order defines when to work, not what to do: it may arrive late, twice, or from a former leader. The first
+request queues it; repeating the request returns its state. `node/peerapi/admission.py` controls access.
 """
 
 from typing import Annotated

@@ -51,7 +51,7 @@ async def keep_reporting(services: NodeServices) -> None:
         "losses for the first worker",
         partial(report, services),
         every_s=REPORT_INTERVAL_S,
-        fails=(PeerFailed, TimeoutError),  # it is being started anew, say
+        fails=(PeerFailed, TimeoutError),  # the first worker may be restarting
         level=logging.DEBUG,
     ).run()
 

@@ -52,7 +52,8 @@ async def _order(request: web.Request) -> web.StreamResponse:
 async def _bytes(request: web.Request) -> web.StreamResponse:
     """Raises NotFound when not all of them are durable here.
 
-    Bytes that the disk loses meanwhile break it off: whoever asked compares the sha256 of the whole.
+    If the disk loses bytes while they are sent, the response is cut off: the requester compares the sha256 of
+    the whole.
     """
     services, file_uuid = request.app[NODE], upload_named(request)
     start, stop = (number_in(request, name) for name in ("start", "stop"))

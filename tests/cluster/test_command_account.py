@@ -302,9 +302,9 @@ def test_expired_token_is_told_with_since_when_and_what_to_do(cluster: Cluster, 
     wait_until(lambda: cluster.get("/auth/whoami", token=token).status == 401, what="its end", timeout_s=120)
     code, line = refusal(cluster, "ls", FILESTORE_TOKEN_FILE=str(path))
     assert code == 3
-    assert line.startswith(f"unauthorized: The token of late in {path} ended at 2")
+    assert line.startswith(f"unauthorized: The token of late in {path} expired at 2")
     assert " ago. " in line
-    assert line.endswith("An admin mints another: filestore token user late")
+    assert line.endswith("An admin can create a new one: filestore token user late")
 
 
 @pytest.mark.long

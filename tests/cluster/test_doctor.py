@@ -168,7 +168,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "secret of another cluster": (
         "coordinator",
         lambda data: (data / "cluster.key").write_bytes(os.urandom(32)),
-        "does not open with this cluster key",
+        "this cluster key does not decrypt",
     ),
     "address of another": (
         "coordinator",
@@ -194,12 +194,12 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "certificate empty": (
         "node",
         lambda data: (data / "credential.pem").write_text(""),
-        "cannot be used: the private key is not",
+        "cannot be used: the private key is encrypted, damaged or not",
     ),
     "certificate overwritten": (
         "coordinator",
         lambda data: (data / "credential.pem").write_bytes(bytes(range(256))),
-        "cannot be used: the private key is not",
+        "cannot be used: the private key is encrypted, damaged or not",
     ),
     "root gone": ("node", lambda data: (data / "ca.pem").unlink(), "Copy it from another member"),
     "root overwritten": (

@@ -71,10 +71,7 @@ async def test_node_that_takes_no_replica_is_passed_over_and_named_and_comes_bac
             five.kill(second)
             until_state(five, second, others[0], "down")  # now everything must go there
             wait_until(
-                lambda: any(
-                    f"The node {bad.id} does not make the replicas" in problem
-                    for problem in problems(five, others[0])
-                ),
+                lambda: any(f"The node {bad.id} failed" in problem for problem in problems(five, others[0])),
                 what="a problem that names it",
                 timeout_s=HEALED_S,
             )

@@ -78,7 +78,7 @@ def test_intermediate_that_the_cluster_cannot_use_is_refused(cluster: Cluster, t
     foreign.chmod(0o644)
     code, said = renewed(cluster, foreign)
     assert code == 1
-    assert said.endswith("chmod 600 it\n")
+    assert said.endswith(f"Run: chmod 600 {foreign}\n")
 
 
 @pytest.mark.long

@@ -108,7 +108,7 @@ def test_place_of_another_node_is_a_conflict_and_burns_no_token(cluster: Cluster
     for port in (taken.api_port, taken.peer_port):
         answer = cluster.post(PATH, stranger=True, body=body(cluster, api_port=port), token=token)
         assert (answer.status, answer.json["code"]) == (409, "conflict")
-        assert f"The node {taken.id} listens at 127.0.0.1:{port}." in answer.json["details"]
+        assert f"The node {taken.id} has the address 127.0.0.1:{port}." in answer.json["details"]
     tokens = cluster.get("/cluster/join-tokens").json["join_tokens"]
     assert [each["uses"] for each in tokens if token.startswith(each["token_id"])] == [0]
 

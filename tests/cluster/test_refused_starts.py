@@ -44,7 +44,7 @@ def test_port_of_another_process_is_named(cluster: Cluster, tmp_path: Path, role
 
 def test_second_coordinator_in_one_directory_is_refused(cluster: Cluster) -> None:
     line = refusal(cluster, "coordinator", cluster.data(cluster.coordinators[0]))
-    assert line.startswith("filestore: conflict: A coordinator runs in this directory already: ")
+    assert line.startswith("filestore: conflict: A coordinator already runs in this directory: ")
 
 
 @EITHER_ROLE
@@ -52,7 +52,7 @@ def test_credential_that_others_may_read_is_refused(cluster: Cluster, tmp_path: 
     member = next(member for member in cluster.members if member.role == role)
     data = copied(cluster, member, tmp_path)
     (data / "credential.pem").chmod(0o644)
-    assert refusal(cluster, role, data).endswith("open to others than its owner: chmod 600 it")
+    assert "which lets other users access it. Run: chmod 600" in refusal(cluster, role, data)
 
 
 @EITHER_ROLE
@@ -64,9 +64,9 @@ def test_options_for_browsers_that_cannot_be_used_are_named(
     pair, other = write_pair(tmp_path / "one"), write_pair(tmp_path / "two")
     options = ("--web-certificate", str(pair.certificate), "--web-key", str(other.key))
     line = refusal(cluster, role, data, *options)
-    assert line.startswith(f"filestore: --web-key: {other.key} is not the key of {pair.certificate}. ")
+    assert line.startswith(f"filestore: --web-key: {other.key} does not belong to {pair.certificate}. ")
     line = refusal(cluster, role, data, "--public-url", "https://someone:secret@files.example.org")
-    assert line.startswith("filestore: invalid_request: --public-url: https://HOST ")
+    assert line.startswith("filestore: invalid_request: --public-url: expected https://HOST ")
     assert "secret" not in line
 
 

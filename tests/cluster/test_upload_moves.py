@@ -272,7 +272,7 @@ def test_upload_that_cannot_be_moved_keeps_its_node_and_is_named(mended: Cluster
 
     wait_until(named, what="a run that names the upload", timeout_s=60)
     again = mended.filestore("node", "drain", second.id)
-    kept = f"{steps.file_uuid}: it can be on 1 of the nodes that stay, 2 must have it"
+    kept = f"{steps.file_uuid}: only 1 of the remaining nodes can hold it, 2 are required"
     assert kept in again.stderr.decode()
     refused = mended.filestore("node", "remove", second.id)
     assert refused.returncode != 0

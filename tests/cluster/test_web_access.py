@@ -201,7 +201,7 @@ def test_certificate_is_read_again_at_a_signal_and_a_bad_one_refused(
     key = new.key.read_bytes()
     new.key.write_bytes(old)
     os.kill(cluster.pid(member), signal.SIGHUP)
-    refused = "the certificate for browsers cannot be used"
+    refused = "cannot use the new certificate for browsers"
     wait_until(lambda: refused in cluster.logs()[member.id], what="a refusal", timeout_s=10)
     assert web_expiry(cluster, member) == before
     new.key.write_bytes(key)

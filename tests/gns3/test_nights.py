@@ -100,7 +100,7 @@ def test_server_whose_user_lost_the_role_is_no_success(
             lab.call("DELETE", f"/access/acl/{entry['ace_id']}")
     code, statuses, told = night(keeper, tmp_path)
     assert (code, statuses) == (4, {"seen": "gone"})
-    assert "GNS3 server lab shows no project" in told
+    assert "GNS3 server lab lists no projects" in told
     assert metrics(tmp_path) == (before, before[project_id])
     keeper.do("forget", "--all")
     assert night(keeper, tmp_path)[:2] == (4, {})

@@ -166,7 +166,7 @@ def test_truncated_export_is_refused_before_the_server_sees_it(
     before = new.projects()
     code, _, err = operator.run("restore", cut, "--to", "new")
     assert code == 5
-    assert "no export of a GNS3 project: damaged" in err
+    assert "is not an export of a GNS3 project: damaged" in err
     assert new.projects() == before
 
 

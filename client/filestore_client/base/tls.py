@@ -1,4 +1,4 @@
-"""Whom this client trusts: the root certificate of the cluster. Shared by transport and retries.
+"""Trust only the root certificate of the cluster. Shared by transport and retries.
 
 Nothing else on this machine is trusted.
 """

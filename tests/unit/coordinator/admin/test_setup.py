@@ -294,7 +294,7 @@ def test_snapshot_is_restored_only_as_it_was_written(files: CoordinatorFiles, tm
 def test_digest_of_an_earlier_snapshot_is_not_taken_for_the_new_ones(files: CoordinatorFiles) -> None:
     snapshot = snapshot_of(files)
     snapshot.unlink()
-    with pytest.raises(Conflict, match=r"sha256 exists already"):
+    with pytest.raises(Conflict, match=r"sha256 already exists"):
         snapshot_of(files)
     assert not snapshot.exists()
 

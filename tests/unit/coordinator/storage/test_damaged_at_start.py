@@ -73,7 +73,7 @@ def test_credential_with_a_flipped_bit_is_told(
 ) -> None:
     credential = contexts_of("m1", tmp_path, peer_authority, role=role, made_days_ago=400).credential
     credential.path.write_bytes(spoil(credential.path.read_bytes()))
-    told = r"m1\.pem cannot be used: .*(damaged|does not lead to the cluster's root)\. Put it back"
+    told = r"m1\.pem cannot be used: .*(damaged|cluster's root certificate|not in PEM format)\. Restore it"
     with pytest.raises(UnusableCredential, match=told):
         MemberContexts(credential, Identity(CLUSTER, role, "m1"))
 

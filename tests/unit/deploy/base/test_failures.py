@@ -65,8 +65,8 @@ def token(**claims: object) -> str:
 
 def test_token_that_has_ended_is_told_since_when() -> None:
     error = explained(token(sub="alice", exp=1_800_000_000), "in FILE", at_s=1_800_007_200)
-    assert re.fullmatch(r"The token of alice in FILE ended at 2\S+Z, 2 h ago\. .+", error.details)
-    assert error.details.endswith("An admin mints another: filestore token user alice")
+    assert re.fullmatch(r"The token of alice in FILE expired at 2\S+Z, 2 h ago\. .+", error.details)
+    assert error.details.endswith("An admin can create a new one: filestore token user alice")
 
 
 @pytest.mark.parametrize(

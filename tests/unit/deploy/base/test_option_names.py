@@ -33,7 +33,7 @@ def told(group: click.Command, *arguments: str) -> str:
         (("--member", "c2=10.0.0.2"), "--member: c1 is not among the members c2"),
         (("--address", "10.0.0.1", "--cluster", "A B"), "--cluster: "),
         (("--address", "10.0.0.1", "--write-quorum", "5"), "--write-quorum: 1 <= write quorum <= "),
-        (("--address", "10.0.0.1:7441"), "--address: two of them would listen at one address and port"),
+        (("--address", "10.0.0.1:7441"), "--address: two of them have the same address and port"),
     ],
 )
 def test_new_coordinator_says_which_option_was_wrong(
@@ -55,7 +55,10 @@ def test_address_that_is_no_place_names_what_was_written(tmp_path: Path) -> None
     [
         (("--address", "files_1.lab.example"), "--address: a machine's name cannot contain an underscore"),
         (("--address", "10.0.0.1", "--id", "A B"), "--id: "),
-        (("--address", "10.0.0.1", "--api-port", "7444"), "--peer-port: clients come to 7444 already."),
+        (
+            ("--address", "10.0.0.1", "--api-port", "7444"),
+            "--peer-port: must differ from the port for clients, 7444.",
+        ),
         (("--address", "10.0.0.1", "--token", "FST1.x"), "--token: expected a text of the form FST1."),
     ],
 )

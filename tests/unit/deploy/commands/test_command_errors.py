@@ -16,7 +16,7 @@ def test_bundle_that_others_can_read_is_told_with_what_to_do(tmp_path: Path) -> 
     done = run_filestore(arguments, {})
     assert done.returncode == 1
     assert done.stderr.decode() == (
-        f"filestore: {bundle} has mode 0644, open to others than its owner: chmod 600 it\n"
+        f"filestore: {bundle} has mode 0644, which lets other users access it. Run: chmod 600 {bundle}\n"
     )
 
 

@@ -45,7 +45,7 @@ def changed(*path: str | int, value: object) -> dict[str, Any]:
 def test_healthy_cluster_with_a_fresh_snapshot_may_be_upgraded_the_leader_last() -> None:
     verdict = judge(STATUS, jobs(), at_s=NOW_S)
     assert (verdict.safe, verdict.problems, verdict.notes, verdict.rules) == (True, [], [], 6)
-    assert verdict.next_step.endswith("that of the coordinator which leads (c2) last.")
+    assert verdict.next_step.endswith("and the machine of the leading coordinator (c2) last.")
     assert [each.id for each in verdict.members if each.leads] == ["c2"]
 
 
