@@ -75,7 +75,10 @@ async def join(request: web.Request) -> web.Response:
 
 
 async def join_coordinator(request: web.Request) -> web.Response:
-    """The credential is a setup token, which is made with the cluster key. Coordinators alone answer."""
+    """Join as a coordinator.
+
+    The credential is a setup token, which is made with the cluster key. Only coordinators answer this.
+    """
     check_join_rate(request)
     services = request.app[API]
     try:
@@ -113,7 +116,10 @@ async def join_coordinator(request: web.Request) -> web.Response:
 
 
 async def authority(request: web.Request) -> web.Response:
-    """A joiner compares the root with the fingerprint in its token. No credential."""
+    """Return the root certificate. No credential.
+
+    A joiner compares it with the fingerprint in its token.
+    """
     view = request.app[API].view.current
     coordinators = [
         CoordinatorAddress(
@@ -149,7 +155,10 @@ async def add_intermediate(request: web.Request) -> web.Response:
 
 
 async def create_join_token(request: web.Request) -> web.Response:
-    """The whole token is in this answer and nowhere else. Admins only."""
+    """Create a join token. Admins only.
+
+    The whole token is only in this response.
+    """
     caller = await authenticate(request)
     body = await read_json(request, CreateJoinTokenBody)
     services = request.app[API]
@@ -187,7 +196,7 @@ def _made_elsewhere(body: CreateJoinTokenBody) -> tuple[str, str]:
 
 
 async def list_join_tokens(request: web.Request) -> web.Response:
-    """Oldest first, without the secrets. Admins only."""
+    """List the join tokens without their secrets, oldest first. Admins only."""
     caller = await authenticate(request)
     query = ListJoinTokens(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
     page = await request.app[API].metadata.read(query, JoinTokenPage)

@@ -36,8 +36,10 @@ async def list_permissions(request: web.Request) -> web.Response:
 
 
 async def list_public_tokens(request: web.Request) -> web.Response:
-    """The links that the caller made, and those on its files, oldest first, ended ones too, without their
-    secrets; for admins all. Links on files where the caller has no admin any more are left out.
+    """List the links that the caller made, and those on its files, oldest first. Admins see all.
+
+    The links have no secrets. Expired and revoked links are included. Links on files of which the caller is
+    no longer admin are omitted.
     """
     caller = await authenticate(request)
     query = ListOwnPublicTokens(caller=caller, limit=query_limit(request), cursor=query_cursor(request))

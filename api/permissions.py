@@ -41,9 +41,9 @@ _IDS: Final[dict[Target, str]] = {"bucket": "bucket_id", "file": "file_uuid"}
 
 
 async def grant_on_bucket(request: web.Request) -> web.Response:
-    """Read, write or admin on a bucket and on every file in it. Needs admin on the bucket.
+    """Grant read, write or admin on a bucket and on every file in it. Needs admin on the bucket.
 
-    The same principal and level again keep the entry and its id; the new expiry holds.
+    Repeating it for the same principal and level keeps the entry and its id, and sets the new expiry.
     """
     return await _grant(request, "bucket")
 

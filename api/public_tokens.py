@@ -69,7 +69,10 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def list_page(request: web.Request) -> web.Response:
-    """The file's links, oldest first, ended ones too, without their secrets. Needs admin on the file."""
+    """List the file's links without their secrets, oldest first. Needs admin on the file.
+
+    Expired and revoked links are included.
+    """
     caller = await authenticate(request)
     query = ListPublicTokens(
         caller=caller,
@@ -87,7 +90,7 @@ async def list_page(request: web.Request) -> web.Response:
 
 
 async def revoke(request: web.Request) -> web.Response:
-    """The link answers 410 from now on. Needs admin on the file."""
+    """Revoke the link, which is answered with 410 from now on. Needs admin on the file."""
     caller = await authenticate(request)
     file_uuid, token_id = path_uuid(request), path_uuid(request, "id")
     command = RevokePublicToken(caller=caller, file_uuid=file_uuid, token_id=token_id)
