@@ -56,7 +56,7 @@ OPERATIONS: Final = OperationTable("Buckets")
     changes=True,
 )
 async def create(request: web.Request) -> web.Response:
-    """The caller owns the new bucket."""
+    """Create a bucket that the caller owns."""
     caller = await authenticate(request)
     body = await read_json(request, CreateBucketBody)
     command = CreateBucket(
@@ -78,7 +78,10 @@ async def create(request: web.Request) -> web.Response:
     query=PAGE_PARAMETERS,
 )
 async def list_page(request: web.Request) -> web.Response:
-    """The default bucket and what the caller owns or has a permission on, for admins all; oldest first."""
+    """List the buckets, oldest first.
+
+    They are the default bucket, and those that the caller owns or has a permission on. Admins see all.
+    """
     caller = await authenticate(request)
     query = ListBuckets(caller=caller, **page_wanted(request))
     page = await request.app[API].metadata.read(query, BucketPage)
@@ -96,7 +99,7 @@ async def list_page(request: web.Request) -> web.Response:
     errors=(PreconditionFailed,),
 )
 async def get(request: web.Request) -> web.Response:
-    """Needs read; the default bucket is shown to everybody."""
+    """Show a bucket. Needs read; every user sees the default bucket."""
     return answer_read(request, await _find(request, await authenticate(request)))
 
 
@@ -135,7 +138,10 @@ async def update(request: web.Request) -> web.Response:
     errors=(Conflict, PreconditionFailed),
 )
 async def delete(request: web.Request) -> web.Response:
-    """Needs admin on the bucket. One that holds files is a conflict, and so is the default one."""
+    """Delete an empty bucket. Needs admin on the bucket.
+
+    A bucket that contains files is a conflict, and so is the default bucket.
+    """
     caller = await authenticate(request)
     bucket_id = path_uuid(request, "bucket_id")
     unchanged_since_ms = await state_named(request, partial(_find, request, caller))
@@ -155,7 +161,7 @@ async def delete(request: web.Request) -> web.Response:
 async def list_files(request: web.Request) -> web.Response:
     """Files of every kind, oldest first. Needs read on the bucket.
 
-    In the default bucket everybody sees what it owns or has a permission on, admins all.
+    In the default bucket, users see the files that they own or have a permission on. Admins see all.
     """
     caller = await authenticate(request)
     bucket_id = path_uuid(request, "bucket_id")
@@ -176,9 +182,9 @@ async def list_files(request: web.Request) -> web.Response:
     query=PAGE_PARAMETERS,
 )
 async def list_uploads(request: web.Request) -> web.Response:
-    """Uploads that have not ended, with what each has reserved of the quota; oldest first.
+    """List the unfinished uploads, oldest first, each with its reserved part of the quota.
 
-    Partial uploads, which no list of files has, are among them. Callers with admin on the bucket see all;
+    They include partial uploads, which are in no list of files. Callers with admin on the bucket see all;
     others need read, and see their own. Each can be deleted as a file: `DELETE /files/{file_uuid}`.
     """
     caller = await authenticate(request)

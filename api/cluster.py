@@ -102,7 +102,10 @@ async def join(request: web.Request) -> web.Response:
     changes=True,
 )
 async def join_coordinator(request: web.Request) -> web.Response:
-    """The credential is a setup token, which is made with the cluster key. Coordinators alone answer."""
+    """Join as a coordinator.
+
+    The credential is a setup token, which is made with the cluster key. Only coordinators answer this.
+    """
     check_join_rate(request)
     services = request.app[API]
     try:
@@ -147,7 +150,10 @@ async def join_coordinator(request: web.Request) -> web.Response:
     credential="none",
 )
 async def authority(request: web.Request) -> web.Response:
-    """A joiner compares the root with the fingerprint in its token. No credential."""
+    """Return the root certificate. No credential.
+
+    A joiner compares it with the fingerprint in its token.
+    """
     view = request.app[API].view.current
     coordinators = [shown(CoordinatorAddress, record) for record in view.coordinators]
     return json_response(
@@ -197,7 +203,10 @@ async def add_intermediate(request: web.Request) -> web.Response:
     changes=True,
 )
 async def create_join_token(request: web.Request) -> web.Response:
-    """The whole token is in this answer and nowhere else. Admins only."""
+    """Create a join token. Admins only.
+
+    The whole token is only in this response.
+    """
     caller = await authenticate(request)
     body = await read_json(request, CreateJoinTokenBody)
     services = request.app[API]
@@ -236,7 +245,7 @@ def _made_elsewhere(body: CreateJoinTokenBody) -> tuple[str, str]:
     query=PAGE_PARAMETERS,
 )
 async def list_join_tokens(request: web.Request) -> web.Response:
-    """Oldest first, without the secrets. Admins only."""
+    """List the join tokens without their secrets, oldest first. Admins only."""
     caller = await authenticate(request)
     page = await request.app[API].metadata.read(
         ListJoinTokens(caller=caller, **page_wanted(request)), JoinTokenPage

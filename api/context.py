@@ -57,7 +57,7 @@ class ApiServices:
     authority: str = ""
 
     def link_url(self, request: web.Request) -> str:
-        """The beginning of an address that is handed on to others: that of any node, where none is public."""
+        """Return the beginning of a public address: of any node, if there is no public one."""
         return self.access.shared_url(request) or self.node_url("")
 
     def holder_url(self, request: web.Request, node_id: str) -> str:

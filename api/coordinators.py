@@ -45,7 +45,10 @@ OPERATIONS: Final = OperationTable(_TAG)
     Answer("The health of the cluster.", ClusterStatus),
 )
 async def status(request: web.Request) -> web.Response:
-    """It answers without a quorum too. Admins only, by what each coordinator knows."""
+    """Show the state of the cluster, as each coordinator sees it. Admins only.
+
+    It is answered without a majority too.
+    """
     caller = await authenticate(request, at_any_age=True)
     services = request.app[API]
     replies = await services.metadata.status(caller)
@@ -91,7 +94,7 @@ async def status(request: web.Request) -> web.Response:
     changes=True,
 )
 async def add(request: web.Request) -> web.Response:
-    """A coordinator that runs joins the group; the same again changes nothing. Admins only."""
+    """Add a running coordinator to the group. Repeating it changes nothing. Admins only."""
     caller = await authenticate(request)
     body = await read_json(request, AddCoordinatorBody)
     services = request.app[API]
@@ -116,7 +119,7 @@ async def add(request: web.Request) -> web.Response:
     changes=True,
 )
 async def remove(request: web.Request) -> web.Response:
-    """It leaves for good; one that was removed already is no error. Admins only."""
+    """Remove a coordinator permanently. Repeating it is no error. Admins only."""
     caller = await authenticate(request)
     try:
         coordinator_id = check_member_id(request.match_info["id"])
@@ -136,7 +139,7 @@ async def remove(request: web.Request) -> web.Response:
     errors=(Conflict,),
 )
 async def transfer_leader(request: web.Request) -> web.Response:
-    """Another coordinator leads when this is answered. Admins only."""
+    """Transfer the lead to another coordinator, and respond when it leads. Admins only."""
     caller = await authenticate(request)
     body = await read_json(request, TransferLeaderBody)
     target = check_member_id(body.id) if body.id else ""

@@ -38,10 +38,10 @@ OPERATIONS: Final = OperationTable("Files")
     errors=(Conflict, PreconditionFailed),
 )
 async def delete(request: web.Request) -> web.Response:
-    """A file of any kind, or a partial upload. The record goes at once, the blob when nothing refers to it.
+    """Delete a file of any kind, or a partial upload. Needs admin on the file.
 
-    Conditions are on its content, which this path is of. Needs admin on the file. A backup that others build
-    on is a conflict.
+    The record is deleted at once, and the blob when nothing refers to it any more. Preconditions apply to the
+    content of the file. A backup that is the parent of another one is a conflict.
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)
@@ -58,9 +58,9 @@ async def delete(request: web.Request) -> web.Response:
     errors=(Gone, NotAvailable),
 )
 async def list_replicas(request: web.Request) -> web.Response:
-    """Which nodes hold the content, as the log knows it: repair makes more where it has too few. Needs read.
+    """List the nodes that hold the content, according to the log. Needs read.
 
-    There are none before the upload has ended.
+    Repair creates more replicas if there are too few. There are none before the upload has ended.
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)

@@ -55,7 +55,7 @@ OPERATIONS: Final = OperationTable(_TAG)
     is_json=False,
 )
 async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
-    """The process answers. No credential."""
+    """Return ok if the process runs. No credential."""
     return json_response(Health(status="ok"))
 
 
@@ -68,9 +68,9 @@ async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
     is_json=False,
 )
 async def ready(request: web.Request) -> web.Response:
-    """200 when requests can be served here; 503 whose details say what is missing. No credential.
+    """Return 200 if the process can serve requests; 503 with the reason otherwise. No credential.
 
-    One whose disk is full serves what it has: its status is `disk_full`, with 200.
+    A process with a full disk serves existing content: its status is `disk_full`, with 200.
     """
     services = request.app[API]
     services.view.require_fresh()
@@ -92,7 +92,7 @@ async def ready(request: web.Request) -> web.Response:
     is_json=False,
 )
 async def metrics(request: web.Request) -> web.Response:
-    """Prometheus text, or OpenMetrics when Accept asks for it. No credential."""
+    """Return the metrics in the Prometheus format, or OpenMetrics if Accept asks for it. No credential."""
     accept, exposition = request.headers.get(hdrs.ACCEPT, ""), request.app[API].exposition
     if exposition is not None:
         text, content_type = await exposition(accept)
@@ -110,10 +110,10 @@ async def metrics(request: web.Request) -> web.Response:
     credential="none",
 )
 async def targets(request: web.Request) -> web.Response:
-    """All members that the member which is asked knows of, for the service discovery of Prometheus: those of
-    one role (`role=coordinator` or `role=node`), or of both. No credential, as for the metrics themselves.
+    """List the metrics targets, for the service discovery of Prometheus. No credential, as for the metrics.
 
-    A node counts once it has run.
+    They are the members that this member knows, of one role (`role=coordinator` or `role=node`) or of both. A
+    node is included once it has run.
     """
     role, view = query_text(request, "role"), request.app[API].view.current
     if role not in ("", Role.COORDINATOR, Role.NODE):

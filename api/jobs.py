@@ -48,9 +48,9 @@ OPERATIONS: Final = OperationTable("Jobs")
     changes=True,
 )
 async def trigger(request: web.Request) -> web.Response:
-    """The leading coordinator begins the job and answers at once. Admins only.
+    """Start a job on the leading coordinator, which answers at once. Admins only.
 
-    A job that runs already is a conflict, whose details name the run.
+    If the job is already running, the response is a conflict whose details name the run.
     """
     caller = await authenticate(request)
     body = await read_json(request, TriggerJobBody)
@@ -92,9 +92,7 @@ async def _require_node(services: ApiServices, caller: Caller, node_id: str) -> 
     query=PAGE_PARAMETERS,
 )
 async def list_jobs(request: web.Request) -> web.Response:
-    """The jobs there are, by name, with the newest run of each, and when the leading coordinator runs it by
-    itself. Admins only.
-    """
+    """List the jobs by name, with the newest run of each and its schedule. Admins only."""
     caller = await authenticate(request)
     kinds = sorted(JOBS, key=lambda kind: kind.name)
     page, next_cursor = numbered_page(request, enumerate(kinds, start=1))
@@ -122,7 +120,7 @@ async def list_jobs(request: web.Request) -> web.Response:
     query=(Parameter("job_name", "Only runs of this job.", type=FilterText), *PAGE_PARAMETERS),
 )
 async def list_runs(request: web.Request) -> web.Response:
-    """Runs, oldest first; of each job, the newest hundred that ended are kept. Admins only."""
+    """List the runs, oldest first. The newest hundred finished runs of each job are kept. Admins only."""
     caller = await authenticate(request)
     job_name = query_text(request, "job_name")
     query = ListJobRuns(caller=caller, job_name=job_name, **page_wanted(request))
@@ -133,7 +131,7 @@ async def list_runs(request: web.Request) -> web.Response:
 
 @OPERATIONS.add(f"GET {_RUNS}/{{run_id}}", "get_job_run", "Show a run", Answer("The run.", JobRunBody))
 async def get_run(request: web.Request) -> web.Response:
-    """How a run stands, and what it has done. Admins only."""
+    """Show the state and the results of a run. Admins only."""
     caller = await authenticate(request)
     query = GetJobRun(caller=caller, run_id=path_uuid(request, "run_id"))
     return json_response(body_of(await request.app[API].metadata.read(query, JobRunRecord)))
@@ -147,10 +145,10 @@ async def get_run(request: web.Request) -> web.Response:
     errors=(Conflict,),
 )
 async def cancel_run(request: web.Request) -> web.Response:
-    """End a run that is under way: it has failed then, with the error `cancelled`. Admins only.
+    """Cancel a run: it has then failed, with the error `cancelled`. Admins only.
 
-    What it has done stays done. The answer may come before the last step under way has ended. The same again
-    answers the same; a run that has ended otherwise is a conflict.
+    Its results so far are kept. The response may be sent before the current step has ended. Repeating the
+    request returns the same response. A run that has ended in another way is a conflict.
     """
     caller = await authenticate(request)
     run_id = path_uuid(request, "run_id")

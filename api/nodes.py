@@ -42,7 +42,7 @@ OPERATIONS: Final = OperationTable(_TAG)
     query=PAGE_PARAMETERS,
 )
 async def list_all(request: web.Request) -> web.Response:
-    """Every node that has joined, oldest first. Admins only."""
+    """List the nodes that have joined, oldest first. Admins only."""
     nodes = await _nodes(request)
     page, next_cursor = numbered_page(request, numbered(nodes))
     bodies = [_body_of(request.app[API], node) for node in page]
@@ -51,7 +51,7 @@ async def list_all(request: web.Request) -> web.Response:
 
 @OPERATIONS.add(f"GET {_NODE}", "get_node", "Show a node", Answer("The node.", NodeBody))
 async def get(request: web.Request) -> web.Response:
-    """Admins only."""
+    """Show a node. Admins only."""
     for node in await _nodes(request):
         if node.node_id == request.match_info["id"]:
             return json_response(_body_of(request.app[API], node))
@@ -67,9 +67,9 @@ async def get(request: web.Request) -> web.Response:
     changes=True,
 )
 async def move(request: web.Request) -> web.Response:
-    """Others reach the node there from now on, once it has a certificate for it. Admins only.
+    """Change the address of a node, once it has a certificate for the new one. Admins only.
 
-    `filestore node set-address` on its machine does both.
+    `filestore node set-address`, run on the node's machine, does both.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
@@ -91,9 +91,10 @@ async def move(request: web.Request) -> web.Response:
     changes=True,
 )
 async def drain(request: web.Request) -> web.Response:
-    """Nothing new is placed on the node from now on; what it holds stays there and is served. Admins only.
+    """Place nothing new on the node; its content stays there and is served. Admins only.
 
-    A conflict where it keeps damaged copies with bytes that no other node has, unless `force` says to go on.
+    It is a conflict if the node keeps damaged copies with bytes that no other node has, unless `force` is
+    set.
     """
     return await _set_draining(request, draining=True)
 
@@ -106,7 +107,7 @@ async def drain(request: web.Request) -> web.Response:
     changes=True,
 )
 async def stop_draining(request: web.Request) -> web.Response:
-    """The node takes new files again. Admins only."""
+    """Place new files on the node again. Admins only."""
     return await _set_draining(request, draining=False)
 
 
@@ -149,8 +150,10 @@ async def revoke(request: web.Request) -> web.Response:
     changes=True,
 )
 async def forget_instance(request: web.Request) -> web.Response:
-    """Whichever process announces itself next with the certificate of this node speaks for it: for one whose
-    directory was put back from a backup. What it holds counts when it was compared. Admins only.
+    """Accept the next process that announces itself with this node's certificate. Admins only.
+
+    This is for a node whose directory was restored from a backup. Its replicas count again after they were
+    compared with the log.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)

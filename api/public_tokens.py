@@ -95,7 +95,10 @@ async def create(request: web.Request) -> web.Response:
     query=PAGE_PARAMETERS,
 )
 async def list_page(request: web.Request) -> web.Response:
-    """The file's links, oldest first, ended ones too, without their secrets. Needs admin on the file."""
+    """List the file's links without their secrets, oldest first. Needs admin on the file.
+
+    Expired and revoked links are included.
+    """
     caller = await authenticate(request)
     query = ListPublicTokens(caller=caller, file_uuid=path_uuid(request), **page_wanted(request))
     page = await request.app[API].metadata.read(query, PublicTokenPage)
@@ -113,7 +116,7 @@ async def list_page(request: web.Request) -> web.Response:
     Answer("The link is revoked.", RevokedPublicToken),
 )
 async def revoke(request: web.Request) -> web.Response:
-    """The link answers 410 from now on. Needs admin on the file."""
+    """Revoke the link, which is answered with 410 from now on. Needs admin on the file."""
     caller = await authenticate(request)
     file_uuid, token_id = path_uuid(request), path_uuid(request, "id")
     command = RevokePublicToken(caller=caller, file_uuid=file_uuid, token_id=token_id)

@@ -29,9 +29,9 @@ OPERATIONS: Final = OperationTable("Files")
     errors=(Gone, NotAvailable),
 )
 async def create(request: web.Request) -> web.Response:
-    """An address of the content that a browser can open: it needs no header, and works for as long as the
-    caller may read the file, until the ticket ends. Needs read on the file. It is shown in this answer and
-    never again.
+    """Create an address of the content that a browser can open without a header. Needs read on the file.
+
+    It works until the ticket expires, while the caller may read the file. It is shown only in this response.
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)

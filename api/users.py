@@ -60,9 +60,9 @@ OPERATIONS: Final = OperationTable("Users")
     changes=True,
 )
 async def mint(request: web.Request) -> web.Response:
-    """A token for a user, who is created when there is none. Roles and groups given here become the user's.
+    """Mint a token for a user, who is created if necessary. Admins only.
 
-    Admins only. A disabled user is a conflict.
+    Roles and groups in the body become those of the user. A disabled user is a conflict.
     """
     caller = await authenticate(request)
     user_id = _path_user(request)
@@ -107,7 +107,7 @@ async def renew(request: web.Request) -> web.Response:
     query=PAGE_PARAMETERS,
 )
 async def list_page(request: web.Request) -> web.Response:
-    """All users, oldest first. Admins only."""
+    """List all users, oldest first. Admins only."""
     caller = await authenticate(request)
     page = await request.app[API].metadata.read(ListUsers(caller=caller, **page_wanted(request)), UserPage)
     users = [shown(UserBody, user) for user in page.users]
@@ -116,7 +116,7 @@ async def list_page(request: web.Request) -> web.Response:
 
 @OPERATIONS.add(f"GET {_USER}", "get_user", "Show a user", Answer("The user.", UserBody))
 async def get(request: web.Request) -> web.Response:
-    """Admins only."""
+    """Show a user. Admins only."""
     caller = await authenticate(request)
     query = FindUser(caller=caller, user_id=_path_user(request))
     return json_response(shown(UserBody, await request.app[API].metadata.read(query, UserRecord)))
@@ -133,9 +133,9 @@ async def get(request: web.Request) -> web.Response:
     changes=True,
 )
 async def put(request: web.Request) -> web.Response:
-    """Create a user or change it; what the body leaves out stays as it is. Admins only.
+    """Create a user, or change it. Absent fields keep their values. Admins only.
 
-    Nobody can disable itself or take the role `admin` from itself: that is a conflict.
+    Users cannot disable themselves or remove their own role `admin`: that is a conflict.
     """
     caller = await authenticate(request)
     user_id = _path_user(request)
@@ -161,9 +161,9 @@ async def put(request: web.Request) -> web.Response:
     errors=(Conflict,),
 )
 async def delete(request: web.Request) -> web.Response:
-    """Its tokens are dead, its permissions and public tokens have ended. Admins only.
+    """Delete a user, with all its tokens, permissions and public tokens. Admins only.
 
-    A conflict while it owns files or buckets, and for the caller itself.
+    It is a conflict while the user owns files or buckets, and for the caller itself.
     """
     caller = await authenticate(request)
     user_id = _path_user(request)
@@ -183,9 +183,9 @@ async def delete(request: web.Request) -> web.Response:
     errors=(NotFound,),
 )
 async def revoke(request: web.Request) -> web.Response:
-    """Every permission of a user goes, its tokens are dead on every node, its public tokens end: one change.
+    """Revoke all permissions, tokens and public tokens of a user in one change. Admins only.
 
-    The user is named by the body or by `?user_id=`. Admins only.
+    The user is given in the body or by `?user_id=`.
     """
     caller = await authenticate(request)
     body = await read_json(request, RevokeBody)
@@ -207,7 +207,7 @@ async def revoke(request: web.Request) -> web.Response:
     Answer("The caller.", CallerBody, headers=NOT_STORED),
 )
 async def whoami(request: web.Request) -> web.Response:
-    """The caller's own record, and when the token that it has shown ends."""
+    """Show the caller's own record, and when its token expires."""
     caller = await authenticate(request)
     services = request.app[API]
     user = await services.metadata.read(GetUser(caller=caller), UserRecord)
@@ -226,8 +226,10 @@ async def whoami(request: web.Request) -> web.Response:
     changes=True,
 )
 async def rotate_key(request: web.Request) -> web.Response:
-    """Another key signs user tokens from now on; tokens of the keys before are refused at once, or after the
-    grace time. Admins only, whose own token may end with it: `filestore token admin` makes another.
+    """Replace the key that signs user tokens. Admins only.
+
+    Tokens of the previous keys are rejected at once, or after the grace time. This may include the caller's
+    own token: `filestore token admin` creates another.
     """
     caller = await authenticate(request)
     body = await read_json(request, RotateKeyBody)
@@ -244,7 +246,7 @@ async def rotate_key(request: web.Request) -> web.Response:
     credential="none",
 )
 async def key_set(request: web.Request) -> web.Response:
-    """The public keys that user tokens verify with. No credential."""
+    """Return the public keys that verify user tokens. No credential."""
     keys = request.app[API].view.token_keys()
     return json_response(KeySet(keys=keys), headers={"Cache-Control": f"public, max-age={_KEY_SET_AGE_S}"})
 

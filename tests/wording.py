@@ -24,9 +24,9 @@ BOUNDS: Final = {
     "runtime": 22,
     "web": 29,
     "metadata": 33,
-    "api": 17,
+    "api": 14,
     "coordinator": 275,
-    "node": 453,
+    "node": 448,
     "deploy": 28,
     "client/filestore_client": 20,
 }

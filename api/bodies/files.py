@@ -167,7 +167,7 @@ class CreateTicketBody(Request, frozen=True, kw_only=True):
 
 
 class TicketBody(Struct, frozen=True, kw_only=True):
-    """A ticket, shown once. Whoever has its address can read the file until it ends."""
+    """A ticket, shown once. Anyone who has its address can read the file until it expires."""
 
     url: Annotated[
         str,

@@ -40,8 +40,10 @@ PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"
 
 
 async def download_file(request: web.Request) -> web.StreamResponse:
-    """Any node answers for any file: from its own replica, or streamed from a node that has one. Ranges,
-    several of them too, and conditions are those of RFC 9110. Needs read on the file.
+    """Download the content of a file. Needs read on the file.
+
+    Every node answers: from its own replica, or streamed from a node that has one. Ranges (also several) and
+    preconditions follow RFC 9110.
     """
     with own_bounds():
         return await _download(request, await authenticate(request))
@@ -62,16 +64,20 @@ async def _download(request: web.Request, caller: Caller) -> web.StreamResponse:
 
 
 async def download_public(request: web.Request) -> web.StreamResponse:
-    """Content for whoever has the link, as long as its token lives and whoever made it has admin permission
-    on the file. An `Authorization` header is ignored.
+    """Download the content of a public link.
+
+    The link's token must be valid, and its creator must still have admin permission on the file. An
+    `Authorization` header is ignored.
     """
     with own_bounds():
         return await serve_public(request)
 
 
 async def download_ticket(request: web.Request) -> web.StreamResponse:
-    """Content for whoever has the ticket, until that ends, as long as the user that it was made for may read
-    the file. An `Authorization` header is ignored.
+    """Download the content of a ticket.
+
+    The ticket must not have expired, and its user must still have read access. An `Authorization` header is
+    ignored.
     """
     with own_bounds():
         return await serve_ticket(request)
@@ -86,18 +92,21 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
 
 
 async def put_content(request: web.Request) -> web.StreamResponse:
-    """The whole content, or with `Content-Range` the piece that begins where the upload stands. `bytes
-    */TOTAL` with an empty body asks again for a completion that failed. The request that completes the
-    content returns when the file is available; repeated, it answers the same, but 412 under `If-None-Match`
-    that its own success has made false. A form around the content (`multipart/*`,
-    `application/x-www-form-urlencoded`) is refused. Needs write on the file.
+    """Upload the whole content, or with `Content-Range` the next piece. Needs write on the file.
+
+    A piece must begin at the upload's offset. `bytes */TOTAL` with an empty body repeats a failed completion.
+    The request that completes the content returns when the file is available. Repeated, it returns the same
+    response, or 412 if its own success has made `If-None-Match` false. A form that contains the content
+    (`multipart/*`, `application/x-www-form-urlencoded`) is rejected.
     """
     return await write(request, put.put, put.require_content)
 
 
 async def tus_head(request: web.Request) -> web.StreamResponse:
-    """Offset and length of the upload. An upload of which all bytes are durable is completed before it says
-    so: a client asks for no more then. A final upload has no offset before. Needs write on the file.
+    """Return the offset and the length of the upload. Needs write on the file.
+
+    If all bytes are durable, the upload is completed first, as the client sends no further request. A final
+    upload has no offset before its completion.
     """
     with versioned():
         asked = await UploadRequest.begin(request)
@@ -107,24 +116,28 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
 
 
 async def tus_patch(request: web.Request) -> web.StreamResponse:
-    """The next bytes of the upload; those that complete it return when the file is available. Nothing of a
-    request is kept whose bytes do not match its checksum. A final upload takes none. Needs write on the file.
+    """Upload the next bytes. Needs write on the file.
+
+    The request that completes the upload returns when the file is available. If the bytes do not match their
+    checksum, none of them is kept. A final upload accepts no bytes.
     """
     with versioned():
         return await write(request, tus.patch, require_takes_bytes)
 
 
 async def tus_delete(request: web.Request) -> web.StreamResponse:
-    """Give an upload up that has not ended: its record goes, and its bytes, from nodes that cannot be reached
-    when they are back. Needs write on the file.
+    """Delete an unfinished upload with its record and its bytes. Needs write on the file.
+
+    Nodes that cannot be reached now delete the bytes when they are back.
     """
     with versioned():
         return await write(request, tus.delete, without_holder=tus.terminate)
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
-    """For clients whose network lets neither PATCH nor DELETE through: the method is what the header
-    `X-HTTP-Method-Override` says (tus core). Needs write on the file.
+    """Replace PATCH and DELETE for clients whose network blocks these methods. Needs write on the file.
+
+    The header `X-HTTP-Method-Override` is the method (tus core).
     """
     await authenticate(request)
     method = (request.headers.get("X-HTTP-Method-Override") or "").upper()
