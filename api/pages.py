@@ -106,7 +106,7 @@ class PageWanted(TypedDict):
 
 
 class FileFilters(PageWanted):
-    """Those of `ListFilesQuery`."""
+    """The filters of `ListFilesQuery`."""
 
     status: str
     filename_prefix: str

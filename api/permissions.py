@@ -57,7 +57,7 @@ OPERATIONS: Final = OperationTable("Permissions")
     query=PAGE_PARAMETERS,
 )
 async def list_own(request: web.Request) -> web.Response:
-    """What was given to the caller or a group or role of it, what it gave, and what is on its buckets and
+    """List what was given to the caller or a group or role of it, what it gave, and what is on its buckets and
     files, oldest first; for admins all. What was given to the caller and has expired is left out.
     """
     caller = await authenticate(request)
@@ -117,7 +117,7 @@ async def _withdraw(request: web.Request) -> web.Response:
 
 
 def _target(request: web.Request) -> tuple[Target, str]:
-    """What the path is below. Raises NotFound."""
+    """Return what the path is below. Raises NotFound."""
     if "bucket_id" in request.match_info:
         return "bucket", path_uuid(request, "bucket_id")
     return "file", path_uuid(request)

@@ -14,7 +14,7 @@ from web.listener import CannotListen
 
 
 def reason_of(group: BaseExceptionGroup) -> Exception | None:
-    """What an operator can do something about, if that ended the process."""
+    """Return the error that ended the process, if an operator can do something about it."""
     for kind in (StateDiverged, UnknownRules, CannotListen, Displaced, LogDamaged, LogFailed):
         if (found := first_in(group, kind)) is not None:
             return found

@@ -86,4 +86,4 @@ class BackupList(Struct, frozen=True, kw_only=True):
 
 @with_later(BACKUP, in_filters)
 class BackupFilter(ListFilter, frozen=True, kw_only=True):
-    """What a list of backups can be narrowed by."""
+    """Filters for a list of backups."""

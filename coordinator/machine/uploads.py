@@ -319,7 +319,7 @@ def _is_held(upload: _Upload, node_id: str, epoch: int) -> bool:
 
 
 def _with_room(change: Change, bucket_id: str, upload: _Upload, wanted_bytes: int) -> int:
-    """What the upload reserves once it is to have so many bytes.
+    """Return what the upload reserves once it is to have so many bytes.
 
     Raises PayloadTooLarge or RateLimited if the bucket has no room for the additional bytes.
     """

@@ -178,7 +178,7 @@ class RaftMember:
         return 1 if self._rounds else self._raft.due_in_ticks
 
     def tick(self, ticks: int = 1) -> None:
-        """So many units of time have passed, `due_in_ticks` at most.
+        """Count units of time that have passed, `due_in_ticks` at most.
 
         Rounds of reads whose answer was lost are asked again; patient reads go along with heartbeats.
         """

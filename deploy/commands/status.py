@@ -184,7 +184,7 @@ def _problems(answer: dict[str, Any]) -> list[str]:
 
 
 def _replicas(replicas: dict[str, Any]) -> str:
-    """What is wrong with copies, "" where nothing is."""
+    """Say what is wrong with copies, "" where nothing is."""
     wrong = [f"short {blobs} lack {missing}" for missing, blobs in replicas["short"].items()]
     kinds = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
     wrong += [f"{name} {replicas[name]}" for name in kinds if replicas[name]]

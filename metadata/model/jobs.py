@@ -191,7 +191,7 @@ def check_schedules(schedules: Mapping[str, float]) -> None:
 
 
 class Expired(Struct, frozen=True, kw_only=True):
-    """What one Expire ended, in rows. `more`: it stopped at its bound."""
+    """Count what one Expire ended, in rows. `more`: it stopped at its bound."""
 
     uploads: int = 0
     retained: int = 0

@@ -53,7 +53,7 @@ LATER: Final[tuple[Later, ...]] = (
 
 
 def later_of(kind: str) -> list[Later]:
-    """Those of a kind."""
+    """Return those of a kind."""
     return [each for each in LATER if each.kind == kind]
 
 
@@ -85,7 +85,7 @@ def with_later(kind: str, typed: Callable[[Later], tuple[Any, ...] | None]) -> C
 
 
 def in_the_log(field: Later) -> tuple[Any, ...]:
-    """Of commands and records: left out where it was not given."""
+    """Return the field of commands and records, which is left out where it was not given."""
     return {str: Text, int: Count, bool: bool}[type(field.example)] | UnsetType, UNSET
 
 

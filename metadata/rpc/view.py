@@ -226,7 +226,7 @@ class View:
             hurry.set()
 
     def _proof(self, coordinator_id: str) -> int:
-        """What to ask this coordinator for."""
+        """Say what to ask this coordinator for."""
         if self._leader_confirmed_at <= max(self._doubted_at, time.monotonic() - PROOF_AGE_S_MAX):
             return PROOF_NOW
         return PROOF_SOON if coordinator_id == self._leader else PROOF_NONE

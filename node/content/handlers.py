@@ -174,7 +174,7 @@ async def write_alone(
     forward: Forward = pass_on,
     without_holder: Act | None = None,
 ) -> web.StreamResponse:
-    """As `run_at_holder`, of an `act` that has the upload for itself. Raises PreconditionFailed."""
+    """Run an `act` that has the upload for itself, as `run_at_holder`. Raises PreconditionFailed."""
 
     async def alone(asked: UploadRequest) -> web.StreamResponse:
         async with upload_session(asked) as session:

@@ -101,7 +101,7 @@ async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, withi
 
 
 class PrefixHash:
-    """What has been hashed so far. One reader at a time; those after it go on."""
+    """The hash of what was read so far. One reader at a time; those after it go on."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -127,7 +127,7 @@ class PrefixHash:
             self.size_bytes += len(piece)
 
     def sha256(self) -> str:
-        """Of what was hashed."""
+        """Return the digest of what was hashed."""
         return self._digest.hexdigest()
 
 
@@ -155,5 +155,5 @@ class PrefixAnswers(SharedWork[_Name, str]):
         super().__init__("hashes of unfinished uploads", at_most=RESULTS_MAX, keep_s=RESULT_AGE_MAX_S)
 
     async def find(self, name: _Name, work: Callable[[], Awaitable[str]]) -> str:
-        """As `join`, within ANSWER_S."""
+        """Wait as `join` does, within ANSWER_S."""
         return await self.join(name, work, answer_s=ANSWER_S)

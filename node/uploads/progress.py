@@ -55,7 +55,7 @@ def is_report_due(new_bytes: int, since_s: float) -> bool:
 
 
 class UploadProgress:
-    """What the members and the log get of one upload. Begins with the first bytes; `end` it.
+    """Tells the members and the log of one upload. It begins with the first bytes; `end` it.
 
     `record` is the newest from the log; `proposed_offset` is what the log may say by now, in a report that
     got no answer.
@@ -81,7 +81,7 @@ class UploadProgress:
 
     @property
     def terms(self) -> LinkTerms:
-        """What members must know."""
+        """Return what members must know."""
         record = self.record
         return LinkTerms(
             record.file_uuid,
@@ -209,7 +209,7 @@ class UploadProgress:
             source.close()
 
     async def rewind(self, offset: int, sha256: str) -> None:
-        """In a new epoch: what was proposed before and comes later is refused. Raises as `settle`."""
+        """Enter a new epoch: what was proposed before and comes later is refused. Raises as `settle`."""
         command = RewindUpload(
             caller=self._caller,
             file_uuid=self.record.file_uuid,
@@ -312,7 +312,7 @@ class UploadProgress:
             raise Overtaken(error.details) from error
 
     def _adopt(self, record: UploadRecord) -> None:
-        """What the log answered is news of it only while this node holds the upload. Raises Overtaken."""
+        """Adopt what the log answered: it is news of the upload only while this node holds the upload. Raises Overtaken."""
         if record.placement[:1] != [self._services.node_id]:
             raise Overtaken("the upload has ended, or another node holds it")
         moved()

@@ -66,7 +66,7 @@ class Memory:
         return _of_key((cluster, identity, sorted(fields.items())))
 
     def read(self) -> UnfinishedUpload | None:
-        """What an earlier run left, if anything usable."""
+        """Return what an earlier run left, if anything usable."""
         return self._read(UnfinishedUpload)
 
     def read_key(self) -> str:
@@ -75,7 +75,7 @@ class Memory:
         return found.key if found is not None else ""
 
     def read_parts(self) -> UnfinishedParts | None:
-        """The same of an upload in parts."""
+        """Return the same of an upload in parts."""
         return self._read(UnfinishedParts)
 
     def write(self, upload: UnfinishedUpload | UnfinishedParts | UnfinishedCreation) -> None:
