@@ -57,8 +57,9 @@ OPERATIONS: Final = OperationTable("Permissions")
     query=PAGE_PARAMETERS,
 )
 async def list_own(request: web.Request) -> web.Response:
-    """List what was given to the caller or a group or role of it, what it gave, and what is on its buckets and
-    files, oldest first; for admins all. What was given to the caller and has expired is left out.
+    """List permissions of the caller and its groups and roles, those it gave, and those on its buckets and files.
+
+    The oldest come first; admins see all. What was given to the caller and has expired is left out.
     """
     caller = await authenticate(request)
     query = ListOwnPermissions(caller=caller, **page_wanted(request))

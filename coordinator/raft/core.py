@@ -186,7 +186,7 @@ class Raft:
         return max(1, min(to_heartbeat, state.config.election_ticks - state.election_elapsed))
 
     def tick(self, ticks: int = 1) -> bool:
-        """Count units of the driver's clock that have passed, `due_in_ticks` at most. True if heartbeats go out.
+        """Count units of the driver's clock, `due_in_ticks` at most. True if heartbeats go out.
 
         Several are the same as one after the other.
         """

@@ -118,7 +118,7 @@ async def delete(session: UploadSession) -> web.StreamResponse:
 
 
 async def terminate(asked: UploadRequest) -> web.StreamResponse:
-    """Do the same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
+    """Do the same on a node that does not hold it: the sweep of other nodes deletes its bytes."""
     return await _terminate(asked.request, asked.services, asked.caller, asked.record)
 
 

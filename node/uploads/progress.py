@@ -312,7 +312,7 @@ class UploadProgress:
             raise Overtaken(error.details) from error
 
     def _adopt(self, record: UploadRecord) -> None:
-        """Adopt what the log answered: it is news of the upload only while this node holds the upload. Raises Overtaken."""
+        """Adopt the record that the log answered with. Raises Overtaken if this node does not hold it any more."""
         if record.placement[:1] != [self._services.node_id]:
             raise Overtaken("the upload has ended, or another node holds it")
         moved()
