@@ -57,7 +57,7 @@ OPERATIONS: Final = OperationTable("Permissions")
     query=PAGE_PARAMETERS,
 )
 async def list_own(request: web.Request) -> web.Response:
-    """List permissions of the caller and its groups and roles, those it gave, and those on its buckets and files.
+    """List permissions of the caller, its groups and roles, those that it gave, and those on what it owns.
 
     The oldest come first; admins see all. What was given to the caller and has expired is left out.
     """

@@ -312,7 +312,7 @@ class UploadProgress:
             raise Overtaken(error.details) from error
 
     def _adopt(self, record: UploadRecord) -> None:
-        """Adopt the record that the log answered with. Raises Overtaken if this node does not hold it any more."""
+        """Adopt the record that the log answered with. Raises Overtaken if another node holds it."""
         if record.placement[:1] != [self._services.node_id]:
             raise Overtaken("the upload has ended, or another node holds it")
         moved()

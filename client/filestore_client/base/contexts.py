@@ -55,7 +55,7 @@ class ClusterMember(msgspec.Struct, frozen=True):
 
 
 class ClusterFile(msgspec.Struct, frozen=True):
-    """The file that `filestore dev` writes when it is ready, and removes when it stops. Paths are absolute."""
+    """The file that `filestore dev` writes when it is ready, and removes at its end. Paths are absolute."""
 
     nodes: list[ClusterMember]
     coordinators: list[ClusterMember]
