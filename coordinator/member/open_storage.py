@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
@@ -45,8 +45,7 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
         log = opened.enter_context(closing(SegmentLog.open(files.log, sync=sync)))
         snapshots = SnapshotStore(files.snapshots, files.state)
         try:
-            if snapshots.unfinished() is not None:
-                snapshots.recover()
+            _end_installation(snapshots, log)
             store = opened.enter_context(closing(Store(files.state)))
             if files.state_damaged.exists():
                 raise StateDamaged(files.state_damaged.read_text("utf-8", errors="replace").strip())
@@ -57,3 +56,10 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
             raise damage_in(error) or unreadable_in(error) or error from error
         opened.pop_all()
     return Ledger(log, store, snapshots)
+
+
+def _end_installation(snapshots: SnapshotStore, log: SegmentLog) -> None:
+    """End the installation of a snapshot in which the process died. A full disk may have no mark of it."""
+    if (meta := snapshots.unfinished()) is not None:
+        log.promise(replace(log.promised, installing=(meta.index, meta.term)))
+        snapshots.recover()

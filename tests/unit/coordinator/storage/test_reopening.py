@@ -253,7 +253,7 @@ def test_interrupted_installation_is_ended_and_costs_no_vote(tmp_path: Path, kit
 
 
 def test_installation_that_nothing_marks_is_taken_for_a_loss(tmp_path: Path, kit: Kit) -> None:
-    """An older version died behind the last step: nothing tells it from a log that has lost its end."""
+    """A full disk had no room for the mark: nothing tells it from a log that has lost its end."""
     source, _ = kit
     files = made(tmp_path)
     meta = begin_installation(files, source, dies="later")
