@@ -26,15 +26,7 @@ from coordinator.member.snapshot_making import Hooks, Making
 from coordinator.member.thread import Worker
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
-from coordinator.raft.messages import (
-    Entry,
-    Members,
-    Message,
-    MessageKind,
-    Ready,
-    SnapshotMeta,
-    SnapshotOffer,
-)
+from coordinator.raft.messages import Entry, Members, Message, MessageKind, Ready, SnapshotMeta, SnapshotOffer
 from coordinator.storage.pinned_state import is_whole_hash
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
@@ -82,7 +74,7 @@ class Driver:
         clocks: MemberClocks | None = None,
     ) -> None:
         self.id = config.id
-        self.ticks = 0
+        self.ticks = self._tidy_at_ticks = 0
         self._log = log
         self._store = store
         self._snapshots = snapshots
@@ -91,24 +83,18 @@ class Driver:
         self._applied = applied
         self._clocks = clocks or MemberClocks()  # the time that changes carry
         self._compacted_bytes_min = compacted_bytes_min
-        self._member = RaftMember(
-            config, log, store, snapshots, random.Random(), trailing_entries=trailing_entries
-        )
+        rand, trailing = random.Random(), trailing_entries
+        self._member = member = RaftMember(config, log, store, snapshots, rand, trailing_entries=trailing)
         self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
-        hooks = Hooks(
-            self._taken, self._member.snapshot_gone, lambda: self._member.is_fetched_from, self._fail
-        )
+        hooks = Hooks(self._taken, member.snapshot_gone, lambda: member.is_fetched_from, self._fail)
         self.making = Making(config.id, snapshots, hooks)
         self._log_thread = Worker(LOG_THREAD)
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # of the next tick
-        self._timer_at_s = 0.0
         self._ticked_at_s = 0.0  # up to when time was told to the member
-        self._tidy_at_ticks = 0
         self._writing: Ready | None = None  # what goes to the log now
-        self._writing_since_s = 0.0
         self._is_writing_long = False  # the timer has gone off meanwhile
-        self._last_write_s = 0.0  # how long it took
+        self._writing_since_s = self._last_write_s = 0.0  # how long the last one took
         self._is_meanwhile_due = False
         self._fitness = Fitness(self._member, self._clocks)
         self._applying = Applying(self._member, store, self._fitness, self._note_applied)
@@ -158,7 +144,7 @@ class Driver:
 
     async def log_answers(self) -> None:
         """Returns when the thread of the log has done what was asked of it before."""
-        await self._log_thread.run(_nothing)
+        await self._log_thread.run(bool)
 
     def status(self) -> Status:
         """This member as it sees itself."""
@@ -320,12 +306,13 @@ class Driver:
 
     def _arm(self) -> None:
         """Have the timer go off when the member is to be told of time at the latest, soon while it writes."""
-        ticks = 1 if self._writing is not None else self._member.due_in_ticks
+        ticks = self._member.due_in_ticks if self._writing is None else 1
         at_s = self._ticked_at_s + ticks * TICK_S
-        if self._timer is None or at_s != self._timer_at_s:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer, self._timer_at_s = asyncio.get_running_loop().call_at(at_s, self._ring), at_s
+        if self._timer is not None:
+            if abs(self._timer.when() - at_s) < TIMER_GRAIN_S:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(at_s, self._ring)
 
     def _ring(self) -> None:
         """The clock: there is time to tell."""
@@ -362,8 +349,7 @@ class Driver:
         now_s = asyncio.get_running_loop().time() + TIMER_GRAIN_S
         if (passed := int((now_s - self._ticked_at_s) / TICK_S)) <= 0:
             return
-        # What passed in a stall is dropped: a member that slept must not depose a leader.
-        ticks = min(passed, self._member.due_in_ticks)
+        ticks = min(passed, self._member.due_in_ticks)  # the rest was a stall: who slept must depose nobody
         self._ticked_at_s = self._ticked_at_s + ticks * TICK_S if ticks == passed else now_s
         self._member.tick(ticks)
         self._fitness.tick(at_s=time.monotonic())
@@ -404,18 +390,17 @@ class Driver:
         if ready.entries and self._member.led_term:
             self._fitness.pace.sent(ready.entries[-1].index, at_s=at_s)
         self._writing = ready
-        self._arm()
         try:
             writing = self._log_thread.begin(self._member.persist, ready)
             if not (self._is_write_short(ready) and writing.ends_within(WAITED_FOR_S)):
                 self._member.hand_out(ready)
                 self._applying.soon()
+                self._arm()
             await writing
         finally:
             self._writing, self._is_writing_long = None, False
-            if not self._member.led_term:  # what its leader says meanwhile does not wait for the disk
-                now_s = asyncio.get_running_loop().time()
-                self._ticked_at_s = max(self._ticked_at_s, now_s - TICK_S)
+            if not self._member.led_term:  # what its leader said meanwhile did not wait for the disk
+                self._ticked_at_s = max(self._ticked_at_s, asyncio.get_running_loop().time() - TICK_S)
         written_at_s = time.monotonic()
         self._last_write_s = written_at_s - at_s
         if ready.entries:
@@ -465,10 +450,6 @@ class Driver:
             forgotten = self._log.forget(spared_index)
             await self._log_thread.run(self._log.discard, forgotten)
         await self.making.tidy()
-
-
-def _nothing() -> None:
-    """A job that shows that its thread takes jobs."""
 
 
 def _call_soon(

@@ -9,9 +9,8 @@ The contract with the driver
 ----------------------------
 The driver owns the clock, the disk, the network and the state machine. It feeds the core with `tick(ticks)`,
 `step(message)`, `propose(datas)` and `read_index(context)`, all of which return at once, and then, while
-`has_ready()`, it does in this order what follows. It may sleep until `due_in_ticks`, which everything that it
-feeds may change; time that has passed is told before what else is fed. No promise depends on how time passes,
-only how soon something happens.
+`has_ready()`, it does in this order what follows. It may sleep for `due_in_ticks`, which what it feeds may
+change; time is told before what else is fed. No promise depends on time, only how soon something happens.
 
 1. `r = ready()`: everything that is to be done, taken out of the core. `ready()` is not called again before
    `advance(r)`.

@@ -37,7 +37,8 @@ from runtime.clock import now_ms
 from web.cors import ConsoleMembers, origins_of
 
 HEARTBEAT_S = 2.0
-AGAIN_S = 0.5  # after one that was not answered
+AGAIN_S = 0.5  # after one that was not answered, and
+FIRST_S = 0.2  # after one without which there is no view
 PROOF_AGE_S_MAX = 1.5 * HEARTBEAT_S  # of the leader's last answer, for the others to be asked for none
 VIEW_AGE_S_MAX = 5.0
 
@@ -210,7 +211,7 @@ class View:
         async def beat() -> Pause:
             started_at = time.monotonic()
             is_answered = await self._beat(coordinator_id, started_at)
-            every_s = HEARTBEAT_S if is_answered else min(AGAIN_S, HEARTBEAT_S)
+            every_s = min(HEARTBEAT_S, HEARTBEAT_S if is_answered else self._again_s())
             return Pause(max(0.0, started_at + every_s - time.monotonic()))
 
         self._hurries[coordinator_id] = hurry
@@ -218,6 +219,9 @@ class View:
             await Work("heartbeats", beat, target=coordinator_id, event=hurry, fails=()).run()
         finally:
             del self._hurries[coordinator_id]
+
+    def _again_s(self) -> float:
+        return AGAIN_S if self._current is not None else FIRST_S
 
     def _doubt(self) -> None:
         """Ask all for proof at once, until the leader gives it."""
