@@ -124,7 +124,7 @@ async def remove(request: web.Request) -> web.Response:
     try:
         coordinator_id = check_member_id(request.match_info["id"])
     except InvalidRequest as error:
-        raise NotFound("No such coordinator.") from error
+        raise NotFound(f"There is no coordinator {request.match_info['id']}.") from error
     async with audited(request, "remove_coordinator", principal=caller.subject, target=coordinator_id):
         await request.app[API].metadata.remove_coordinator(caller, coordinator_id)
     return json_response(RemovedCoordinator(deleted=True, id=coordinator_id))

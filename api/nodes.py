@@ -52,10 +52,11 @@ async def list_all(request: web.Request) -> web.Response:
 @OPERATIONS.add(f"GET {_NODE}", "get_node", "Show a node", Answer("The node.", NodeBody))
 async def get(request: web.Request) -> web.Response:
     """Show a node. Admins only."""
+    node_id = request.match_info["id"]
     for node in await _nodes(request):
-        if node.node_id == request.match_info["id"]:
+        if node.node_id == node_id:
             return json_response(_body_of(request.app[API], node))
-    raise NotFound("No such node.")
+    raise NotFound(f"There is no node {node_id}.")
 
 
 @OPERATIONS.add(
@@ -337,7 +338,7 @@ def _path_node(request: web.Request) -> str:
     try:
         return check_member_id(request.match_info["id"])
     except InvalidRequest as error:
-        raise NotFound("No such node.") from error
+        raise NotFound(f"There is no node {request.match_info['id']}.") from error
 
 
 def _body_of(services: ApiServices, record: NodeRecord) -> NodeBody:

@@ -56,7 +56,7 @@ BACKUP: Final = FileKind[Backup]("backup", "/api/v1/backups", "backups", Backup)
 
 class _Kinds(dict[str, FileKind[Any]]):
     def __missing__(self, name: str) -> FileKind[Any]:
-        raise InvalidRequest(f"kind: {name!r} is none; {', '.join(self)} are.")
+        raise InvalidRequest(f"kind: {name!r} is unknown; use {', '.join(self)}.")
 
 
 # By their names. Raises InvalidRequest for a name of none.

@@ -78,7 +78,7 @@ class Operations:
             if coordinator_id in view.removed_coordinators:
                 return
             if all(record.coordinator_id != coordinator_id for record in view.coordinators):
-                raise NotFound("No such coordinator.")
+                raise NotFound(f"There is no coordinator {coordinator_id}.")
             left = [record for record in view.coordinators if record.coordinator_id != coordinator_id]
             await self._check_majority_lives(left)
             if coordinator_id != self._own_id:
@@ -98,7 +98,7 @@ class Operations:
             return target
         voters = members_of(self._view().coordinators).voters
         if target and target not in voters:
-            raise NotFound("No such coordinator with a vote.")
+            raise NotFound(f"There is no coordinator {target} with a vote.")
         candidates = [target] if target else [voter for voter in voters if voter != self._own_id]
         if not candidates or not await self._live(candidates, 1):
             raise Conflict("No other coordinator is reachable and eligible to lead.")

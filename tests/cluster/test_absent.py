@@ -74,20 +74,18 @@ def test_last_copy_and_absent_content_are_told_by_the_command_as_by_the_metrics(
             last, lost = (value(found, f"filestore_blobs_{name}") for name in ("on_last_replica", "lost"))
             return last, lost
 
-        assert "healthy, 1 file, 1 blob, 0.0 GiB" in shown()
+        assert "healthy, 1 file, 1 blob, " in shown()
         cluster.kill(second)
         wait_until(lambda: told() == (1, 0), what="a node that is down", timeout_s=SOON_S)
         hope = "do not stop that node; bring another back or add one"
         assert f"! 1 blob is on only one live node: {hope}." in shown()
-        none = "damaged 0, incomplete 0, lost 0, unreferenced 0, doomed 0"
-        assert f"replicas: short 1 lack 1, last 1, absent 0, {none}" in shown()
+        assert "replicas: short 1 lack 1, last 1\n" in shown()
         done = cluster.filestore("node", "remove", second.id, "--force", FILESTORE_URL=first.url)
         assert done.returncode == 0
         assert done.stderr == b"! 1 blob is on only one live node. Do not stop it; add a node.\n"
         cluster.kill(first)
         wait_until(lambda: told() == (0, 1), what="two nodes that are down", timeout_s=SOON_S)
-        none = "damaged 0, incomplete 0, lost 0, unreferenced 0, doomed 0"
-        assert f"replicas: short 1 lack 2, last 0, absent 1, {none}" in shown()
+        assert "replicas: short 1 lack 2, absent 1\n" in shown()
 
 
 @pytest.mark.long

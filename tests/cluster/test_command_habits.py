@@ -124,3 +124,12 @@ def test_drain_says_what_goes_and_how_to_see_it(cluster: Cluster) -> None:
     assert re.search(rf"^{node} is draining: [1-9][0-9]* replicas? to go\. .*ten minutes", told)
     assert "`filestore status`" in told
     assert "replicas" in output(cluster, "status")
+
+
+@pytest.mark.parametrize("words", [("show",), ("drain",), ("remove",), ("revoke",), ("forget-instance",)])
+@pytest.mark.parametrize("node_id", ["nowhere", "No Node"])
+def test_node_that_is_unknown_is_told_in_one_wording(
+    cluster: Cluster, words: tuple[str, ...], node_id: str
+) -> None:
+    told = f"not_found: There is no node {node_id}."
+    assert refusal(cluster, "node", *words, node_id) == (4, told)
