@@ -355,7 +355,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
 
 
 class Ticket(Secret, frozen=True, kw_only=True):
-    """A ticket, shown once. Whoever has its address can read the file until it ends."""
+    """A ticket, shown once. Anyone who has its address can read the file until it expires."""
 
     url: str  # Address of the content, for GET and HEAD without a credential. Every node accepts it.
     expires_at: str  # When the ticket expires.
