@@ -63,7 +63,7 @@ SECTIONS: Final = {  # what people look for
         "logout": CliEntry("account", "Forget a cluster, and your token for it."),
         "context": CliEntry("account", "The clusters that you are signed in to: ls, use."),
         "whoami": CliEntry("account", "Show who you are there, and when your token ends."),
-        "grant": CliEntry("buckets", "Who may read or write a bucket or a file: add, ls, rm."),
+        "grant": CliEntry("buckets", "Permissions on buckets and files: add, ls, rm."),
         "user": CliEntry("user", "Users: ls, show, set, disable, enable, revoke, rm."),
         "token": CliEntry("token", "Tokens of users, of nodes that join, and of the admin."),
         "audit": CliEntry("audit", "Show who did what, newest first."),

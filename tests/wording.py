@@ -25,7 +25,7 @@ BOUNDS: Final = {
     "web": 29,
     "metadata": 47,
     "api": 19,
-    "coordinator": 291,
+    "coordinator": 301,
     "node": 448,
     "deploy": 40,
     "client/filestore_client": 29,

@@ -103,10 +103,13 @@ def content_type_of(name: str) -> str:
 def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a new record: those given, and what the kind needs, out of name and content.
 
-    Raises InvalidRequest for a kind that there is not.
+    Raises InvalidRequest for a kind that there is not, and for a field that the kind does not have.
     """
     fields: dict[str, Any] = {"filename": name, "content_type": content_type_of(name)}
     kind = KINDS[kind].name
+    for field in given:
+        if field not in KINDS[kind].record.__struct_fields__:
+            raise InvalidRequest(f"{field}: a {kind} has no such field.")
     if kind == "project":
         fields["project_id"] = PurePath(name).stem or name
     elif kind == "image":

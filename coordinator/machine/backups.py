@@ -64,9 +64,9 @@ def _parent_after(record: BackupRecord, values: dict[str, Any]) -> str:
 
 def _check_lineage(backup_type: str, parent_uuid: str) -> None:
     if backup_type == INCREMENTAL and not parent_uuid:
-        raise InvalidRequest("parent_backup_uuid: is required for an incremental backup.")
+        raise InvalidRequest("parent_backup_uuid: an incremental backup names the one that it builds on.")
     if backup_type != INCREMENTAL and parent_uuid:
-        raise InvalidRequest("parent_backup_uuid: is allowed only for an incremental backup.")
+        raise InvalidRequest("parent_backup_uuid: only an incremental backup has a parent.")
 
 
 def _check_parent(change: Change, caller: Caller, file_uuid: str, parent_uuid: str) -> None:
@@ -86,8 +86,6 @@ def _check_parent(change: Change, caller: Caller, file_uuid: str, parent_uuid: s
         (parent_uuid, ANCESTORS_MAX, file_uuid),
     ).fetchone()
     if is_loop:
-        raise InvalidRequest("parent_backup_uuid: that backup is based on this one.")
+        raise InvalidRequest("parent_backup_uuid: that backup builds on this one.")
     if ancestors > ANCESTORS_MAX:
-        raise InvalidRequest(
-            f"parent_backup_uuid: at most {ANCESTORS_MAX} backups may precede a backup in its chain."
-        )
+        raise InvalidRequest(f"parent_backup_uuid: a chain has at most {ANCESTORS_MAX} backups before it.")

@@ -49,7 +49,7 @@ def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
         raise InvalidRequest(f"size_bytes: content with this sha256 has {known[0]} bytes.")
     (total_bytes,) = db.execute("SELECT bytes FROM blob_totals WHERE one = 1").fetchone()
     if total_bytes + size_bytes > TOTAL_BYTES_MAX:
-        raise PayloadTooLarge(f"The cluster may hold {TOTAL_BYTES_MAX} bytes, and holds {total_bytes}.")
+        raise PayloadTooLarge(f"The cluster may hold {TOTAL_BYTES_MAX} bytes, it holds {total_bytes}.")
 
 
 def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> None:

@@ -68,7 +68,7 @@ def update(change: Change, command: UpdateBucket) -> BucketRecord:
         return bucket
     if name != bucket.name:
         if bucket.bucket_id == DEFAULT_BUCKET_ID:
-            raise Conflict("The default bucket cannot be renamed.")
+            raise Conflict("The default bucket keeps its name.")
         _check_name(change.db, bucket.bucket_id, name)
     states.require(bucket.updated_at_ms, command.unchanged_since_ms)
     change.db.execute(
@@ -82,14 +82,14 @@ def delete(change: Change, command: DeleteBucket) -> None:
     """Remove an empty bucket with its permissions. Needs admin."""
     bucket = require(change, command.caller, command.bucket_id, Level.ADMIN)
     if bucket.bucket_id == DEFAULT_BUCKET_ID:
-        raise Conflict("The default bucket cannot be deleted.")
+        raise Conflict("The default bucket stays.")
     if bucket.file_count:
-        raise Conflict(f"The bucket contains {bucket.file_count} files.")
+        raise Conflict(f"The bucket holds {bucket.file_count} files.")
     partial = "SELECT 1 FROM files WHERE bucket_id = ? LIMIT 1"  # which is no file
     if change.db.execute(partial, (bucket.bucket_id,)).fetchone():
         raise Conflict(
-            "The bucket has partial uploads. They expire within a day of their last byte. You can also "
-            "list them and delete them like files."
+            "The bucket has partial uploads, which end within a day of their last byte; the list of its"
+            " uploads shows them, and they can be deleted like files."
         )
     states.require(bucket.updated_at_ms, command.unchanged_since_ms)
     change.db.execute("DELETE FROM buckets WHERE bucket_id = ?", (bucket.bucket_id,))

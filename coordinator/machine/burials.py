@@ -32,13 +32,13 @@ def require_none(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], a
     """
     (floor,) = db.execute("SELECT burial_floor FROM cluster").fetchone()
     if 0 < as_of < floor:
-        raise Unavailable("The nodes were examined too long ago. Check them again.")
+        raise Unavailable("What was seen on the nodes is too long ago. Look again.")
     rows = db.execute(
         "SELECT node_id FROM burials WHERE sha256 = ? AND log_index > ? ORDER BY node_id", (sha256, as_of)
     ).fetchall()
     for (node_id,) in rows:
         if node_id in node_ids:
-            raise Unavailable(f"The replica on {node_id} has disappeared in the meantime. Check again.")
+            raise Unavailable(f"The replica on {node_id} is gone since it was seen. Look again.")
 
 
 def purge(change: Change, rows_max: int) -> int:

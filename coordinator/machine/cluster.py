@@ -119,7 +119,7 @@ def add_token_key(change: Change, command: AddTokenKey) -> TokenKeyRecord:
     ).fetchone()
     if count >= KEYS_MAX and command.grace_ms:
         raise Conflict(
-            f"{count} keys for user tokens are valid. Wait until some have expired, or set no grace period."
+            f"{count} keys of user tokens are valid: wait until some have ended, or give no grace."
         )
     db.execute(
         "UPDATE keys SET retires_at_ms = min(coalesce(retires_at_ms, ?), ?) WHERE purpose = 'user_token'",

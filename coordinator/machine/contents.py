@@ -80,7 +80,7 @@ def require_quorum(change: Change, node_ids: list[str]) -> None:
     write_quorum = change.db.execute("SELECT write_quorum FROM cluster").fetchone()[0]
     known = known_nodes(change, node_ids)
     if known != len(node_ids) or known < write_quorum:
-        raise Unavailable(f"Only {known} known nodes hold the content, but {write_quorum} are required.")
+        raise Unavailable(f"{known} known nodes hold the content, {write_quorum} must.")
 
 
 def require_quota(change: Change, bucket_id: str, size_bytes: int) -> None:
@@ -89,9 +89,7 @@ def require_quota(change: Change, bucket_id: str, size_bytes: int) -> None:
         "SELECT quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)
     ).fetchone()
     if used_bytes + size_bytes > (quota_bytes or COUNT_MAX):
-        raise PayloadTooLarge(
-            f"The bucket may hold {quota_bytes or COUNT_MAX} bytes, and holds {used_bytes}."
-        )
+        raise PayloadTooLarge(f"The bucket may hold {quota_bytes or COUNT_MAX} bytes, it holds {used_bytes}.")
 
 
 def known_nodes(change: Change, node_ids: list[str]) -> int:

@@ -230,9 +230,7 @@ def delete(change: Change, command: DeleteFile) -> None:
 def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
     """Raises Conflict for a backup that others name as their parent, and for a part of a final upload."""
     if row.kind == PARTIAL and (final := final_of(db, row.file_uuid)):
-        raise Conflict(
-            f"This upload is already a part of {final}. Delete that upload, and its parts are deleted too."
-        )
+        raise Conflict(f"This upload is a part of {final} by now: give that up, and its parts go with it.")
     if row.kind != BACKUP:
         return
     named = db.execute(
@@ -240,7 +238,7 @@ def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
         (row.file_uuid,),
     ).fetchone()
     if named is not None:
-        raise Conflict("Another backup is based on this one.")
+        raise Conflict("Another backup builds on this one.")
 
 
 def final_of(db: sqlite3.Connection, file_uuid: str) -> str:

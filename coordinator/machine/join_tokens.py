@@ -142,13 +142,13 @@ def require_admitting(db: sqlite3.Connection, at_ms: int, token_id: str, node_id
         (token_id,),
     ).fetchone()
     if not is_enabled_admin(db, created_by):
-        raise Unauthorized("join token of a user who is no longer an admin")
+        raise Unauthorized("join token of somebody who is no admin any more")
     if at_ms >= expires_at_ms:
         raise Unauthorized("expired join token")
     if uses >= uses_max:
         raise Unauthorized("used join token")
     if bound_to not in ("", node_id):
-        raise Unauthorized("join token for another node")
+        raise Unauthorized("join token of another node")
 
 
 def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str, token_id: str) -> None:
@@ -163,7 +163,7 @@ def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str, to
         bound = "SELECT 1 FROM join_tokens WHERE token_id = ? AND node_id = ?"
         if db.execute(bound, (token_id, node_id)).fetchone() is None:
             raise Conflict(
-                f"id: the node {node_id} was revoked. It can only join again with a token for its name."
+                f"id: the node {node_id} was revoked: it joins anew with a token of its name only."
             )
         return
     live = db.execute(
@@ -171,7 +171,7 @@ def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str, to
         (proved_serial, node_id),
     ).fetchone()
     if live is None:
-        raise Conflict(f"id: a node named {node_id} has already joined.")
+        raise Conflict(f"id: a node named {node_id} has joined already.")
 
 
 def earlier_serial(

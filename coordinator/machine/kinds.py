@@ -285,8 +285,8 @@ def _plan_retention(change: Change, sequence: int, command: UpdateFile) -> _Rete
         if due_at_ms <= change.at_ms:
             past_hours = (change.at_ms - available_at_ms) // _HOUR_MS
             raise InvalidRequest(
-                f"retention_period: it counts from when the file became available, {past_hours} hours "
-                "ago, so it would already be over. Delete the file instead."
+                f"retention_period: it counts from when the file became available, {past_hours} hours ago,"
+                " and would be over. Delete the file instead."
             )
     return _Retention(hours, due_at_ms)
 

@@ -46,9 +46,7 @@ def join(change: Change, command: JoinNode) -> CertificateRecord:
     join_tokens.require_admitting(db, at_ms, command.token_id, command.node_id)
     join_tokens.require_free_id(db, command.node_id, command.proved_serial, command.token_id)
     if recounts.is_removed(db, command.node_id):
-        raise Conflict(
-            f"The data of a removed node {command.node_id} is still being deleted. Try again later."
-        )
+        raise Conflict(f"What a removed node {command.node_id} held is being cleared away. Try again later.")
     db.execute("UPDATE join_tokens SET uses = uses + 1 WHERE token_id = ?", (command.token_id,))
     db.execute(
         "INSERT INTO nodes (node_id, address, api_port, peer_port, zone, weight, joined_at_ms)"
@@ -98,7 +96,7 @@ def admit_certificate(change: Change, command: AdmitCertificate) -> None:
     if db.execute(live, (certificate.serial, command.node_id)).fetchone():
         return
     if not is_forgotten(db, command.node_id, certificate.not_before_ms):
-        raise Unauthorized("the certificate is revoked, or is not one that a restore has forgotten")
+        raise Unauthorized("the certificate is revoked, or is none that a restore has forgotten")
     db.execute("UPDATE certificates SET revoked = 1 WHERE node_id = ?", (command.node_id,))
     _store_certificate(change, command.node_id, certificate)
     change.touch_view()
@@ -203,7 +201,7 @@ def mark(change: Change, command: MarkNode) -> NodeRecord:
     if node.is_revoked:
         raise Conflict(f"The node {command.node_id} is revoked.")
     if command.state == HEALTHY and node.state != RETURNING:
-        raise Conflict(f"The node {command.node_id} is {node.state}. It must come back first.")
+        raise Conflict(f"The node {command.node_id} is {node.state}: it returns first.")
     change.db.execute("UPDATE nodes SET state = ? WHERE node_id = ?", (command.state, command.node_id))
     if not node.draining and HEALTHY in (node.state, command.state):
         recounts.begin(change.db, command.node_id)
@@ -268,9 +266,8 @@ def node_record(row: tuple[Any, ...]) -> NodeRecord:
 def _require_down(node: NodeRecord) -> None:
     if node.state != DOWN:
         raise Conflict(
-            f"The node {node.node_id} is not down. Drain it. If it is gone for good, say so "
-            "(--is-gone, is_gone=1), or wait until it counts as down. If someone else has its "
-            "certificate, revoke it first."
+            f"The node {node.node_id} is not down: drain it; where it is gone for good, say so (--is-gone,"
+            " is_gone=1), or wait until that is known. Where another has its certificate, revoke it first."
         )
 
 
@@ -302,8 +299,8 @@ def _require_no_last_source(db: sqlite3.Connection, node_id: str, option: str) -
     names = [file.filename for blob in blobs for file in blob.files][:LAST_SOURCES_SHOWN]
     more = " and more" if len(blobs) > LAST_SOURCES_SHOWN else ""
     raise Conflict(
-        f"The node {node_id} keeps damaged copies with bytes that no other node has, of "
-        f"{', '.join(names)}{more}. To continue without these bytes: {option}."
+        f"The node {node_id} keeps damaged copies with bytes that no other node has, of"
+        f" {', '.join(names)}{more}. To go on without these bytes: {option}."
     )
 
 
@@ -346,7 +343,7 @@ def _certificate(db: sqlite3.Connection, serial: str) -> CertificateRecord:
         (serial,),
     ).fetchone()
     if row is None:
-        raise Unauthorized("the certificate of this join has expired")
+        raise Unauthorized("the certificate of this join has ended")
     return CertificateRecord(
         serial=row[0], pem=row[1], public_key_sha256=row[2], not_before_ms=row[3], not_after_ms=row[4]
     )

@@ -131,9 +131,9 @@ def require(change: Change, user: User, command: CreateFile) -> Taken:
         _require_free(change, file_uuid, part)
     size_bytes = sum(part.offset_bytes for part in found.values())
     if size_bytes > COUNT_MAX:
-        raise PayloadTooLarge(f"The partial uploads have {size_bytes} bytes in total.")
+        raise PayloadTooLarge(f"The partial uploads have {size_bytes} bytes together.")
     if size_bytes != command.size_bytes:
-        raise Conflict(f"The partial uploads now have {size_bytes} bytes in total.")
+        raise Conflict(f"The partial uploads have {size_bytes} bytes together by now.")
     return Taken(found)
 
 
@@ -153,12 +153,11 @@ def _find(scope: Change | Question, user: User, file_uuid: str) -> _Part:
 
 def _require_free(change: Change, file_uuid: str, part: _Part) -> None:
     if part.part_of:
-        raise Conflict(f"Upload-Concat: {file_uuid} is already a part of {part.part_of}.")
+        raise Conflict(f"Upload-Concat: {file_uuid} is a part of {part.part_of} already.")
     if part.expires_at_ms <= change.at_ms:
         raise Gone(f"Upload-Concat: {file_uuid} has expired.")
     if part.offset_bytes != part.size_bytes:
         raise Conflict(
-            f"Upload-Concat: {file_uuid} is not complete: {part.offset_bytes} of "
-            f"{'an unknown number of' if part.size_bytes is None else part.size_bytes} bytes were "
-            "received."
+            f"Upload-Concat: {file_uuid} is not complete: it stands at {part.offset_bytes} of"
+            f" {'an unknown number of' if part.size_bytes is None else part.size_bytes} bytes."
         )

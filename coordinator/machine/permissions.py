@@ -224,7 +224,7 @@ def _check_new(change: Change, target: _Target, permission_id: str) -> tuple[int
         (target.key, change.at_ms),
     ).fetchone()
     if expired is None:
-        raise Conflict(f"This {target.what} has {count} permissions, which is the maximum.")
+        raise Conflict(f"There are {count} permissions on this {target.what}, the most that it may have.")
     return tuple(expired)
 
 

@@ -121,11 +121,11 @@ def get_content(question: Question, query: GetPublicContent) -> ContentRecord:
     created_by, expires_at_ms, revoked = row[-3:]
     maker = question.users.find(created_by)
     if revoked or expires_at_ms <= question.at_ms or maker is None or maker[2]:
-        raise Gone("This public token has expired or was revoked.")
+        raise Gone("This public token has ended.")
     try:
         file = files.permitted(question, maker[0], row, Level.ADMIN)
     except Forbidden:
-        raise Gone("This public token has expired or was revoked.") from None
+        raise Gone("This public token has ended.") from None
     contents.check_available(file)
     return msgspec.structs.replace(
         contents.record(question.db, file.file_uuid), shared_by=created_by, link_ends_at_ms=expires_at_ms
@@ -136,7 +136,7 @@ def _expiry(asked_ms: int | None, at_ms: int) -> int:
     if asked_ms is None:
         return at_ms + LIFE_MS_DEFAULT
     if asked_ms > at_ms + LIFE_MS_MAX:
-        raise InvalidRequest("expires_at: must be at most 30 days from now.")
+        raise InvalidRequest("expires_at: at most 30 days from now.")
     return asked_ms
 
 
@@ -158,7 +158,7 @@ def _check_new(change: Change, command: CreatePublicToken, file_sequence: int) -
         (file_sequence, change.at_ms),
     ).fetchone()
     if ended is None:
-        raise Conflict(f"This file has {count} public tokens, which is the maximum.")
+        raise Conflict(f"This file has {count} public tokens, the most that it may have.")
     return tuple(ended)
 
 

@@ -74,7 +74,7 @@ def require_unmarked(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str
     ).fetchall()
     for (node_id,) in rows:
         if node_id in node_ids:
-            raise Unavailable(f"The replica on {node_id} is about to be deleted. Try again.")
+            raise Unavailable(f"The replica on {node_id} is about to be dropped. Try again.")
 
 
 def recount(db: sqlite3.Connection, sha256: str) -> int:
@@ -134,7 +134,7 @@ def report_dropped(change: Change, command: ReportDropped) -> Dropped:
     """Record what a node did with a list of replicas that were marked for deletion."""
     db, node_id = change.db, command.node_id
     if command.as_of >= change.log_index:
-        raise InvalidRequest("as_of: there was no list at that time yet.")
+        raise InvalidRequest("as_of: there was no list yet.")
     require_current(db, node_id, command.as_of)
     dropped = dropped_bytes = spared = 0
     for sha256 in command.dropped:
@@ -236,7 +236,7 @@ def _require_others(db: sqlite3.Connection, command: ReleaseReplica) -> None:
     ).fetchone()
     others_min = max(command.others_min, write_quorum)
     if others < others_min:
-        raise Conflict(f"Only {others} other replicas count, but {others_min} are required.")
+        raise Conflict(f"{others} other replicas count, {others_min} must.")
 
 
 def _is_claimed(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:

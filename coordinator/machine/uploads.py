@@ -97,10 +97,10 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
     if earlier is None:
         return _record(change, row, None)
     if command.offset_bytes < earlier.offset_bytes:
-        raise Conflict(f"The offset of this upload is already {earlier.offset_bytes}.")
+        raise Conflict(f"This upload stands at {earlier.offset_bytes}, not before.")
     is_same = command.prefix_sha256 == earlier.prefix_sha256 or not earlier.prefix_sha256
     if command.offset_bytes == earlier.offset_bytes and not is_same:
-        raise Conflict(f"Other bytes are recorded up to {earlier.offset_bytes}.")
+        raise Conflict(f"Other bytes were recorded up to {earlier.offset_bytes}.")
     wanted_bytes = 0 if row.size_bytes is not None else max(command.offset_bytes, command.reserve_bytes)
     upload = msgspec.structs.replace(
         earlier,
@@ -127,7 +127,7 @@ def rewind(change: Change, command: RewindUpload) -> UploadRecord:
     if earlier is None:
         raise Conflict("This upload has ended: the file is available.")
     if command.offset_bytes > earlier.offset_bytes:
-        raise Conflict(f"The offset of this upload is only {earlier.offset_bytes}.")
+        raise Conflict(f"This upload stands at {earlier.offset_bytes} only.")
     upload = _begin_epoch(
         change,
         row.file_uuid,
@@ -161,7 +161,7 @@ def place(change: Change, command: PlaceUpload) -> int:
     if earlier is None or earlier.expires_at_ms <= change.at_ms:
         raise NotFound("This upload has ended.")
     if (command.epoch, command.offset_bytes) != (earlier.epoch, earlier.offset_bytes):
-        raise Conflict(f"The offset of this upload is {earlier.offset_bytes}, in epoch {earlier.epoch}.")
+        raise Conflict(f"This upload stands at {earlier.offset_bytes}, in epoch {earlier.epoch}.")
     _require_nodes(change, command.placement)
     lost = command.lost if command.is_lost else None
     return _begin_epoch(change, command.file_uuid, earlier, lost=lost, placement=command.placement).epoch
@@ -206,7 +206,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     """
     row, upload = _require(change, command.caller, command.file_uuid)
     if row.kind == PARTIAL:
-        raise Conflict("This is a partial upload. It becomes a file only as a part of a final upload.")
+        raise Conflict("This is a partial upload, which becomes no file by itself.")
     if row.status not in ("pending", "uploading"):
         if row.blob_sha256 == command.blob_sha256:
             return _completed(change, command)
@@ -229,7 +229,7 @@ def stored(change: Change, new: files.NewFile, command: CreateFile) -> CompleteU
     if content is msgspec.UNSET:
         return None
     if new.size_bytes is None or command.parts is not msgspec.UNSET:
-        raise InvalidRequest("content: must be of a complete file whose size is declared.")
+        raise InvalidRequest("content: is of a file that is whole, and whose size is declared.")
     completion = CompleteUpload(
         caller=command.caller,
         file_uuid=command.file_uuid,
@@ -296,7 +296,7 @@ def _require_as_seen(
     """Check the upload like `_require_held`. Raises Conflict also if its offset is not the expected one."""
     row, upload = _require_held(change, command, command.holder)
     if upload is not None and command.offset_bytes != upload.offset_bytes:
-        raise Conflict(f"The offset of this upload is {upload.offset_bytes}.")
+        raise Conflict(f"This upload stands at {upload.offset_bytes}.")
     return row, upload
 
 
@@ -362,7 +362,7 @@ def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
     if not placement:
         return []
     if placement[0] != command.node_id or len(set(placement)) != len(placement):
-        raise InvalidRequest("placement: must begin with node_id, and contain each node once.")
+        raise InvalidRequest("placement: must begin with node_id, and name each node once.")
     _require_nodes(change, placement)
     return placement
 
@@ -370,16 +370,16 @@ def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
 def _require_nodes(change: Change, placement: list[str]) -> None:
     """Raises InvalidRequest for a placement that cannot be one."""
     if not placement or len(set(placement)) != len(placement):
-        raise InvalidRequest("placement: must contain nodes, and each once.")
+        raise InvalidRequest("placement: must name nodes, and each once.")
     if contents.known_nodes(change, placement) != len(placement):
-        raise InvalidRequest("placement: contains an unknown node.")
+        raise InvalidRequest("placement: names an unknown node.")
 
 
 def _require_lost(change: Change, upload: _Upload, lost: list[str]) -> None:
     """Raises Conflict while a node of the placement is a member that nobody has asked for the bytes."""
     unasked = [node_id for node_id in upload.placement if node_id not in lost]
     if unasked and contents.known_nodes(change, unasked):
-        raise Conflict("Nodes that may have acknowledged bytes of this upload were not asked.")
+        raise Conflict("Nodes that may have what is acknowledged of this upload were not asked.")
 
 
 def _write(change: Change, file_uuid: str, upload: _Upload) -> None:
@@ -407,9 +407,9 @@ def _require_stored(
     """Raises unless the content is what was declared, has room, and is on enough nodes."""
     size_bytes, sha256 = completion.size_bytes, completion.blob_sha256
     if declared.size_bytes not in (None, size_bytes):
-        raise InvalidRequest(f"size_bytes: {declared.size_bytes} were declared, but {size_bytes} arrived.")
+        raise InvalidRequest(f"size_bytes: {declared.size_bytes} were declared, {size_bytes} came.")
     if declared.expected_sha256 not in ("", sha256):
-        raise ChecksumMismatch("blob_sha256: the content differs from the declared digest.")
+        raise ChecksumMismatch("blob_sha256: the content is not what was declared.")
     contents.require_quota(change, declared.bucket_id, size_bytes)
     contents.require_quorum(change, completion.replicas)
     if upload is not None:

@@ -118,8 +118,8 @@ def known_rules(db: sqlite3.Connection) -> int:
     found = rules_in_force(db)
     if found > RULES:
         raise UnknownRules(
-            f"The cluster has gone on to rules {found}, this program knows those up to {RULES}:"
-            " run a newer version of Filestore here."
+            f"The cluster uses rules {found}, and this program knows those up to {RULES}."
+            " Run a newer version of Filestore here."
         )
     if found < FIRST:
         raise UnknownRules(

@@ -185,9 +185,9 @@ def _problems(answer: dict[str, Any]) -> list[str]:
 
 def _replicas(replicas: dict[str, Any]) -> str:
     """Say what is wrong with copies, "" where nothing is."""
-    wrong = [f"short {blobs} lack {missing}" for missing, blobs in replicas["short"].items()]
+    wrong = [f"short {blobs} lack {missing}" for missing, blobs in replicas.get("short", {}).items()]
     kinds = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
-    wrong += [f"{name} {replicas[name]}" for name in kinds if replicas[name]]
+    wrong += [f"{name} {replicas[name]}" for name in kinds if replicas.get(name)]
     return f"replicas: {', '.join(wrong)}" if wrong else ""
 
 

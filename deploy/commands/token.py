@@ -237,7 +237,7 @@ def renew(connection: Connection, ttl: int | None, output: Path | None, as_json:
         show(minted, path, as_json=True)
     else:
         write_own(path, minted.token.encode() + b"\n")
-        click.echo(f"The token in {path} lives until {moment(minted.expires_at)}.")
+        click.echo(f"The token in {path} is valid until {moment(minted.expires_at)}.")
 
 
 @token.command("ls")

@@ -224,7 +224,8 @@ class MetadataClient:
         """
         found, refusals = await self._statuses(caller)
         for pause_s in STATUS_PAUSES_S:
-            if not refusals or not any(found.values()):
+            kinds = {type(refusal) for refusal in refusals}
+            if not refusals or (len(kinds) == 1 and not any(found.values())):
                 break
             await asyncio.sleep(pause_s)
             found, refusals = await self._statuses(caller)

@@ -100,4 +100,4 @@ def test_changing_retention_needs_write(cluster: Cluster) -> None:
 def test_command_refuses_a_retention_of_nothing(cluster: Cluster) -> None:
     done = cluster.filestore("put", "--retention", "0", __file__)
     assert done.returncode == 2
-    assert b"1<=x<=876000" in done.stderr
+    assert b"1 to 876000" in done.stderr

@@ -90,7 +90,7 @@ def test_empty_token_file_is_told_as_such(cluster: Cluster, tmp_path: Path) -> N
     path.write_text("\n")
     done = cluster.filestore("ls", FILESTORE_TOKEN_FILE=str(path))
     assert (done.returncode, done.stderr.decode()) == (
-        1,
+        2,
         f"filestore: invalid_request: FILESTORE_TOKEN_FILE: {path} is empty, but must contain a token.\n",
     )
 

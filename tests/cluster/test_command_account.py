@@ -221,7 +221,7 @@ def test_one_of_several_contexts_is_used_until_another_is(
     done = home.run("context", "use", "elsewhere")
     assert (done.returncode, done.stderr.decode()) == (
         4,
-        "filestore: not_found: You are not signed in to 'elsewhere'; The known clusters are: carols, lab.\n",
+        "filestore: not_found: You are not signed in to 'elsewhere'. The known clusters are: carols, lab.\n",
     )
 
 
@@ -289,7 +289,7 @@ def test_whoami_says_who_and_until_when(cluster: Cluster, home: Home, tmp_path: 
     assert shown.split()[:2] == ["user_id", "admin"]
     assert "token_expires_at" in shown
     assert re.search(
-        r"\nYour token ends 2\d{3}-\d\d-\d\d \d\d:\d\d \S+\.\n$", home.run("status").stdout.decode()
+        r"\nYour token expires 2\d{3}-\d\d-\d\d \d\d:\d\d \S+\.\n$", home.run("status").stdout.decode()
     )
 
 

@@ -122,7 +122,7 @@ def test_join_token_is_listed_without_its_secret_and_ended(cluster: Cluster) -> 
     shown = output(cluster, "token", "ls")
     assert minted["token_id"] in shown
     assert minted["token"] not in shown
-    assert output(cluster, "token", "rm", minted["token_id"]) == f"{minted['token_id']} is dead.\n"
+    assert output(cluster, "token", "rm", minted["token_id"]) == f"{minted['token_id']} is revoked.\n"
     assert minted["token_id"] not in output(cluster, "token", "ls")
     assert refusal(cluster, "token", "rm", minted["token_id"])[0] == 4
     assert cluster.filestore("token", "join", "--ttl", "59").returncode == 2

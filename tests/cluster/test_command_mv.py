@@ -18,7 +18,7 @@ def test_file_of_any_kind_gets_another_name_and_keeps_the_rest(
     old, new = f"old-{tmp_path.name}", f"new-{tmp_path.name}"
     (tmp_path / old).write_bytes(b"content")
     file_uuid = output(cluster, "put", str(tmp_path / old), "--kind", kind).strip()
-    assert output(cluster, "mv", old, new) == f"{file_uuid} is {new} now.\n"
+    assert output(cluster, "mv", old, new) == f"{file_uuid} is now named {new}.\n"
     assert cluster.get(f"/{path}/{file_uuid}").json["filename"] == new
     assert output(cluster, "cat", new) == "content"
     assert refusal(cluster, "show", old)[0] == 4

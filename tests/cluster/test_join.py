@@ -144,8 +144,8 @@ def test_command_says_why_a_token_may_not_be_taken(cluster: Cluster, tmp_path: P
     where = ("--data", str(tmp_path / "node"), "--coordinator", url, "--address", "127.0.0.1")
     done = cluster.filestore("node", "join", "--id", NEWCOMER, "--token-file", str(token_file), *where)
     assert done.returncode == 3
-    assert done.stderr.startswith(b"filestore: unauthorized: The join token is not taken: ")
-    assert b"admits another name" in done.stderr
+    assert done.stderr.startswith(b"filestore: unauthorized: The join token was rejected: ")
+    assert b"is for another name" in done.stderr
 
 
 def test_request_for_a_ca_certificate_is_refused(cluster: Cluster) -> None:
@@ -194,5 +194,5 @@ def test_what_is_no_url_of_a_coordinator_is_told_as_such(cluster: Cluster, url: 
     data = str(cluster.data(cluster.nodes[0]))
     done = cluster.filestore("node", "reconnect", "--data", data, "--coordinator", url)
     assert done.returncode == 2
-    for words in ("invalid_request", url, "https://HOST:PORT is wanted"):
+    for words in ("invalid_request", url, "is not a URL such as https://HOST:PORT"):
         assert words in done.stderr.decode()

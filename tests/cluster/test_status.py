@@ -87,7 +87,7 @@ def test_cluster_whose_certificates_have_ended_does_not_answer(
     """By the clock of who asks, here."""
     set_clock(monkeypatch, library(tmp_path), 20 * 24 * 3600)
     done = cluster.filestore("status")
-    assert b"the certificate has ended" in done.stderr
+    assert b"the certificate has expired" in done.stderr
     assert done.returncode == 6
 
 

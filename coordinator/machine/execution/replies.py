@@ -47,13 +47,9 @@ class Sessions:
         """
         known = self._find(session)
         if known is None:
-            raise SessionEnded(
-                "The session of this change has ended. It is not known whether the change was applied."
-            )
+            raise SessionEnded("The session of this change has ended; whether it was applied is unknown.")
         if sequence < known.acknowledged_below:
-            raise Unavailable(
-                "The client has already finished this change; a late copy of it is not applied."
-            )
+            raise Unavailable("The client was done with this change; a late copy of it is not applied.")
         reply = known.replies.get(sequence)
         if reply is not None or sequence > known.sequence_max:
             return reply

@@ -199,7 +199,7 @@ def test_node_that_the_leader_has_not_heard_is_told_with_what_to_do() -> None:
     _, (told,) = health_of(reply(), "c1", [coordinator()], [*NODES[:2], unheard], [])
     assert told.startswith(
         "The node n3 has sent no heartbeat to the current leader yet, and was last recorded as returning:"
-        " start it;"
+        " start it."
     )
     assert "`filestore node reconnect`" in told
 

@@ -195,7 +195,7 @@ def test_forgotten_certificate_is_for_the_leader_to_record_before_it_counts(worl
     assert not world.membership.is_forgotten(forgotten())
     world.state.done(commands.RecordRestore(history="cafe"))
     assert world.membership.is_forgotten(forgotten())
-    with pytest.raises(Unavailable, match="leader must record"):
+    with pytest.raises(Unavailable, match="leader has to record"):
         world.membership.check(forgotten())
     assert world.rival() == ""
     of = certificate("renewed since")

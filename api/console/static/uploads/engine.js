@@ -8,6 +8,7 @@ import * as place from "../place.js";
 import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
 import { ContentError, reader, requirePrefix, requireSize, requireUnchanged } from "./content.js";
+import { newMeasure } from "./measure.js";
 import { forget, remember, remembered } from "./memory.js";
 
 const AT_ONCE = 3;
@@ -16,7 +17,6 @@ const RETRY_MS = [300, 1000, 2000, 4000, 6000, ...Array(14).fill(8000)];
 const UNANSWERED_MS = 120_000;
 const REFUSALS_MAX = 3; // of one node, before another is asked
 const STALLED_MS = 15_000; // without progress: does the node answer at all?
-const SPEED_S = 0.4; // weight of what was measured last
 
 // { id, batch, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, isOurs, speed, error, user, note }
 // isOurs: what has arrived is of this file. state: waiting, starting, comparing (`arrived` bytes, before it goes on), uploading, retrying, paused, signed out,
@@ -186,23 +186,6 @@ async function watch(id, upload, url, measure) {
     change(id, { state: "retrying", speed: 0 });
     upload.start();
   }
-}
-
-// A function of the bytes that are sent: bytes a second, a few times a second; undefined in between.
-function newMeasure() {
-  let [at, bytes, speed, latest] = [performance.now(), -1, 0, 0];
-  const measure = (sent) => {
-    const now = performance.now();
-    latest = sent;
-    if (bytes < 0) bytes = sent; // where the upload goes on from
-    if (now - at < 250) return undefined;
-    const measured = (1000 * Math.max(0, sent - bytes)) / (now - at);
-    speed = speed ? speed + SPEED_S * (measured - speed) : measured;
-    [at, bytes] = [now, sent];
-    return speed;
-  };
-  measure.sent = () => latest;
-  return measure;
 }
 
 // Whether the token is not taken, which is told by 401, or by 429 after too many tries from this address.

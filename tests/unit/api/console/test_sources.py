@@ -29,13 +29,19 @@ ALLOWED = {
     ("format.js", "{}/s"),  # a speed
     ("files.js", "{}/console/{}"),  # an origin, and what `address` made
     ("layout.js", "{}/"),  # the navigation's own constants
+    (
+        "ui/node-actions.js",  # commands, of checked names and addresses
+        (
+            "sudo -u filestore filestore node join --id {} --data /var/lib/filestore/node --coordinator {}"
+            " --address {} --token-file - <<'END'\n{}\nEND\nsudo systemctl enable --now filestore-node"
+        ),
+    ),
     ("path.js", "#{}"),
     ("path.js", "{}/{}"),
     ("place.js", "/console/node{}"),  # location.hash, which stays behind the #
     ("place.js", "{}/console/members"),
     ("place.js", "{}/console/{}"),
     ("place.js", "{}/healthz"),
-    ("ui/node-actions.js", "/var/lib/filestore/{}"),  # in a command that is shown
     ("router.js", "#{}{}"),  # the address as it is, with URLSearchParams
 }
 NAVIGATION = re.compile(r'href="#$')  # and then a constant of KINDS or NAVIGATION

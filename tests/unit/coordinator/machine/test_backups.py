@@ -181,7 +181,7 @@ def test_chain_of_the_greatest_length_is_walked(state: State) -> None:
     last = f"f{backups.ANCESTORS_MAX}"
     assert state.apply(build(ADMIN, "beyond", last)) == "invalid_request"
     loop = update("f0", backup_type="incremental", parent_backup_uuid=last)
-    assert "based on this one" in state.apply(loop).details
+    assert "builds on this one" in state.apply(loop).details
 
 
 parents = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30)

@@ -127,7 +127,7 @@ def test_revoked_node_joins_anew_with_a_token_of_its_name_alone(state: State) ->
     new = certificate("second", "k2")
     refused = state.apply(join("any", "n1", certificate=new))
     assert refused == "conflict"
-    assert "token for its name" in refused.details
+    assert "token of its name" in refused.details
     state.done(join_token("bound", node_id="n1"))
     state.done(join("bound", "n1", certificate=new))
     assert state.store.certificate_is_live("n1", "second")

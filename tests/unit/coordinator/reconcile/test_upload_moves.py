@@ -80,7 +80,7 @@ def test_upload_is_busy_when_one_node_says_so() -> None:
 def test_nobody_is_asked_about_an_upload_that_has_nowhere_to_go() -> None:
     assert obstacle(upload("n1", "n2"), cluster("n1")) == ""
     one_left = cluster("n1", "n3", "n4", "n5")
-    assert "1 of the nodes that stay, 2 must" in obstacle(upload("n1", "n2"), one_left)
+    assert "only 1 of the remaining nodes can hold it, 2 are" in obstacle(upload("n1", "n2"), one_left)
     assert obstacle(upload("n1", "n2", offset_bytes=0), one_left) == ""
     full = cluster("n1", free={"n3": 0, "n4": 0, "n5": 0})
-    assert "1 of the nodes that stay" in obstacle(upload("n1", "n2"), full)
+    assert "1 of the remaining nodes" in obstacle(upload("n1", "n2"), full)

@@ -95,7 +95,7 @@ async def test_only_most_coordinators_can_say_that_a_member_was_removed(
         transport.open()
         running = asyncio.create_task(transport.run())
         try:
-            await until_logged(caplog, "coordinator c1 says that this one was removed")
+            await until_logged(caplog, "coordinator c1 reports that this one was removed")
             await until_logged(caplog, "connected to coordinator c2")
             assert not removed.is_set()
             transport.update([records[0], await serve("c3", refuse)])

@@ -423,7 +423,7 @@ def test_file_that_is_no_state_is_refused(tmp_path: Path, target: SnapshotStore)
                 data=data,
             )
         )
-        with pytest.raises(InvalidRequest, match="no state"):
+        with pytest.raises(InvalidRequest, match="is not a state"):
             incoming.finish()
     assert files_of(tmp_path / "target" / "snapshots") == []
 

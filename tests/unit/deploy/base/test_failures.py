@@ -74,7 +74,7 @@ def test_token_that_has_ended_is_told_since_when() -> None:
 )
 def test_token_that_says_nothing_of_itself_is_told_as_not_taken(text: str) -> None:
     assert claims_of(text) == ("", 0.0)
-    assert explained(text, "in FILE", at_s=0).details.startswith("The token in FILE is not taken: ")
+    assert explained(text, "in FILE", at_s=0).details.startswith("The token in FILE was rejected: ")
 
 
 def test_what_else_is_raised_fails() -> None:

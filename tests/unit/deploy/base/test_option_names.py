@@ -47,7 +47,7 @@ def test_new_coordinator_says_which_option_was_wrong(
 
 def test_address_that_is_no_place_names_what_was_written(tmp_path: Path) -> None:
     details = told(coordinator, "init", "--id", "c1", "--data", str(tmp_path / "c1"), "--address", "a:b:c:d")
-    assert details.startswith("--address: 'a:b:c:d' is not ADDRESS[:PEER_PORT[:API_PORT]]; ")
+    assert details.startswith("--address: 'a:b:c:d' is not ADDRESS[:PEER_PORT[:API_PORT]]. ")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def renamed(error: Exception, *arguments: str, **environment: str) -> str:
 
 def test_only_what_was_given_is_named() -> None:
     refused = RefusedRequest("expires_at: must be at most 30 days from now.")
-    assert renamed(refused, "--expires", "1h") == "--expires: at most 30 days from now."
+    assert renamed(refused, "--expires", "1h") == "--expires: must be at most 30 days from now."
     assert renamed(refused) == "expires_at: must be at most 30 days from now."
     assert renamed(InvalidRequest("output: x"), "-o", "1") == "--output: x"
     assert renamed(InvalidRequest("output: x"), TEST_OUTPUT="1") == "--output: x"

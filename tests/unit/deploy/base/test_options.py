@@ -36,7 +36,7 @@ def test_duration_is_seconds(text: str, seconds: int) -> None:
 def test_digest_is_in_small_letters_and_has_its_length() -> None:
     assert Digest(4).convert("00Ff", None, None) == "00ff"
     for wrong in ("00f", "00fff", "00fg", "", "٠٠٠٠"):
-        with pytest.raises(click.UsageError, match="has not 4 hexadecimal digits"):
+        with pytest.raises(click.UsageError, match="does not have 4 hexadecimal digits"):
             Digest(4).convert(wrong, None, None)
 
 

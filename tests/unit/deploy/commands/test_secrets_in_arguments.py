@@ -69,6 +69,6 @@ def test_secret_comes_by_standard_input_and_as_an_argument_it_warns(
 ) -> None:
     done = run(tmp_path, *arguments, stdin=stdin)
     assert done.returncode == 2
-    assert b": a text " in done.stderr
+    assert b": expected a text " in done.stderr
     assert (WARNING in done.stderr) is warns
     assert not (tmp_path / "data").exists()

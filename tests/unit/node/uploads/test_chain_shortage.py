@@ -65,7 +65,7 @@ async def test_no_member_has_room(nodes: list[Node], monkeypatch: pytest.MonkeyP
         fill(node, monkeypatch)
     refused = await refusal(nodes[0])
     assert isinstance(refused, InsufficientStorage)
-    assert "1 node has room for these bytes, 2 must" in refused.details
+    assert "1 node has room for these bytes, 2 are required" in refused.details
     assert refused.details.endswith("Full: n2, n3.")
 
 
