@@ -90,7 +90,8 @@ class Driver:
         self.making = Making(config.id, snapshots, hooks)
         self._log_thread = Worker(LOG_THREAD)
         self._wake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None  # of the next tick
+        self._timer: asyncio.Handle | None = None  # of the next tick, at `_timer_at_s`
+        self._timer_at_s = 0.0
         self._ticked_at_s = 0.0  # up to when time was told to the member
         self._writing: Ready | None = None  # what goes to the log now
         self._is_writing_long = False  # the timer has gone off meanwhile
@@ -309,9 +310,10 @@ class Driver:
         ticks = self._member.due_in_ticks if self._writing is None else 1
         at_s = self._ticked_at_s + ticks * TICK_S
         if self._timer is not None:
-            if abs(self._timer.when() - at_s) < TIMER_GRAIN_S:
+            if abs(self._timer_at_s - at_s) < TIMER_GRAIN_S:
                 return
             self._timer.cancel()
+        self._timer_at_s = at_s  # uvloop returns no TimerHandle for a time that has passed
         self._timer = asyncio.get_running_loop().call_at(at_s, self._ring)
 
     def _ring(self) -> None:

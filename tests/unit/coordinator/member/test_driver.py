@@ -12,7 +12,7 @@ import pytest
 
 from ca.errors import Unavailable
 from ca.identity import Identity, Role
-from coordinator.member.driver import Driver
+from coordinator.member.driver import TICK_S, Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.record_leases import LEASE_S
 from coordinator.raft.config import Config
@@ -177,3 +177,21 @@ async def test_database_that_was_lost_is_built_again_from_the_log(tmp_path: Path
         await leading(driver)
         await driver.read_barrier()
         assert driver.applied_index > applied
+
+
+def test_driver_goes_on_when_its_tick_has_passed_before_it_was_set(
+    tmp_path: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """The process may stand still between two lines: uvloop's handle of such a timer tells no time."""
+
+    async def stand_still() -> None:
+        async with asyncio.timeout(DEADLINE_S), running(tmp_path) as (driver, task):
+            await leading(driver)
+            driver._ticked_at_s -= 10 * TICK_S
+            driver._arm()
+            driver._arm()
+            await driver.propose(admit("alice"))
+            assert not task.done()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(stand_still())
