@@ -97,4 +97,4 @@ def test_only_holder_is_told_as_such_before_it_is_down(tmp_path: Path) -> None:
         (holder,) = (node for node in cluster.nodes if cluster.replica(node, sha256).exists())
         done = cluster.filestore("node", "remove", holder.id, "--force")
         assert done.returncode == 5
-        assert b"is not down, and has content that no other node has" in done.stderr
+        assert b"is not down and has content that no other node has" in done.stderr
