@@ -16,8 +16,6 @@ from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, unreadable_in
 from coordinator.storage.state_store import Store
 
-ENTRY_BYTES = 1  # of entries to read: one is always read
-
 _log = logging.getLogger(__name__)
 
 

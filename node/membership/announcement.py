@@ -16,7 +16,6 @@ from runtime.background import Pause, Work
 
 RETRY_S = 1.0
 SHOWN_S = 3.0  # until the view shows it
-UNKEPT_S = 30.0
 
 
 class Announcement:

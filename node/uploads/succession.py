@@ -304,8 +304,7 @@ async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: in
     """Return those of the first ASKED_MAX nodes that have room for `size_bytes`, most room first.
 
     The nodes are asked when it is needed, so that each answers with what its disk takes in this moment;
-    heartbeats are a second old and tell the coordinators only.
-
+    heartbeats are seconds old and tell the coordinators only.
     """
     asked = list(node_ids)[:ASKED_MAX]
     asked = [node_id for node_id in asked if node_id not in peers.silent] or asked

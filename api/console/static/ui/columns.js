@@ -3,18 +3,19 @@
 import { html, useLayoutEffect, useState } from "../html.js";
 
 const HIDDEN_FIRST = ["wide", "medium", "narrow"]; // classes of columns, see `hide` of DataTable
-const SMALL_PX = 620; // a box of a phone: columns have their `small` widths
+const ROOT_PX = 15; // until the box is measured
+const SMALL_REM = 41.3; // a box of a phone: columns have their `small` widths
 const NAME_REM = 11; // of a column without a width, at least
 const NAME_SMALL_REM = 6.5;
 const MARK_REM = 2.4;
 
 const rem = (width) => Number.parseFloat(width);
 
-// The columns that a box of so many pixels has room for, each with its width in rem; 0 shares what is left. Pure.
-export function fitting(columns, boxPx, remPx, hasMarks) {
-  const isSmall = boxPx < SMALL_PX;
+// The columns that a box of so many rem has room for, each with its width in rem; 0 shares what is left. Pure.
+export function fitting(columns, boxRem, hasMarks) {
+  const isSmall = boxRem < SMALL_REM;
   const sized = columns.map((column) => ({ ...column, rem: rem((isSmall && column.small) || column.width || "0") || 0 }));
-  const room = boxPx / remPx - (hasMarks ? MARK_REM : 0);
+  const room = boxRem - (hasMarks ? MARK_REM : 0);
   const needed = (shown) => shown.reduce((sum, each) => sum + (each.rem || (isSmall ? NAME_SMALL_REM : NAME_REM)), 0);
   let shown = sized;
   for (const hidden of HIDDEN_FIRST) {
@@ -26,16 +27,18 @@ export function fitting(columns, boxPx, remPx, hasMarks) {
 
 // Those of the box that `ref` is on, measured again whenever its width changes.
 export function useFitting(ref, columns, hasMarks) {
-  const [boxPx, setBoxPx] = useState(0);
+  const [boxRem, setBoxRem] = useState(innerWidth / ROOT_PX);
   useLayoutEffect(() => {
-    const measure = () => ref.current && setBoxPx(ref.current.clientWidth);
+    const measure = () => {
+      const remPx = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
+      if (ref.current) setBoxRem(ref.current.clientWidth / remPx);
+    };
     const observer = new ResizeObserver(measure);
     observer.observe(ref.current);
     measure();
     return () => observer.disconnect();
   }, []);
-  const remPx = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
-  return fitting(columns, boxPx || innerWidth, remPx, hasMarks);
+  return fitting(columns, boxRem, hasMarks);
 }
 
 export const Columns = ({ columns, hasMarks }) => html`<colgroup>${hasMarks && html`<col class="mark" />`}${columns.map(
