@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound
-from coordinator.machine import blobs
+from coordinator.machine import blobs, folders
 from coordinator.machine.execution import quotas, states
 from coordinator.machine.execution.access import (
     Level,
@@ -34,15 +34,16 @@ from coordinator.machine.execution.pages import (
 from metadata.model import rules
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller, FilePage, FileRecord
 from metadata.protocol.commands import DeleteFile, UpdateFile
-from metadata.protocol.queries import CheckNewFile, ListBucketFiles
+from metadata.protocol.queries import BucketFilesQuery, CheckNewFile, ListFolderFiles
 
 _IS_FILE = Condition("f.kind <> ?", (PARTIAL,))  # for lists of every kind
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
 
 
+# Of `files f`, for `fields_of`.
 FILE_COLUMNS = (
-    "file_uuid, bucket_id, owner_id, filename, content_type, size_bytes, blob_sha256, status,"
-    " created_at_ms, updated_at_ms, retention_hours, due_at_ms"
+    "f.file_uuid, f.bucket_id, f.owner_id, f.filename, f.content_type, f.size_bytes, f.blob_sha256, f.status,"
+    f" f.created_at_ms, f.updated_at_ms, f.retention_hours, f.due_at_ms, {folders.PATH_COLUMN}"
 )
 
 
@@ -80,6 +81,7 @@ class NewFile(Struct, frozen=True, kw_only=True):
     size_bytes: int | None
     expected_sha256: str = ""
     retention_hours: int | None = None
+    path: str = ""
 
 
 def require(
@@ -197,6 +199,8 @@ def insert(change: Change, user: User, new: NewFile) -> FileRow:
             change.at_ms,
         ),
     )
+    if new.path:
+        folders.place(change, row.sequence, new.path)
     if new.kind != PARTIAL:
         change.db.execute(
             f"UPDATE buckets SET file_count = file_count + 1, {states.NEXT} WHERE bucket_id = ?",
@@ -274,8 +278,8 @@ def remove(change: Change, row: FileRow) -> int:
     return parts
 
 
-def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
-    """One page of the files in a bucket, oldest first. Needs read on the bucket.
+def list_bucket(question: Question, query: BucketFilesQuery) -> FilePage:
+    """One page of the files in a bucket or in a folder of it, oldest first. Needs read on the bucket.
 
     Of the default bucket everybody sees what it owns, and what was granted on the file itself.
     """
@@ -286,11 +290,12 @@ def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
     if bucket is None:
         raise NotFound("There is no such bucket.")
     held = level_on_bucket(question, user, owner_id=bucket[0], bucket_id=query.bucket_id)
+    wanted = _wanted(query)
     if held < Level.READ and query.bucket_id == DEFAULT_BUCKET_ID:
-        rows, next_cursor = _shared_page(question, user, query)
+        rows, next_cursor = _shared_page(question, user, query, wanted)
     else:
         require_bucket_level(question, user, Level.READ, owner_id=bucket[0], bucket_id=query.bucket_id)
-        rows, next_cursor = _bucket_page(question.db, query)
+        rows, next_cursor = _bucket_page(question.db, query, wanted)
     return FilePage([FileRecord(**fields_of(row), kind=row[-2]) for row in rows], next_cursor)
 
 
@@ -309,24 +314,48 @@ def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
         "updated_at_ms": row[9],
         "retention_hours": UNSET if row[10] is None else row[10],
         "due_at_ms": UNSET if row[11] is None else row[11],
+        "path": UNSET if row[12] is None else folders.path_of(row[12]),
     }
 
 
-def _bucket_page(db: sqlite3.Connection, query: ListBucketFiles) -> tuple[list[Row], int]:
+class _Wanted(Struct, frozen=True):
+    """The files that a list of a bucket is of. `folder`: the one folder that they are in, "" for any."""
+
+    folder: str
+    filters: tuple[Condition, ...]
+
+
+def _wanted(query: BucketFilesQuery) -> _Wanted:
+    filters = (_IS_FILE, *file_filters(query))
+    if not isinstance(query, ListFolderFiles):
+        return _Wanted("", filters)
+    if query.is_recursive:
+        return _Wanted("", (*filters, folders.below(query.path)) if query.path else filters)
+    return _Wanted(query.path, filters) if query.path else _Wanted("", (*filters, folders.AT_TOP))
+
+
+def _bucket_page(db: sqlite3.Connection, query: BucketFilesQuery, wanted: _Wanted) -> tuple[list[Row], int]:
+    in_bucket = Condition("f.bucket_id = ?", (query.bucket_id,))
+    in_folder = Condition("p.bucket_id = ? AND p.path = ?", (query.bucket_id, folders.key_of(wanted.folder)))
     listing = Listing(
         columns=f"{FILE_COLUMNS}, f.kind, f.sequence",
-        table="files f",
-        sequence="f.sequence",
-        candidates=(Condition("f.bucket_id = ?", (query.bucket_id,)),),
-        filters=(_IS_FILE, *file_filters(query)),
+        table="file_paths p" if wanted.folder else "files f",
+        joined="CROSS JOIN files f ON f.sequence = p.sequence" if wanted.folder else "",
+        sequence="p.sequence" if wanted.folder else "f.sequence",
+        candidates=(in_folder if wanted.folder else in_bucket,),
+        filters=wanted.filters,
     )
     return read_page(db, listing, cursor=query.cursor, limit=query.limit)
 
 
-def _shared_page(question: Question, user: User, query: ListBucketFiles) -> tuple[list[Row], int]:
+def _shared_page(
+    question: Question, user: User, query: BucketFilesQuery, wanted: _Wanted
+) -> tuple[list[Row], int]:
     """Return files in the bucket that the user owns or has a permission on, and the next cursor."""
-    own = own_or_granted(question, user)
-    filters = (own, _IS_FILE, *file_filters(query))
+    filters = (own_or_granted(question, user), *wanted.filters)
+    if wanted.folder:  # a permission may be on a file of another folder
+        in_folder = f"{folders.PATH_COLUMN} = ?"
+        filters = (*filters, Condition(in_folder, (folders.key_of(wanted.folder),)))
     conditions = " AND ".join(condition.sql for condition in filters)
     statement = (
         f"SELECT {FILE_COLUMNS}, f.kind, f.sequence FROM files f"
@@ -336,32 +365,35 @@ def _shared_page(question: Question, user: User, query: ListBucketFiles) -> tupl
     found: list[Row] = []
     looked_at, after = 0, query.cursor
     while looked_at < LIST_SCAN_MAX:
-        wanted = min(max(query.limit + 1, _WINDOW_ROWS_MIN), LIST_SCAN_MAX - looked_at)
-        window = _shared_sequences(question.db, user, query.bucket_id, after, wanted)
+        rows_max = min(max(query.limit + 1, _WINDOW_ROWS_MIN), LIST_SCAN_MAX - looked_at)
+        window = _shared_sequences(question.db, user, query.bucket_id, wanted.folder, after, rows_max)
         found += question.db.execute(statement, (json.dumps(window), *values)).fetchall()
         if len(found) > query.limit:
             return found[: query.limit], found[query.limit - 1][-1]
-        if len(window) < wanted:
+        if len(window) < rows_max:
             return found, 0
-        looked_at, after = looked_at + wanted, window[-1]
+        looked_at, after = looked_at + rows_max, window[-1]
     return found, after
 
 
 def _shared_sequences(
-    db: sqlite3.Connection, user: User, bucket_id: str, after: int, rows_max: int
+    db: sqlite3.Connection, user: User, bucket_id: str, folder: str, after: int, rows_max: int
 ) -> list[int]:
     """The next files that the user owns there, or that a permission of its principals is or was on.
 
     Each part is in the order of an index, so SQLite merges them without reading more than it answers.
     """
+    owned, owned_values = "FROM files WHERE bucket_id = ? AND owner_id = ?", [bucket_id, user.user_id]
+    if folder:
+        owned = "FROM file_paths WHERE bucket_id = ? AND owner_id = ? AND path = ?"
+        owned_values.append(folders.key_of(folder))
     granted = (
         " UNION SELECT file_sequence FROM file_permissions"
         " WHERE principal = ? AND bucket_id = ? AND file_sequence > ?"
     )
     values = [value for principal in user.principals for value in (principal, bucket_id, after)]
     rows = db.execute(
-        "SELECT sequence FROM files WHERE bucket_id = ? AND owner_id = ? AND sequence > ?"
-        f"{granted * len(user.principals)} ORDER BY 1 LIMIT ?",
-        (bucket_id, user.user_id, after, *values, rows_max),
+        f"SELECT sequence {owned} AND sequence > ?{granted * len(user.principals)} ORDER BY 1 LIMIT ?",
+        (*owned_values, after, *values, rows_max),
     ).fetchall()
     return [sequence for (sequence,) in rows]

@@ -60,6 +60,9 @@ class FileRecord(Record, frozen=True, kw_only=True):
     expires_at: str
     created_at: str  # When the record was created.
     updated_at: str  # When the record last changed.
+    # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
+    # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
+    path: str = ""
     kind: ClassVar[Kind]
 
 
@@ -119,6 +122,9 @@ class FileSummary(Record, frozen=True, kw_only=True):
     expires_at: str
     created_at: str  # When the record was created.
     kind: str = ""  # The kind of the file. Its record is under /project-files, /vms or /backups.
+    # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
+    # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
+    path: str = ""
 
 
 class ManifestImage(Struct, frozen=True, kw_only=True):
