@@ -44,6 +44,7 @@ FILE_PARAMETERS: Final = (
 FOLDER_PARAMETERS: Final = (
     Parameter("path", "Only files in this folder; `/` is the top of the bucket.", type=FolderPath),
     Parameter("recursive", "`1`: with `path`, also the files in all folders below it."),
+    Parameter("name", "Only files with exactly this name.", type=MaybeLabel),
 )
 FOLDERS_PARAMETERS: Final = (
     Parameter(

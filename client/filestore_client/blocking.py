@@ -294,6 +294,7 @@ class BlockingFiles(OpeningFiles):
     named = listing(Files.named)
     find = blocking(Files.find)
     in_bucket = listing(Files.in_bucket)
+    folders = listing(Files.folders)
     get = blocking(Files.get)
     update = blocking(Files.update)
     delete = blocking(Files.delete)

@@ -24,6 +24,7 @@ from filestore_client.base.records import (
     Content,
     FileRecord,
     FileSummary,
+    Folder,
     Kind,
     Manifest,
     Ticket,
@@ -260,9 +261,18 @@ class Files:
         return max(found, key=lambda record: record.created_at, default=None)
 
     def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
-        """Every file of a bucket, of all kinds. `filters`: `status`, `filename` (how it begins)."""
+        """Every file of a bucket, of all kinds.
+
+        `filters`: `status`, `filename` (how it begins), `name` (the whole name), `path` (the folder; "/" for
+        the top), and with that `recursive="1"` for the folders below it too.
+        """
         path = f"/api/v1/buckets/{path_part(bucket_id)}/files"
         return pages(self._transport, path, "files", FileSummary, **filters)
+
+    def folders(self, bucket_id: str, path: str = "") -> AsyncIterator[Folder]:
+        """The folders in a folder of a bucket, by name; "" for the top."""
+        where = f"/api/v1/buckets/{path_part(bucket_id)}/folders"
+        return pages(self._transport, where, "folders", Folder, path=path)
 
     async def get(self, file_uuid: str) -> FileRecord:
         """The record of a file of any kind. Raises NotFound."""

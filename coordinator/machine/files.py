@@ -319,30 +319,41 @@ def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 class _Wanted(Struct, frozen=True):
-    """The files that a list of a bucket is of. `folder`: the one folder that they are in, "" for any."""
+    """The files that a list of a bucket is of.
+
+    `folder`, `name`: the one folder or the one name that they have, which an index finds; "" for any. At most
+    one of the two is given.
+    """
 
     folder: str
+    name: str
     filters: tuple[Condition, ...]
 
 
 def _wanted(query: BucketFilesQuery) -> _Wanted:
     filters = (_IS_FILE, *file_filters(query))
     if not isinstance(query, ListFolderFiles):
-        return _Wanted("", filters)
+        return _Wanted("", "", filters)
     if query.is_recursive:
-        return _Wanted("", (*filters, folders.below(query.path)) if query.path else filters)
-    return _Wanted(query.path, filters) if query.path else _Wanted("", (*filters, folders.AT_TOP))
+        return _Wanted("", query.name, (*filters, folders.below(query.path)) if query.path else filters)
+    if query.path and not query.name:
+        return _Wanted(query.path, "", filters)
+    return _Wanted("", query.name, (*filters, folders.directly_in(query.path)))
 
 
 def _bucket_page(db: sqlite3.Connection, query: BucketFilesQuery, wanted: _Wanted) -> tuple[list[Row], int]:
-    in_bucket = Condition("f.bucket_id = ?", (query.bucket_id,))
-    in_folder = Condition("p.bucket_id = ? AND p.path = ?", (query.bucket_id, folders.key_of(wanted.folder)))
+    candidates = [Condition("f.bucket_id = ?", (query.bucket_id,))]
+    if wanted.name:
+        candidates.append(Condition("f.filename = ?", (wanted.name,)))
+    if wanted.folder:
+        in_folder = "p.bucket_id = ? AND p.path = ?"
+        candidates = [Condition(in_folder, (query.bucket_id, folders.key_of(wanted.folder)))]
     listing = Listing(
         columns=f"{FILE_COLUMNS}, f.kind, f.sequence",
         table="file_paths p" if wanted.folder else "files f",
         joined="CROSS JOIN files f ON f.sequence = p.sequence" if wanted.folder else "",
         sequence="p.sequence" if wanted.folder else "f.sequence",
-        candidates=(in_folder if wanted.folder else in_bucket,),
+        candidates=tuple(candidates),
         filters=wanted.filters,
     )
     return read_page(db, listing, cursor=query.cursor, limit=query.limit)
@@ -353,9 +364,10 @@ def _shared_page(
 ) -> tuple[list[Row], int]:
     """Return files in the bucket that the user owns or has a permission on, and the next cursor."""
     filters = (own_or_granted(question, user), *wanted.filters)
-    if wanted.folder:  # a permission may be on a file of another folder
-        in_folder = f"{folders.PATH_COLUMN} = ?"
-        filters = (*filters, Condition(in_folder, (folders.key_of(wanted.folder),)))
+    if wanted.folder:  # a permission may be on a file elsewhere
+        filters = (*filters, folders.directly_in(wanted.folder))
+    if wanted.name:
+        filters = (*filters, Condition("f.filename = ?", (wanted.name,)))
     conditions = " AND ".join(condition.sql for condition in filters)
     statement = (
         f"SELECT {FILE_COLUMNS}, f.kind, f.sequence FROM files f"
@@ -366,7 +378,7 @@ def _shared_page(
     looked_at, after = 0, query.cursor
     while looked_at < LIST_SCAN_MAX:
         rows_max = min(max(query.limit + 1, _WINDOW_ROWS_MIN), LIST_SCAN_MAX - looked_at)
-        window = _shared_sequences(question.db, user, query.bucket_id, wanted.folder, after, rows_max)
+        window = _shared_sequences(question.db, user, query.bucket_id, wanted, after, rows_max)
         found += question.db.execute(statement, (json.dumps(window), *values)).fetchall()
         if len(found) > query.limit:
             return found[: query.limit], found[query.limit - 1][-1]
@@ -377,16 +389,19 @@ def _shared_page(
 
 
 def _shared_sequences(
-    db: sqlite3.Connection, user: User, bucket_id: str, folder: str, after: int, rows_max: int
+    db: sqlite3.Connection, user: User, bucket_id: str, wanted: _Wanted, after: int, rows_max: int
 ) -> list[int]:
     """The next files that the user owns there, or that a permission of its principals is or was on.
 
     Each part is in the order of an index, so SQLite merges them without reading more than it answers.
     """
     owned, owned_values = "FROM files WHERE bucket_id = ? AND owner_id = ?", [bucket_id, user.user_id]
-    if folder:
+    if wanted.folder:
         owned = "FROM file_paths WHERE bucket_id = ? AND owner_id = ? AND path = ?"
-        owned_values.append(folders.key_of(folder))
+        owned_values.append(folders.key_of(wanted.folder))
+    if wanted.name:  # the plus keeps the index of owners out
+        owned = "FROM files WHERE bucket_id = ? AND +owner_id = ? AND filename = ?"
+        owned_values.append(wanted.name)
     granted = (
         " UNION SELECT file_sequence FROM file_permissions"
         " WHERE principal = ? AND bucket_id = ? AND file_sequence > ?"

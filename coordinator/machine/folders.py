@@ -30,7 +30,6 @@ _GRANTS_MAX = 20_000  # permissions on single files that a list of folders looks
 
 # SQL for the path of one of `files f`, NULL at the top.
 PATH_COLUMN = "(SELECT path FROM file_paths WHERE file_paths.sequence = f.sequence)"
-AT_TOP = Condition("NOT EXISTS (SELECT 1 FROM file_paths WHERE file_paths.sequence = f.sequence)")
 
 
 def key_of(path: str) -> str:
@@ -54,6 +53,13 @@ def place(change: Change, sequence: int, path: str) -> None:
         " ON CONFLICT (sequence) DO UPDATE SET path = excluded.path",
         (key_of(path), sequence),
     )
+
+
+def directly_in(path: str) -> Condition:
+    """Return the condition that one of `files f` is in a folder, with "" at the top of its bucket."""
+    if not path:
+        return Condition("NOT EXISTS (SELECT 1 FROM file_paths WHERE file_paths.sequence = f.sequence)")
+    return Condition(f"{PATH_COLUMN} = ?", (key_of(path),))
 
 
 def below(path: str) -> Condition:

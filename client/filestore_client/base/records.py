@@ -178,6 +178,15 @@ class BucketUpload(Struct, frozen=True, kw_only=True):
     expires_at: str  # When the upload expires if no more bytes arrive.
 
 
+class Folder(Struct, frozen=True, kw_only=True):
+    """A folder: it exists as long as a file is in it or in a folder below it."""
+
+    name: str  # Its name in the folder that was asked for.
+    # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
+    # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
+    path: str
+
+
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A permission entry, with what it is on."""
 
