@@ -288,6 +288,7 @@ class BlockingFiles(OpeningFiles):
 
     upload = blocking(Files.upload)
     upload_remembered = blocking(Files.upload_remembered)
+    is_begun = blocking(Files.is_begun)
     download = blocking(Files.download)
     read = listing(Files.read)
     list = listing(Files.list)

@@ -67,6 +67,11 @@ def _unnoted(_file_uuid: str) -> None:
     """Nobody keeps a note of it."""
 
 
+def forms_of(filename: str) -> Sequence[str]:
+    """Return a name in both forms of its accents: macOS writes é as two letters (NFD), others as one."""
+    return sorted({filename, unicodedata.normalize("NFC", filename), unicodedata.normalize("NFD", filename)})
+
+
 class Files:
     """Files of all kinds together."""
 
@@ -78,8 +83,8 @@ class Files:
 
     async def upload(
         self,
-        /,
         content: str | os.PathLike[str] | Contents,
+        /,
         *,
         kind: Kind | None = None,
         filename: str = "",
@@ -129,8 +134,8 @@ class Files:
 
     async def upload_remembered(
         self,
-        /,
         path: Path,
+        /,
         *,
         kind: Kind | None = None,
         filename: str = "",
@@ -180,6 +185,20 @@ class Files:
             except FileChanged:
                 await _abandon(transport, memory, unfinished)
                 raise
+
+    async def is_begun(
+        self, path: Path, /, *, kind: Kind | None = None, filename: str = "", **fields: object
+    ) -> bool:
+        """Return whether an earlier `upload_remembered` of this file is remembered; False if unreadable."""
+        try:
+            _require_regular(path)
+            with path.open("rb") as file:
+                chosen: Kind = await asyncio.to_thread(kind_of, file, path.name) if kind is None else kind
+                wanted = await _wanted(chosen, filename or path.name, file, fields)
+                facts = os.fstat(file.fileno())
+        except (OSError, FilestoreError):
+            return False
+        return Memory.of(self._transport.cluster, path, facts, {"kind": chosen, **wanted}).exists()
 
     async def download(
         self,
@@ -247,10 +266,9 @@ class Files:
     async def named(self, filename: str) -> AsyncIterator[FileRecord]:
         """Every available file of this name that the caller may see.
 
-        A name is the same in both forms of its accents: macOS writes é as two letters (NFD), others as one.
+        A name is the same in both forms of its accents.
         """
-        forms = {filename, unicodedata.normalize("NFC", filename), unicodedata.normalize("NFD", filename)}
-        for form in sorted(forms):
+        for form in forms_of(filename):
             async for record in self.list(filename=form, status="available"):
                 if record.filename == form:
                     yield record
@@ -436,8 +454,9 @@ async def _wanted(kind: Kind, name: str, file: BinaryIO, fields: Mapping[str, ob
     """The fields of the new record. Raises InvalidRequest for a name that the API cannot take."""
     if not name:
         raise InvalidRequest("The file has no name of its own; give it one.")
-    if any("\udc80" <= letter <= "\udcff" for letter in name):
-        raise InvalidRequest("The name of the file is not UTF-8; give it another one.")
+    for what, text in (("file", name), ("folder", str(fields.get("path", "")))):
+        if any("\udc80" <= letter <= "\udcff" for letter in text):
+            raise InvalidRequest(f"The name of the {what} is not UTF-8; give it another one.")
     head = await asyncio.to_thread(os.pread, file.fileno(), HEAD_BYTES, 0)
     return new_record_fields(kind, name, head, fields)
 
