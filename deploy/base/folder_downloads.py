@@ -41,8 +41,8 @@ async def download_folder(
 ) -> Downloads:
     """Download the files of a folder to the same places below a directory; of equal names the newest.
 
-    A file that is there with the same content is left alone, so that the same command goes on where an
-    earlier one ended. `hidden`: whether hidden files directly in the directory are downloaded.
+    A file that exists with the same content is left alone, so that the command can be repeated after an
+    interruption. `hidden`: whether hidden files directly in the directory are downloaded.
     """
     places: dict[str, FileSummary] = {}
     for file in sorted(files, key=lambda file: file.created_at):

@@ -1,4 +1,4 @@
-"""Folders of a bucket on the command line: the files in and below them, and which names are taken."""
+"""Folders of a bucket on the command line: the files in and below them, and which names exist."""
 
 import asyncio
 from collections import defaultdict, deque

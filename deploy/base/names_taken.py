@@ -16,7 +16,7 @@ _SHOWN_MAX: Final = 5
 
 
 class IfTaken(StrEnum):
-    """What happens to a file whose name is taken."""
+    """The choices for a file whose name exists already."""
 
     KEEP = "keep"
     REPLACE = "replace"
@@ -41,7 +41,7 @@ async def find_taken(
 
 
 def decide(taken: Mapping[int, list[FileSummary]], wanted: IfTaken | None, *, bucket: str) -> IfTaken:
-    """Say which names are taken, and return what to do. At a terminal, the user is asked.
+    """Print which names exist already, and return the choice. At a terminal, the user makes it.
 
     Raises click.Abort.
     """
@@ -55,7 +55,7 @@ def decide(taken: Mapping[int, list[FileSummary]], wanted: IfTaken | None, *, bu
     if wanted is None and sys.stdin.isatty() and sys.stderr.isatty():
         click.echo(f"{line[0].upper()}{line[1:]}.", err=True)
         answer = click.prompt(
-            "Keep both, replace what is there, or skip?",
+            "Keep both, replace the old files, or skip?",
             type=click.Choice([each.value for each in IfTaken]),
             default=IfTaken.KEEP.value,
             err=True,
@@ -63,7 +63,7 @@ def decide(taken: Mapping[int, list[FileSummary]], wanted: IfTaken | None, *, bu
         return IfTaken(answer)
     what = {
         IfTaken.KEEP: "both are kept",
-        IfTaken.REPLACE: "what is there is deleted once the new file is stored",
+        IfTaken.REPLACE: "the old file is deleted once the new one is stored",
         IfTaken.SKIP: "it is not uploaded",
     }[wanted or IfTaken.KEEP]
     click.echo(f"filestore: {line}: {what}.", err=True)

@@ -103,8 +103,8 @@ def get(
     """Download a file by its name or its file_uuid, or a folder.
 
     NAME may begin with the folder of the file, as in lab1/r1/startup-config.cfg. Where several files have the
-    name, they are listed, and nothing is downloaded. The same command after an interruption goes on where it
-    ended: what has come is in OUTPUT.part. The checksum is always compared. A file that is there is replaced
+    name, they are listed, and nothing is downloaded. After an interruption, the same command resumes from
+    OUTPUT.part. The checksum is always compared. A file that is there is replaced
     with --force only; a directory gets the file under its own name. With -r, OUTPUT is the directory that
     gets what is in the folder.
     """

@@ -135,7 +135,7 @@ def test_name_that_is_there_is_said_before_the_upload(cluster: Cluster, lab: Pat
         ["put", str(lab / "notes.txt"), "--folder", top], cluster.command_environment(), tmp_path
     ) as terminal:
         terminal.wait_for(f"{path} already.")
-        terminal.wait_for("replace what is there")
+        terminal.wait_for("replace the old files")
         terminal.type("replace")
         assert terminal.end() == 0
     (left,) = objects(cluster, "ls", top, "--name", "notes.txt")
