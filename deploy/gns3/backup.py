@@ -166,8 +166,6 @@ class BackupRun:
         with self._bar(project.name) as progress:
             outcome = await self._again(project, newest, progress)
         is_stored = outcome.stored is not None
-        if not is_stored and newest is not None:
-            await self._adopt(newest)
         current = outcome.stored
         if current is None:
             assert newest is not None
@@ -294,12 +292,6 @@ class BackupRun:
     def _tag_of(self, fingerprint: Fingerprint) -> str:
         """Return the tag of a backup of this server."""
         return BackupTag(fingerprint, self._server.identity).text
-
-    async def _adopt(self, newest: StoredBackup) -> None:
-        """Mark a backup that names no server as one of this server, whose project has the same content."""
-        if not newest.tag.server.id:
-            tag = self._tag_of(newest.fingerprint)
-            await self._client.projects.update(newest.file.file_uuid, version_tag=tag)
 
     def _check(self, project: LabProject, newest: StoredBackup | None, end: ExportEnd) -> None:
         if not self._wishes.accept_loss:

@@ -25,17 +25,6 @@ def clone_project(project_id: str, source: LabServer, target: LabServer) -> None
     target.call("POST", f"/projects/{project_id}/import", content=export)
 
 
-def tag_of(operator: Operator, file_uuid: str) -> str:
-    return str(operator.store.get(f"/project-files/{file_uuid}").json["version_tag"])
-
-
-def forget_server(operator: Operator, file_uuid: str) -> None:
-    """The backup is as an older release would have made it."""
-    body = {"version_tag": tag_of(operator, file_uuid).partition("@")[0]}
-    answer = operator.store.request("PATCH", f"/project-files/{file_uuid}", body=body)
-    assert answer.status == 200, answer.body
-
-
 def store_copy(operator: Operator, file_uuid: str, *, owner: str, tag: str = "") -> str:
     """A stranger stores the same archive under the same names, and a well-formed tag."""
     record = operator.store.get(f"/project-files/{file_uuid}").json
@@ -85,36 +74,6 @@ def test_two_servers_with_one_project_id_have_a_chain_each(
         assert restored["from_server_id"] == ids[server]
         assert new.files_of(restored["project_id"])[STATE] == f"of {server}".encode()
     assert f"of server old ({ids['old']})" in operator.do("restore", name, "--to", "new", "--from", "old")
-
-
-def test_backup_of_an_older_release_is_restored_and_adopted_by_the_server_that_has_it(
-    operator: Operator, old: LabServer, new: LabServer
-) -> None:
-    name = f"adopted {secrets.token_hex(3)}"
-    project_id = old.make_project(name, {STATE: b"first"})
-    clone_project(project_id, old, new)
-    new.write(project_id, STATE, b"of new")
-    first = operator.json("backup", name, "--server", "old")[0]["file_uuid"]
-    old.write(project_id, STATE, b"second")
-    second = operator.json("backup", name, "--server", "old")[0]["file_uuid"]
-    for file_uuid in (first, second):
-        forget_server(operator, file_uuid)
-
-    [listed] = [row for row in operator.json("ls", "--server", "old") if row["name"] == name]
-    assert (listed["file_uuid"], listed["backups"], listed["server_id"]) == (second, 2, "")
-    assert "unknown server" in operator.do("ls", "--server", "old")
-    assert operator.json("restore", name, "--to", "new")[0]["file_uuid"] == second
-
-    assert operator.backup(project_id, "--server", "new") == {name: "stored"}
-    [row] = operator.json("backup", name, "--server", "old")
-    assert (row["status"], row["file_uuid"]) == ("unchanged", second)
-    ids = {row["name"]: row["server_id"] for row in operator.json("servers")}
-    assert tag_of(operator, second).endswith(f"@{ids['old']}:old")
-    assert "@" not in tag_of(operator, first)
-    assert operator.json("restore", name, "--to", "new", "--from", "-")[0]["file_uuid"] == first
-    assert operator.json("restore", name, "--to", "new", "--from", "old")[0]["file_uuid"] == second
-    rows = operator.json("prune", name, "--keep-last", "1")
-    assert [row["deleted"] for row in rows] == [False, False, False]
 
 
 def test_server_that_moved_goes_on_with_its_backups_if_it_is_told_so(
