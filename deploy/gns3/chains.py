@@ -86,7 +86,7 @@ def of_projects(chains: Sequence[BackupChain], named: Sequence[str]) -> list[Bac
 
 
 def to_continue(chains: Sequence[BackupChain], server: ServerIdentity) -> BackupChain | None:
-    """Return the chain that a server's next backup of a project continues. `chains` are the project's. Pure."""
+    """The chain that a server's next backup of a project continues; `chains` are the project's. Pure."""
     return next((chain for chain in chains if chain.server.id == server.id), None)
 
 

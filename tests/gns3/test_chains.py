@@ -76,6 +76,26 @@ def test_two_servers_with_one_project_id_have_a_chain_each(
     assert f"of server old ({ids['old']})" in operator.do("restore", name, "--to", "new", "--from", "old")
 
 
+def test_backup_whose_tag_was_changed_is_an_ordinary_file(
+    operator: Operator, old: LabServer, new: LabServer
+) -> None:
+    name = f"tagged {secrets.token_hex(3)}"
+    project_id = old.make_project(name, {STATE: b"1"})
+    [row] = operator.json("backup", name, "--server", "old")
+    path = f"/project-files/{row['file_uuid']}"
+    content_alone = operator.store.get(path).json["version_tag"].partition("@")[0]
+    for tag in ("mine", content_alone):
+        answer = operator.store.request("PATCH", path, body={"version_tag": tag})
+        assert answer.status == 200, answer.body
+        [listed] = [each for each in operator.json("ls", "--server", "old") if each["name"] == name]
+        assert (listed["file_uuid"], listed["backups"]) == ("", 0)
+        assert operator.run("restore", project_id, "--to", "new")[0] == 4
+        assert operator.json("restore", row["file_uuid"], "--to", "new")[0]["from_server_id"] == ""
+    assert operator.backup(name, "--server", "old") == {name: "stored"}
+    rows = operator.json("prune", name, "--keep-last", "1")
+    assert row["file_uuid"] not in [each["file_uuid"] for each in rows]
+
+
 def test_server_that_moved_goes_on_with_its_backups_if_it_is_told_so(
     operator: Operator, old: LabServer
 ) -> None:

@@ -91,7 +91,7 @@ def test_server_whose_user_lost_the_role_is_no_success(
     keeper: Operator, lab: LabServer, tmp_path: Path
 ) -> None:
     project_id = lab.make_project("seen")
-    user, password_file = lab.auditor()
+    user, password_file = lab.user_with("Auditor")
     keeper.do("login", lab.url, "--name", "lab", "--user", user, "--password-file", str(password_file))
     assert night(keeper, tmp_path)[0] == 0
     before, _ = metrics(tmp_path)
@@ -202,7 +202,7 @@ def test_watch_ends_when_the_server_does_not_take_its_user(
     keeper: Operator, lab: LabServer, tmp_path: Path
 ) -> None:
     lab.make_project("watched")
-    name, password_file = lab.auditor()
+    name, password_file = lab.user_with("Auditor")
     keeper.do("login", lab.url, "--name", "lab", "--user", name, "--password-file", str(password_file))
     with watching(keeper, "watch", "--every", "1h", "--metrics", str(tmp_path)) as process:
         wait_until(lambda: any(tmp_path.glob("*.prom")), what="a first run", timeout_s=60)

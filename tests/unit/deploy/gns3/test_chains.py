@@ -52,7 +52,14 @@ def test_tag_says_content_and_server() -> None:
     for server in (A, ServerIdentity(draw_server_id(), "a.b-c_D")):
         tag = BackupTag(CONTENT, server)
         assert BackupTag.parse(tag.text) == tag
-    for text in ("", "v2", CONTENT.tag, f"{CONTENT.tag}@", f"{CONTENT.tag}@lab", f"{CONTENT.tag}@{'A' * 16}:lab"):
+    for text in (
+        "",
+        "v2",
+        CONTENT.tag,
+        f"{CONTENT.tag}@",
+        f"{CONTENT.tag}@lab",
+        f"{CONTENT.tag}@{'A' * 16}:lab",
+    ):
         assert BackupTag.parse(text) is None
     assert len(BackupTag(CONTENT, ServerIdentity(draw_server_id(), "x" * 63)).text) <= 255
 

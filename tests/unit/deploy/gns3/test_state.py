@@ -169,6 +169,22 @@ def test_server_without_projects_counts_from_when_it_last_showed_one() -> None:
         assert first.oldest_good_at() == 300.0
 
 
+def test_times_of_a_clock_that_was_ahead_hide_no_later_failure() -> None:
+    ahead, now = 4000.0, 1000.0
+    with journal.opened(LAB, CLUSTER) as remembered:
+        remembered.looked(at=ahead)
+        remembered.seen([P1, P2], at=ahead)
+        remembered.good("p1", at=ahead)
+        remembered.seen([P1], at=ahead)
+    with journal.opened(LAB, CLUSTER) as remembered:
+        remembered.looked(at=now)
+        assert remembered.good_at() == {"p1": now, "p2": now}
+        assert remembered.gone["p2"].gone_at == now
+        remembered.forget("p1")
+        remembered.forget("p2")
+        assert remembered.oldest_good_at() == now
+
+
 def test_journal_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
     with journal.opened(LAB, CLUSTER) as first:
         first.begun("f1")
