@@ -295,10 +295,12 @@ def test_another_server_that_gets_the_name_misses_none_of_its_projects(
     shown = [GOOD.findall(file.read_text())[0][0] for file in files]
     assert shown == [first_id, second_id]
 
-    arguments = ("prune", first_id, second_id, "--keep-last", "1", "--from")
-    code, _, err = keeper.run(*arguments, "lab")
+    keep = ("--keep-last", "1", "--from")
+    code, _, err = keeper.run("prune", first_id, second_id, *keep, "lab")
     assert (code, ids[0] in err, ids[1] in err) == (5, True, True), err
-    [kept] = keeper.json(*arguments, ids[1])
+    code, _, err = keeper.run("prune", first_id, second_id, *keep, ids[1])
+    assert (code, first_id in err) == (4, True), err
+    [kept] = keeper.json("prune", second_id, *keep, ids[1])
     assert kept["project_id"] == second_id
     again = ("--password-file", str(lab.password_file), "--server-id", ids[0])
     keeper.do("login", lab.url, "--name", "first", *again)
