@@ -40,12 +40,16 @@ def test_guide_works_as_it_stands(store: Cluster, tmp_path: Path) -> None:
         for name, server in (("lab", old), ("new", new)):
             (work / f"{name}.password").write_text(server.password_file.read_text())
             (work / f"{name}.compute-password").write_text(server.compute_password_file.read_text())
+        token = work / "token"
+        token.touch(0o600)
+        token.write_text(store.user_token("reader"))  # who has no backups of other tests
         script = "\n".join(text for group, text in blocks if group == "guide")
         script = script.replace("http://10.0.0.9:3080", old.url).replace("http://10.0.0.10:3080", new.url)
         assert "10.0.0." not in script
         found = environment() | store.command_environment(
             XDG_CONFIG_HOME=str(work / "config"), XDG_STATE_HOME=str(work / "state")
         )
+        found["FILESTORE_TOKEN_FILE"] = str(token)
         found["PATH"] = environment()["PATH"]
         output = run_shell(script, work, found)
         assert "2 projects: 2 stored" in output
