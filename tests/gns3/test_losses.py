@@ -41,8 +41,10 @@ def server(
                 str(started.compute_password_file),
             ]
         operator.do("login", started.url, "--name", "lab", *access)
-        yield started
-        operator.do("logout", "lab")
+        try:
+            yield started
+        finally:
+            operator.do("logout", "lab")
 
 
 @pytest.fixture(params=[VERSION, VERSION_2])
