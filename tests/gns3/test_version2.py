@@ -46,6 +46,24 @@ def test_lab_of_2_2_is_backed_up_and_comes_back_on_both(
         assert server.images()[image] == md5
 
 
+class OpenServer2(LabServer2):
+    """One that asks nobody for a password."""
+
+    def _settings_of_version(self) -> list[str]:
+        return ["auth = False"]
+
+
+def test_server_without_a_password_is_backed_up(operator: Operator, tmp_path: Path) -> None:
+    name, image = f"open {secrets.token_hex(3)}", an_image()
+    with OpenServer2(gns3server(VERSION_2), tmp_path / "open") as server:
+        operator.do("login", server.url, "--name", "open", "--password-file", "/dev/null")
+        server.upload_image(image, qcow2(MIB))
+        with_image(server, name, image)
+        assert operator.backup(name, "--server", "open", "--with-images") == {name: "stored"}
+        assert operator.json("restore", name, "--to", "open")[0]["nodes"] == 3
+        operator.do("logout", "open")
+
+
 def test_images_go_to_a_server_of_2_2(operator: Operator, two: LabServer2, old: LabServer) -> None:
     name = an_image()
     md5 = old.upload_image(name, qcow2(MIB))
