@@ -24,7 +24,7 @@ def draw_server_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """A server. Two are the same if their `id` is; `name` is for people. What is no backup has none."""
+    """A server. Two are the same if their `id` is; `name` is for people. An empty one is for no backup."""
 
     id: str = ""
     name: str = ""

@@ -33,7 +33,7 @@ def refuse_foreign(project: LabProject) -> None:
 
 
 def refuse_hidden(project: LabProject) -> None:
-    """Raise Conflict for a project in a place from which GNS3 exports no file but the topology."""
+    """Raise Conflict for a project whose folder makes GNS3 export the topology alone."""
     if found := _LEFT_OUT_BELOW.search(f"{project.path}/"):
         raise Conflict(
             f"GNS3 exports no files of it, because its folder {project.path} is below a folder named "
