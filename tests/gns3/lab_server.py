@@ -223,6 +223,9 @@ class LabServer:
     def close(self, project_id: str) -> None:
         self.call("POST", f"/projects/{project_id}/close", {})
 
+    def delete(self, project_id: str) -> None:
+        self.call("DELETE", f"/projects/{project_id}")
+
     def write(self, project_id: str, path: str, content: bytes) -> None:
         """A file of the project, as an emulator would write it."""
         target = self.projects_path / project_id / path
@@ -354,6 +357,11 @@ class LabServer2(LabServer):
     """One of GNS3 2.2: no users, and images are the compute's."""
 
     api = "v2"
+
+    def delete(self, project_id: str) -> None:
+        """Of a server that has just started: it can only delete once it has opened a project."""
+        self.request("POST", f"/projects/{project_id}/open", {})
+        super().delete(project_id)
 
     def upload_image(self, name: str, content: bytes) -> str:
         self.request("POST", f"/compute/qemu/images/{quote(name)}", content=content)

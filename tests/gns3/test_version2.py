@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.gns3.restore import remove
+from deploy.gns3.server import Gns3Server, ServerAddress
 from tests.gns3.installed import VERSION_2, gns3server
-from tests.gns3.lab_server import LabServer, LabServer2
+from tests.gns3.lab_server import PASSWORD, LabServer, LabServer2
 from tests.gns3.operator import Operator
 from tests.gns3.test_images import MIB, an_image, qcow2
 from tests.gns3.test_restore import with_image
@@ -62,6 +64,18 @@ def test_server_without_a_password_is_backed_up(operator: Operator, tmp_path: Pa
         assert operator.backup(name, "--server", "open", "--with-images") == {name: "stored"}
         assert operator.json("restore", name, "--to", "open")[0]["nodes"] == 3
         operator.do("logout", "open")
+
+
+async def test_what_a_restore_leaves_is_removed_by_a_server_that_has_just_started(
+    two: LabServer2,
+) -> None:
+    ids = [two.make_project(f"left {secrets.token_hex(3)}") for _ in range(2)]
+    two.kill()
+    two.start()
+    address = ServerAddress(name="two", url=two.url, user="admin", password=PASSWORD)
+    async with Gns3Server(address) as server:
+        await remove(server, *ids, is_cut=True)
+    assert not {project["project_id"] for project in two.projects().values()} & {*ids}
 
 
 def test_images_go_to_a_server_of_2_2(operator: Operator, two: LabServer2, old: LabServer) -> None:

@@ -162,7 +162,7 @@ def restore(stage: Stage) -> str:
     if said.code > 0 and said.code != ATTENTION and not strike and after - before:
         raise Fault(f"(c) a restore to {target} that failed left {after - before}")
     for project_id in after - before:
-        stage.servers[target].call("DELETE", f"/projects/{project_id}")
+        stage.servers[target].delete(project_id)
     _remove_remains(stage, target)
     return f"{lab} to {target} {'full ' if is_full else ''}{name}: {said.code}"
 
