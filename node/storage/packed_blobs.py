@@ -127,9 +127,11 @@ class PackedBlobs:
     def open(self, sha256: str, *, is_afresh: bool = False) -> OpenPackedBlob | None:
         """The blob, to be closed by the caller; None when it is not packed. Raises BlobDamaged, OSError.
 
-        `is_afresh`: as the medium has it, whatever lies in memory.
+        `is_afresh`: as the medium has it, whatever lies in memory. Other records of the blob count no more
+        then. They are back if the index was rebuilt, and a damaged one would keep its pack for ever.
         """
-        for copy in self.copies(sha256) if is_afresh else ():
+        copies = self.copies(sha256) if is_afresh else []
+        for copy in copies:
             with suppress(OSError):  # of a pack that is not to be read, as is found next
                 self.store.drop_pages(copy)
         try:
@@ -138,6 +140,10 @@ class PackedBlobs:
             raise damaged(error.blob) from error
         if loaded is None:
             return None
+        others = [each for each in copies if each.place != loaded[0].place]
+        with suppress(OSError):  # the next time, then
+            if others:
+                self.store.index.take_out(others)
         return OpenPackedBlob(loaded[1], loaded[0], self.store, self._trusted, is_afresh=is_afresh)
 
     def find(self, sha256: str) -> PackedBlob | None:
