@@ -26,9 +26,9 @@ BOUNDS: Final = {
     "metadata": 47,
     "api": 19,
     "coordinator": 301,
-    "node": 448,
+    "node": 262,
     "deploy": 40,
-    "client/filestore_client": 29,
+    "client/filestore_client": 28,
 }
 SENTENCE_WORDS_MAX: Final = 32
 TEXT_WORDS_MIN: Final = 4  # a shorter text is a name or a word
