@@ -26,7 +26,7 @@ BOUNDS: Final = {
     "metadata": 47,
     "api": 19,
     "coordinator": 301,
-    "node": 262,
+    "node": 16,
     "deploy": 40,
     "client/filestore_client": 28,
 }
