@@ -28,7 +28,7 @@ from metadata.protocol.queries import GetReplicaCounts, ListNodeUploads, ListRep
 from metadata.rpc.node_health import NODE_STATES
 from runtime.clock import now_ms
 
-# these numbers of missing replicas are always shown, so that a rule finds a zero and no gap
+# These numbers of missing replicas are always shown, so that a rule finds a zero and no gap.
 SHORT_SHOWN: Final = 3
 
 

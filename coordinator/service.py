@@ -276,7 +276,7 @@ class Service:
         await self._driver.read_barrier()
         if not isinstance(query, ListQuery):
             return self._read_now(query, peer, known)
-        # reads of the same moment share a barrier, and get one turn of the loop each
+        # Reads of the same moment share a barrier, and get one turn of the loop each.
         async with self._paging:
             await asyncio.sleep(0)
             return self._read_now(query, peer, known)

@@ -209,7 +209,7 @@ async def _run(
                 _log.info("stopping")
                 await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
                 await ports.drain_local()
-                # while it can still report to the log how far they are
+                # While it can still report to the log how far they are.
                 await node.services.concatenations.close()
                 await node.services.records.leave()
 

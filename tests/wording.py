@@ -25,7 +25,7 @@ BOUNDS: Final = {
     "web": 29,
     "metadata": 47,
     "api": 19,
-    "coordinator": 301,
+    "coordinator": 40,
     "node": 16,
     "deploy": 40,
     "client/filestore_client": 28,

@@ -29,7 +29,7 @@ from metadata.protocol.queries import ListNodes
 NODE_COLUMNS = (
     "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state, instance, revoked"
 )
-# after a restore: an old coordinator may still run, or a clock may be slow
+# After a restore: an old coordinator may still run, or a clock may be slow.
 ISSUED_LATER_MS = 24 * 3600 * 1000
 LAST_SOURCES_SHOWN = 10
 COUNTED_MAX = 10_000  # of the replicas of a node; an answer need not count a million

@@ -185,7 +185,7 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     row, found = _require(change, command.caller, command.file_uuid)
     upload = _live(change, row, found)
     if row.size_bytes is None:
-        # otherwise the upload could never be completed
+        # Otherwise the upload could never be completed.
         contents.require_quota(change, row.bucket_id, command.size_bytes)
         if upload is not None:
             upload = _reserve(change, row, upload, command.size_bytes)

@@ -27,8 +27,8 @@ from runtime.stopping import in_thread
 
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
 FETCHED_S = 60.0  # after its last part was fetched: the receiver may continue
-TAKE_AGAIN_S = 30.0  # after no snapshot could be made
-PINNED_MAX = 4  # states that are held for others; each prevents the WAL from being reset
+TAKE_AGAIN_S = 30.0  # after a failed attempt
+PINNED_MAX = 4  # states held for others; each prevents the WAL from being reset
 
 _log = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ class Witnesses(Protocol):
 
     @property
     def forbids(self) -> str:
-        """Why no state may be handed out now, "" if it may."""
+        """Return why no state may be sent now, "" if it may."""
 
     async def call(self) -> int:
-        """Have all members hash their state at one entry: its log index; 0 when no majority could answer."""
+        """Let all members hash their state at one entry; return its index, 0 if no majority could answer."""
 
     def pinned(self, pinned: Pinned) -> None:
-        """The state at such an entry, to be hashed and closed."""
+        """Hash and close the state pinned at such an entry."""
 
     async def vouch(self, made: Made) -> bool:
         """Return whether a majority has the same state at that entry; False if it does not answer.
@@ -59,15 +59,15 @@ class Nobody:
     forbids = ""
 
     async def call(self) -> int:
-        """Nobody answers."""
+        """Return 0, as no member answers."""
         return 0
 
     def pinned(self, pinned: Pinned) -> None:
-        """Nobody asked."""
+        """Do nothing, as no member asked."""
         pinned.close()
 
     async def vouch(self, made: Made) -> bool:
-        """Nobody does."""
+        """Return False, as no member confirms."""
         del made
         return False
 
@@ -91,14 +91,14 @@ class Making:
         self._snapshots = snapshots
         self._hooks = hooks
         self._task: asyncio.Task[None] | None = None
-        self._again_at_s = 0.0  # not before, after a failure
-        self._taken_at_s: float | None = None  # when the snapshot that lies ready was made, or found
-        self._pinned: dict[int, Pinned] | None = None  # while a state that was asked for is awaited
+        self._again_at_s = 0.0  # no attempt before, after a failure
+        self._taken_at_s: float | None = None  # when the present snapshot was made, or found
+        self._pinned: dict[int, Pinned] | None = None  # while a requested state is awaited
         self._logged = ""
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is being made: the log must be able to follow it up."""
+        """Return whether a snapshot is being made: the log must be able to continue it."""
         return self._task is not None and not self._task.done()
 
     def spared(self, index: int) -> int:
@@ -121,12 +121,12 @@ class Making:
             self._hooks.taken(newest)
 
     def begin(self) -> None:
-        """Somebody needs one: make it, unless one is being made, or could not be a moment ago."""
+        """Make a snapshot that a member needs, unless one is being made, or failed a moment ago."""
         if not self.is_busy and time.monotonic() >= self._again_at_s:
             self._task = asyncio.create_task(self._guard(), name="snapshot")
 
     def pin(self, file: PageSums | None) -> None:
-        """The entry that was just applied is a HashWhole, and nothing beyond it is. `file` as in Pinned."""
+        """Pin the state just after a HashWhole was applied. `file` as in Pinned."""
         try:
             pinned = self._snapshots.pin(file)
         except DATABASE_ERRORS as error:
@@ -158,7 +158,7 @@ class Making:
             await self._discard()
 
     async def close(self) -> None:
-        """End what is being made."""
+        """End the making."""
         if self._task is not None:
             await end(self._task)
 
@@ -175,7 +175,7 @@ class Making:
             self._hooks.failed(error)
 
     async def _take(self) -> None:
-        """Make a snapshot for a member that lags; if that fails the leader asks again."""
+        """Make a snapshot for a lagging member; if that fails the leader asks again."""
         started_at = time.monotonic()
         if not self._may_hand_out():
             return
@@ -193,7 +193,7 @@ class Making:
             _log.warning("no snapshot could be made: %s", error, exc_info=not is_known)
             self._again_at_s = time.monotonic() + (0 if is_known else TAKE_AGAIN_S)
             if isinstance(error, InsufficientStorage) and self._taken_at_s is not None:
-                await self._discard()  # the snapshot before is too old, and its room is for the next attempt
+                await self._discard()  # the previous snapshot is too old, and the next attempt needs its room
             return
         spent_s = time.monotonic() - started_at
         vouched = "a majority confirms it" if is_vouched else "no other member confirms it"

@@ -24,8 +24,8 @@ only how soon something happens.
 4. Only then send `r.send_after_sync`: votes, requests for votes, acknowledgements. They are promises about
    the disk.
 5. Fail `r.reads_refused`; serve each of `r.read_states` once the state machine has applied `index`.
-6. `advance(r)`: reports to the core that 2 to 4 are done. Only now does a leader count itself, and a candidate
-   its own vote.
+6. `advance(r)`: reports to the core that 2 to 4 are done. Only now does a leader count itself, and a
+   candidate its own vote.
 7. Apply `r.committed` in order, and call `applied(index)`. All of these entries are on this member's disk by
    now (from earlier batches, or from this one). The driver may handle the next Ready meanwhile.
 8. If there is an `r.offer`, fetch that snapshot from its source, in any time, verify it, and call

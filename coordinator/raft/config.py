@@ -39,7 +39,7 @@ class Config:
         assert 0 < self.heartbeat_ticks <= self.quiet_ticks < self.election_ticks, (
             "heartbeats must come within an election timeout"
         )
-        assert 0 < self.spread_ticks <= self.election_ticks, "a reluctant member would not wait for the others"
+        assert 0 < self.spread_ticks <= self.election_ticks, "a reluctant member would not wait for others"
         assert 0 < self.append_bytes_max <= APPEND_BYTES_LIMIT, "append_bytes_max is beyond the wire's bound"
         assert 0 < self.entry_bytes_max <= ENTRY_DATA_BYTES_LIMIT, (
             "entry_bytes_max is beyond the wire's bound"

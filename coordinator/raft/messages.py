@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 ENTRY_OVERHEAD_BYTES = (
     32  # the cost of an entry in addition to its data; bounds the number of empty entries in a message
 )
-# no entry on the wire is larger, even if a member's Config allows it
+# No entry on the wire is larger, even if a member's Config allows it.
 ENTRY_DATA_BYTES_LIMIT = 8 * 1024 * 1024
 APPEND_ENTRIES_LIMIT = 65_536
 APPEND_BYTES_LIMIT = APPEND_ENTRIES_LIMIT * ENTRY_OVERHEAD_BYTES  # 2 MiB; a larger single entry travels alone

@@ -44,7 +44,7 @@ class ReconcileContext:
     failures: CopyFailures = field(default_factory=CopyFailures)
 
     def facts(self) -> Facts:
-        """The cluster as this coordinator has applied it, and as heartbeats show it."""
+        """Return the cluster as this coordinator has applied it, and as heartbeats show it."""
         view, at_s = self.view(), time.monotonic()
         return Facts(
             nodes=tuple(view.nodes),
@@ -55,20 +55,20 @@ class ReconcileContext:
         )
 
     def clock_doubt(self) -> str:
-        """Why nothing may end now because its time is over; "" for no reason."""
+        """Return why no record may expire now; "" without a reason."""
         if self.view().nodes and self.health.is_silent():
             return "No node has reported its time to this coordinator yet."
         return clock_doubt(self.clocks.offsets_ms())
 
     def node(self, node_id: str) -> NodeRecord:
-        """Raises NotFound."""
+        """Return the node. Raises NotFound."""
         for node in self.view().nodes:
             if node.node_id == node_id:
                 return node
         raise NotFound(f"No such node: {node_id}.")
 
     def blob(self, sha256: str) -> BlobRecord | None:
-        """A blob that files refer to, as this coordinator has applied it."""
+        """Return a blob that files refer to, as this coordinator has applied it."""
         return self.look(FindBlob(sha256=sha256), _MAYBE_BLOB)
 
     async def ask(self, query: AnyQuery, answer_type: type[_T]) -> _T:

@@ -24,12 +24,12 @@ from coordinator.rpc.node_client import OrderFailed, PullReport
 from coordinator.rpc.server import Refused
 from metadata.protocol.commands import AddReplica
 
-COPIES_PER_TARGET = 2  # a node fetches no more at once, of small blobs as many again
-SMALL_BYTES = 16 << 20  # as node/peer/fetch.py has it
+COPIES_PER_TARGET = 2  # a node fetches no more at once, and as many small blobs
+SMALL_BYTES = 16 << 20  # as in node/peer/fetch.py
 QUEUED_MAX = 100  # copies that wait for one target, or are made there
-TURN_S = 30.0  # for a copy to get its turn at a target: after that it goes to one that has nothing to do
+TURN_S = 30.0  # for a copy to get its turn at a target: then it is given to an idle one
 TARGETS_TRIED_MAX = 3  # one after the other, for one blob in one run
-ANSWER_S = 30.0  # a node answers after 20 s at the latest, if only that it has not got to the end yet
+ANSWER_S = 30.0  # a node answers after 20 s at the latest, even before the end
 ASK_AGAIN_S = 0.5
 STILL_S = 60.0  # no step of a pull takes this long: each reads, sends, syncs or hashes 16 MiB
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 class _Outcome(Enum):
     MADE = "made"
-    FAILED = "failed"  # another target may do
+    FAILED = "failed"  # another target may work
     WAITED = "waited"  # for its turn, too long
     GONE = "gone"  # no file refers to it any more
 
@@ -55,9 +55,9 @@ class Copier:
         self._queued: Counter[tuple[str, bool]] = Counter()
 
     def choose(self, facts: Facts, sha256: str, size_bytes: int, plan: Plan) -> list[Copy] | None:
-        """The copies to make now, by targets that have not failed lately; none when nothing can be done.
+        """Return the copies to make now, by targets that have not failed lately; none if impossible.
 
-        None when those that could be made would only wait in a long queue.
+        None if the possible ones would only wait in a long queue.
         """
         facts = self._context.failures.eligible(facts, sha256)
         copies = plan(facts)
@@ -66,7 +66,8 @@ class Copier:
         return plan(self._narrowed(facts, size_bytes, QUEUED_MAX)) or None
 
     async def make(self, copies: Sequence[Copy], plan: Plan) -> bool:
-        """Whether all of them are made; where a target fails, those that `plan` comes to then.
+        """Make the copies; return whether all are made. If a target fails, make those that `plan` then
+        returns.
 
         Raises a group of Interrupted.
         """
@@ -85,7 +86,7 @@ class Copier:
         return self._queued[node_id, size_bytes <= SMALL_BYTES] < queued_max
 
     def _narrowed(self, facts: Facts, size_bytes: int, queued_max: int) -> Facts:
-        """Without targets where so many copies are made or wait; none shall take of its reserve for that."""
+        """Return the facts without targets with many copies; none may use its reserve for that."""
         free = [
             c
             for c in facts.candidates
@@ -120,7 +121,7 @@ class Copier:
             self._queued[queue] -= 1
 
     async def _pull_and_add(self, copy: Copy) -> _Outcome:
-        """Raises Interrupted."""
+        """Order the copy and record it. Raises Interrupted."""
         facts = {"sha256": copy.sha256, "target": copy.target}
         as_of = self._context.driver.applied_index
         try:
@@ -154,7 +155,10 @@ class Copier:
             failures.target_failed(copy, failure.reason, has_answered=failure.has_answered)
 
     async def _pulled(self, copy: Copy) -> PullReport:
-        """The node has it, whole and durable. Raises OrderFailed, NotFound when the node was removed."""
+        """Order a node to fetch the blob, whole and durable.
+
+        Raises OrderFailed, NotFound if the node was removed.
+        """
         last, moved_at_s = None, time.monotonic()
         while True:
             state = await self._context.orders.pull(
@@ -174,7 +178,7 @@ class Copier:
 
 
 async def _is_taken(turn: asyncio.Semaphore) -> bool:
-    """Whether it was this one's turn within TURN_S."""
+    """Return whether this copy got its turn within TURN_S."""
     try:
         async with asyncio.timeout(TURN_S):
             await turn.acquire()

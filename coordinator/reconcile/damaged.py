@@ -1,4 +1,4 @@
-"""Blobs that only damaged copies are left of: repair makes them whole first. Apart from plans of copies."""
+"""Blobs with only damaged copies: repair makes them whole first. Apart from plans of copies."""
 
 from collections.abc import AsyncIterator
 
@@ -10,7 +10,7 @@ PAGE_ROWS = 100
 
 
 async def damaged_blobs(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
-    """All of them, by sha256, as repair plans for them: nobody holds them."""
+    """Yield all of them, by sha256, as repair plans for them: no node holds them."""
     query = ListDamagedBlobs(gone=False, limit=PAGE_ROWS)
     while True:
         page = await context.ask(query, DamagedPage)
@@ -22,7 +22,7 @@ async def damaged_blobs(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
 
 
 def is_any_damaged(context: ReconcileContext) -> bool:
-    """Whether there is one."""
+    """Return whether there is one."""
     return bool(context.look(ListDamagedBlobs(gone=False, limit=1), DamagedPage).blobs)
 
 

@@ -59,12 +59,12 @@ def plan_salvage(blob: ShortBlob, facts: Facts) -> list[Copy]:
 
 
 def lacks_room(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> bool:
-    """Whether more copies of a blob could be made if more nodes, or nodes with more room, took them."""
+    """Return whether more copies were possible if more nodes, or nodes with more room, accepted them."""
     return bool(facts.sources(blob.holders)) and len(facts.good(blob.holders)) + len(copies) < facts.wanted
 
 
 async def repair(context: ReconcileContext, progress: StepProgress) -> None:
-    """One pass over the blobs that lack replicas, and over those that come meanwhile.
+    """Do one pass over the blobs that lack replicas, including new ones.
 
     The result: looked_at, copied, bytes; failed copies; no_room: blobs for which too few nodes have room;
     waiting: blobs that wait, because the possible nodes failed recently; left: blobs that still lack
@@ -76,7 +76,7 @@ async def repair(context: ReconcileContext, progress: StepProgress) -> None:
     copier = Copier(context, progress)
 
     def begin(crew: Crew, blob: ShortBlob) -> bool:
-        if crew.is_at(blob.sha256):  # it lacks fewer since a copy of it was made, and is listed again
+        if crew.is_at(blob.sha256):  # it lacks fewer after a copy of it was made, and is listed again
             return True
 
         def plan_again(facts: Facts) -> list[Copy]:

@@ -13,7 +13,7 @@ from typing import Literal
 from metadata.model.records import DOWN, RETURNING, NodeRecord
 from metadata.rpc.node_health import NodeHealth
 
-TICK_S_MAX = 5.0  # of one look: what a pause of this process counts for
+TICK_S_MAX = 5.0  # of one check: the most that a pause of this process counts
 
 Mark = tuple[str, Literal["down", "returning"]]
 

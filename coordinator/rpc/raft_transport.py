@@ -60,7 +60,7 @@ class Transport:
         self._on_removed = on_removed
         self._headers = {} if instance is None else {HEADER: str(instance)}
         self._is_open = asyncio.Event()
-        # the members that, when they last answered, knew another instance of this one
+        # The members that, when they last answered, knew another instance of this one.
         self._contradicted_by: set[str] = set()
         self._removed_by: set[str] = set()
         self._roster = Roster(())
@@ -86,7 +86,7 @@ class Transport:
                 self._answer_stranger(message.target)
         for target in {message.target: None for message in messages}:
             if (outbox := self._outboxes.get(target)) is not None:
-                # all messages to one member together, and now: the driver may be about to use the disk
+                # All messages to one member together, and now: the driver may be about to use the disk.
                 outbox.flush()
 
     def _answer_stranger(self, target: str) -> None:

@@ -178,7 +178,7 @@ class PeerPort:
         except Refused as refusal:
             status, details = refusal.code, refusal.details
         except Unavailable as error:
-            # no other coordinator can do it, and this one not in a moment
+            # No other coordinator can do it, and this one not in a moment.
             is_for_later = isinstance(error, NotInForce)
             status, details = error.code if is_for_later else wire.RETRY, error.details
         except FilestoreError as error:

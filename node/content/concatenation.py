@@ -37,7 +37,7 @@ from runtime.time_limits import PATIENCE_S, moved
 from web.headers.tus_fields import parts_field, versioned
 from web.request_body import Batch
 
-# the holder shows that it is alive; the time depends on the size of the file
+# The holder shows that it is alive; the time depends on the size of the file.
 GATHERING_S: Final = 24 * 3600.0
 READ_BYTES: Final = 1 << 20
 SOURCE_S: Final = PATIENCE_S / 2  # for the next bytes of one node: after it the client waits for another

@@ -33,7 +33,7 @@ from web.internals.aiohttp_server import ServerConnection
 Kept = Callable[[Caller, str], ContentRecord | None]  # a record as good as a new request for it
 
 ROUTE: Final = "/api/v1/files/{file_uuid}"
-# for larger responses the ordinary path costs little, and checks segments while it sends
+# For larger responses the ordinary path costs little, and checks segments while it sends.
 SENT_BYTES_MAX: Final = 8 << 20
 _PATH: Final = BEGINNING.decode().removeprefix("GET ")
 CONTENTS_DESCRIBED_MAX: Final = 4096

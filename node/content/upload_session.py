@@ -36,7 +36,7 @@ from runtime.logs import LastingTroubles
 from runtime.time_limits import moved
 from web.headers.conditions import require_content
 
-# at the log, for one request: the holder of an upload changes once, or twice during a drain
+# At the log, for one request: the holder of an upload changes once, or twice during a drain.
 LOOKS_MAX: Final = 4
 
 Connection = tuple[Callable[[], bool], Callable[[], object]]  # whether it is open, and how to end it

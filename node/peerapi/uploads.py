@@ -335,7 +335,7 @@ class _Following:
             try:
                 await write_overlapped(self._services.disk, self._batches(), self._write)
                 self._source.move(self._upload.offset)
-                # the members behind sync their ends in parallel, and need not wait for this disk
+                # The members behind sync their ends in parallel, and need not wait for this disk.
                 self._source.end()
                 await self._services.disk.run(self._upload.sync)
                 self._wake()

@@ -32,7 +32,7 @@ JOINED_BYTES_MAX = 16 << 10  # of a body: up to here a copy costs less than a se
 # Bytes that are read and encrypted at once pass through here, which stays in a core's cache. For one event
 # loop.
 _SLICE = memoryview(bytearray(SLICE_BYTES))
-# of one encrypted response; then others have their turn
+# Of one encrypted response; then others have their turn.
 _TURN_BYTES = BURST_BYTES // SLICE_BYTES * SLICE_BYTES
 
 

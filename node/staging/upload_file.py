@@ -99,7 +99,7 @@ class UploadFile(ContentFile):
         self._behind_target = self._durable
         self._head_start = HeadStart(self._disk, data)
         self.prefix: PrefixHash | None = None  # of bytes that are still here; for the event loop
-        # room is reserved up to here; None: the file system cannot reserve
+        # Room is reserved up to here; None: the file system cannot reserve.
         self._allocated_bytes: int | None = 0
 
     @property
@@ -290,7 +290,7 @@ class UploadFile(ContentFile):
             self._record.write(len(prefix))
             os.rename(name, "data", src_dir_fd=self._blobs.uploads_directory, dst_dir_fd=self._directory)
             self._disk.fsync(self._directory)
-            # a remaining record would keep the blob without need
+            # A remaining record would keep the blob without need.
             os.unlink("finished", dir_fd=self._directory)
 
     def md5(self) -> str:
@@ -334,7 +334,7 @@ class UploadFile(ContentFile):
             raise HashingUnfinished("This node is still reading its bytes of the upload.", retry_after_s=1)
         self.hash_until(self._hasher, stop)
         self._durable = self._hasher.checkpoint()
-        # of the same class, so private access is fine
+        # Of the same class, so private access is fine.
         before = None if previous is None else previous._durable
         if before and before.size_bytes == self.offset and before.sha256.hexdigest() != self.sha256:
             _log.error("upload %s: the disk lost synced bytes; it starts over", self.file_uuid)

@@ -96,7 +96,7 @@ class BlobFiles:
         self.disk = disk or Disk()
         self.trusted = trusted or TrustedSegments()
         self.syncs = DirectorySyncs()
-        # for reading; a name is forgotten there when its file is deleted or replaced
+        # For reading; a name is forgotten there when its file is deleted or replaced.
         self.opened = OpenBlobs()
         self.poison = PoisonItems()
         self.out_of_service = OutOfService()
@@ -111,7 +111,7 @@ class BlobFiles:
         self.quarantine_directory = self.areas.keep_open("quarantine")
         self.unclaimed_directory = self.areas.keep_open(UNCLAIMED)
         self.probe = DiskProbe(self._write_probe)
-        # content and sidecar of a name are placed and removed together
+        # Content and sidecar of a name are placed and removed together.
         self.placing = PlacingLock(self._root)
         self.disk.fsync(self._root)
         self.leftovers = Leftovers(self.uploads_directory, self.poison)
@@ -359,7 +359,7 @@ class BlobFiles:
         assert sums.size_bytes == blob.size_bytes
         note_unclaimed(self.unclaimed_directory, blob.sha256)
         with self._made_leaf(blob.sha256) as (upper, leaf):
-            # this syncs the file system's journal, directory levels included
+            # This syncs the file system's journal, directory levels included.
             sidecar = self.write_incoming(encode_sidecar(sums))
             try:
                 self._sync_levels(blob.sha256, upper)

@@ -212,7 +212,7 @@ class BlobStore(BlobFiles):
     def identity(self, sha256: str) -> tuple[tuple[int, int], int]:
         """Return the identity of the blob, as `BlobFiles.identity` does."""
         found = self.packed.find(sha256)
-        # a record is written only once
+        # A record is written only once.
         return super().identity(sha256) if found is None else (identity_of(found), 0)
 
     def receive(self, expected_sha256: str, size_bytes: int) -> IncomingBlob:

@@ -118,7 +118,7 @@ class PartialStore:
         raise Unavailable("This blob is already being fetched.", retry_after_s=2)
 
     def _make(self, name: str) -> None:
-        # partials that cannot be removed are useless
+        # Partials that cannot be removed are useless.
         names = set(self._names()) - self.blobs.poison.names(AREA)
         if name not in names and len(names) >= self._partials_max and not self._remove_oldest_idle():
             raise Unavailable(f"{len(names)} blobs are already being fetched.", retry_after_s=2)

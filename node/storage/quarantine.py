@@ -174,7 +174,7 @@ class Quarantine:
             with blobs.placing:
                 self._remove(sha256)
                 os.rename(content, sha256, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
-                # otherwise the sidecar would vouch for that content
+                # Otherwise the sidecar would vouch for that content.
                 if damage is None or not damage.is_other_content:
                     name = sha256 + SIDECAR
                     os.rename(sidecar, name, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)

@@ -278,7 +278,7 @@ class Chain:
     def _on_link(self) -> None:
         for link in self._links:
             for name in link.lost:
-                # one more attempt at once, skipping the member before it
+                # One more attempt at once, skipping the member before it.
                 self._failed_at_s.setdefault(name, float("-inf"))
         self._wake()
 

@@ -54,7 +54,7 @@ HASH_BYTES = 64 << 20  # per job for the disk's threads; a cancelled link waits 
 MARK_BYTES = 1 << 20  # the prefix hash is stored this often, so that few bytes must be read back
 MARKS_MAX = 1024
 LINE_BYTES_MAX = 16 << 10
-# whose newest link is known; the least recently used is dropped, some 300 bytes each
+# Whose newest link is known; the least recently used is dropped, some 300 bytes each.
 UPLOADS_MAX: Final = 4096
 RUNS_MAX: Final = 16  # ended runs in one epoch of an upload; the oldest is dropped
 OFFSET_HEADER, SHA256_HEADER = "Upload-Offset", "Upload-Sha256"

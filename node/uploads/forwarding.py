@@ -44,7 +44,7 @@ from web.web_access import CLIENT_ADDRESS, client_address
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once at most
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
 KEPT_BYTES_MAX = BLOB_BYTES_MAX  # of a body, to repeat it: the limit for small content
-# a connection that the holder had closed fails within this time; a later end is meant
+# A connection that the holder had closed fails within this time; a later end is meant.
 KEPT_CONNECTION_S = 1.0
 REFUSAL_BYTES_MAX = 64 << 10  # of an error response; ours have less than 1 KiB
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
@@ -58,7 +58,7 @@ _NOT_PASSED = frozenset(
     }
 )  # RFC 9110, section 7.6.1: these belong to one connection  # fmt: skip
 
-# these recognize what they have done; aiohttp repeats the others
+# These recognize what they have done; aiohttp repeats the others.
 _REPEATED = (hdrs.METH_PATCH, hdrs.METH_PUT)
 _ERRORS = {kind.code: kind for kind in CATALOGUE if kind not in (OffsetMismatch, RangeNotSatisfiable)}
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from runtime.clock import boot_time_s
 
 SWEEP_S = 60.0
 QUESTION_IDS_MAX = 500  # the limit of one LiveUploads query
-# half-written files that were not written to for this long: a process died, or a disk refused
+# Half-written files that were not written to for this long: a process died, or a disk refused.
 STALE_S = 3600.0
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ async def keep_swept(services: NodeServices) -> None:
     """Sweep at start and each minute, for ever."""
 
     async def look() -> None:
-        # a failed pull need not be requested again: a new failure reports it
+        # A failed pull need not be requested again: a new failure reports it.
         services.blobs.poison.clear(WORK, "pull")
         await services.disk.run(services.blobs.leftovers.retry)
         await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=boot_time_s())

@@ -98,7 +98,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         if not order.sources:
             return "absent"
         async with self._turns, self._locks.lock_until_wanted(file_uuid):
-            # its writer relies on them, and on the bytes behind them
+            # Its writer relies on them, and on the bytes behind them.
             if await self._is_here(file_uuid, order):
                 return "here"
             return await self._copied(file_uuid, order)

@@ -26,7 +26,7 @@ from runtime.background import Work, Works, WorkState
 LOOK_S: Final = 1.0
 HUNG_S: Final = 30.0  # without an answer; a loop that is only busy answers sooner
 ANSWER_TIMEOUT_S: Final = 3.0  # for some hundred samples on a busy machine; a scrape has ten seconds
-# a node that was stopped has received no answer in this time
+# A node that was stopped has received no answer in this time.
 TICK_S_MAX: Final = ANSWER_TIMEOUT_S + 2 * LOOK_S
 NUMBERS_BYTES_MAX: Final = 8 << 20
 _PATH: Final = "/worker/numbers"
