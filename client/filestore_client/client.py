@@ -101,10 +101,11 @@ class AsyncClient:
 
 
 def connection_from_environment() -> dict[str, Any]:
-    """`urls`, `root_pem` and `token` as the `filestore` command finds them. Raises InvalidRequest, NotFound.
+    """Return `urls`, `root_pem` and `token` as the `filestore` command finds them.
 
-    FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE come first. What is missing is that of the context
-    FILESTORE_CONTEXT, of ./.filestore/cluster.json, or of the current context, in this order.
+    FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE come first. Missing ones come from the context
+    FILESTORE_CONTEXT, from ./.filestore/cluster.json, or from the current context, in this order. Raises
+    InvalidRequest, NotFound.
     """
     names = ("FILESTORE_URL", "FILESTORE_CA", "FILESTORE_TOKEN_FILE")
     variables = dict(os.environ)

@@ -74,9 +74,9 @@ class Connection:
         return _read_token(self.token_file)
 
     def run(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
-        """Run one piece of work with a client, and close the client whatever happens.
+        """Run one piece of work with a client, and close the client in any case.
 
-        Raises what the work raises. Unauthorized includes what can be read from the token.
+        Raises what the work raises. Unauthorized includes the readable facts of the token.
         """
 
         async def session() -> T:

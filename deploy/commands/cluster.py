@@ -70,7 +70,7 @@ _PORT = click.IntRange(1, 65535)
     type=UserPath(path_type=Path),
     default=Path("/var/lib/filestore"),
     show_default=True,
-    help="Where the directories `coordinator` and `node` are, or are made.",
+    help="Parent of the directories `coordinator` and `node`, created if missing.",
 )
 @click.option("--zone", default="", help="Replicas are spread over zones (a rack, a room).")
 @click.option("--peer-port", type=_PORT, default=PEER_PORT, show_default=True, help="Of the coordinator.")
@@ -182,7 +182,7 @@ def _text(join_text: str | None, join_file: Path | None) -> str:
 
 
 def _address(token: SetupToken | None) -> str:
-    """Return the address from which this machine reaches the coordinator or other machines, or ask for it."""
+    """Return this machine's address on the route to the coordinator or other machines, or ask for it."""
     from deploy.setup.plan import own_address
 
     found = own_address() if token is None else own_address(token.address)

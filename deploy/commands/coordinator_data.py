@@ -150,7 +150,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
 @click.command()
 @_data
 @click.option("--id", "coordinator_id", required=True, help="A new name: no coordinator may have had it.")
-@click.option("--address", metavar=METAVAR, help="Where it listens.  [default: where it did]")
+@click.option("--address", metavar=METAVAR, help="Its new address.  [default: its old one]")
 @connection_options
 def rebuild(connection: Connection, data: Path, coordinator_id: str, address: str | None) -> None:
     """Create a damaged coordinator again from its peers.

@@ -28,7 +28,7 @@ def serve() -> None:
     "--password-file",
     type=UserPath(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Lines USER:PASSWORD. A missing file is made, with a random password."
+    help="Lines USER:PASSWORD. A missing file is created, with a random password."
     "  [default: restic.password beside config.toml; none for a socket]",
 )
 @click.option(

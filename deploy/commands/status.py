@@ -154,7 +154,7 @@ def _nodes(answer: dict[str, Any]) -> list[Sequence[str]]:
                 str(node["url"]),
                 str(node["state"]),
                 f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
-                str(node.get("disk", "")) if has_reported else "",  # what nobody has told is left open
+                str(node.get("disk", "")) if has_reported else "",  # an unknown state is left open
                 size(node.get("free_bytes", 0)) if has_reported else "",
                 size(node["total_bytes"]) if has_reported else "",
                 str(node.get("replicas", "")),

@@ -68,7 +68,7 @@ class UntrustedServer(FilestoreError):
 
 
 class FileChanged(FilestoreError):
-    """The file is another one than when its upload began: what was read is of no time."""
+    """The file was changed since its upload began: the bytes read are a mixture."""
 
     code = "file_changed"
     status = 409

@@ -131,7 +131,7 @@ async def read_span(
 
 
 async def _head(transport: Transport, url: str, path: str) -> Content:
-    """One attempt. A refusal of HEAD has no body that would say why: that of GET has."""
+    """Make one attempt. A rejected HEAD has no body with the reason, but GET has."""
     try:
         async with transport.exchange("HEAD", path, url=url) as response:
             return _content(response)
