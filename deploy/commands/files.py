@@ -176,7 +176,7 @@ def ls(
 @json_option
 @connection_options
 def show(connection: Connection, named: str, as_json: bool) -> None:
-    """Show all that is recorded of a file."""
+    """Show the whole record of a file."""
     print_record(connection.run(lambda client: find_file(client, named)), as_json=as_json)
 
 
@@ -190,7 +190,7 @@ def show(connection: Connection, named: str, as_json: bool) -> None:
 def find(connection: Connection, md5: str | None, sha256: str | None, as_json: bool) -> int:
     """Find files by the checksum of their content.
 
-    Exit code 4 when there is none.
+    Exit code 4 if there is none.
     """
     if (md5 is None) == (sha256 is None):
         raise click.UsageError("Give either --md5 or --sha256.")
@@ -213,7 +213,7 @@ def find(connection: Connection, md5: str | None, sha256: str | None, as_json: b
 def mv(connection: Connection, named: str, filename: str, as_json: bool) -> None:
     """Rename a file.
 
-    Its content, its file_uuid and links to it stay.
+    Its content, its file_uuid and links to it stay the same.
     """
 
     async def work(client: AsyncClient) -> FileRecord:
@@ -231,9 +231,9 @@ def mv(connection: Connection, named: str, filename: str, as_json: bool) -> None
 @json_option
 @connection_options
 def du(connection: Connection, as_json: bool) -> None:
-    """Show how much files take, by bucket and kind.
+    """Show the space that files use, by bucket and kind.
 
-    Your own files, as an admin all of them, as far as they are complete.
+    Counts your own complete files; for admins, those of all users.
     """
 
     async def work(client: AsyncClient) -> list[dict[str, Any]]:

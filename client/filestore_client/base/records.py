@@ -351,7 +351,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     request_id: str  # The id of the request, as in the logs.
     # The client's address, as reported by trusted proxies. Empty in entries of 0.1.0.
     client_address: str = ""
-    member: str = ""  # the member that recorded it; known to the client that asked
+    member: str = ""  # Who has it on record; the client that asked knows.
 
 
 class Ticket(Secret, frozen=True, kw_only=True):
