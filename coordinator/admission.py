@@ -99,7 +99,7 @@ class Admission:
 
     def _has_forgotten(self, peer: Peer) -> bool:
         question = partial(is_forgotten, node_id=peer.identity.id, not_before_ms=peer.not_before_ms)
-        return self._store.look(question)
+        return self._store.read_with(question)
 
     def _require_forgotten(self, node: NodeRecord | None, peer: Peer) -> None:
         """Raise Gone or Unauthorized for an unknown certificate that no restore has forgotten."""
@@ -135,7 +135,7 @@ class Admission:
         if peer.identity.role is not Role.NODE or node is None or isinstance(command, OpenSession):
             return
         if not isinstance(command, AnnounceNode):
-            if not self.speaks(peer):
+            if not self.is_active_process(peer):
                 raise Unavailable(f"This process has not announced itself as the node {node.node_id} yet.")
             return
         if command.instance and command.instance != peer.instance:
@@ -145,7 +145,7 @@ class Admission:
     def require_ended(self, peer: Peer, *, succeeds: str = "") -> None:
         """Raise Unavailable while another process of this node is active, or was a moment ago."""
         node = self._node(peer.identity.id)
-        if node is None or self.speaks(peer) or parsed(node.speaker).process == succeeds:
+        if node is None or self.is_active_process(peer) or parsed(node.speaker).process == succeeds:
             return
         last = self._health.last(node.node_id)
         since_s = self._started_s if last is None else last.at_s
@@ -176,7 +176,7 @@ class Admission:
             _log.warning("%s", why)
         raise Conflict(why)
 
-    def speaks(self, peer: Peer) -> bool:
+    def is_active_process(self, peer: Peer) -> bool:
         """Return whether the process is the active one of its node, as far as that is known."""
         node = self._node(peer.identity.id)
         return node is None or not node.speaker or peer.instance in ("", node.speaker)

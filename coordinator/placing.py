@@ -21,13 +21,13 @@ from runtime.wording import counted
 SHOWN_MAX = 3  # nodes that an error names
 
 
-class Placing:
+class NodeChooser:
     """Sets the fields of a command that only a leader can set, for the nodes of `view`."""
 
     def __init__(self, identity: Identity, view: Callable[[], ClusterView], health: NodeHealth) -> None:
         self._identity, self._view, self._health = identity, view, health
 
-    def stamped(self, command: AnyCommand, proposer: Identity) -> AnyCommand:
+    def with_leader_fields(self, command: AnyCommand, proposer: Identity) -> AnyCommand:
         """Return the command with the placement of new bytes, or the worker of a job.
 
         Raises Unavailable, Refused.

@@ -217,7 +217,7 @@ async def _run(
 def _register_metrics(metrics: Metrics, files: CoordinatorFiles, ledger: Ledger, member: "_Member") -> None:
     """Register the metrics of this coordinator and of the cluster."""
     statuses = member.statuses
-    CoordinatorMetrics(metrics.registry, statuses.own)
+    CoordinatorMetrics(metrics.registry, statuses.own_status)
     ClusterMetrics(
         metrics.registry,
         files=files,
@@ -278,7 +278,9 @@ class _Member:
         self.authority.require_key()
         self.tokens = self._new_tokens(config)
         self.driver = self._new_driver(transport)
-        self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched, lambda: self.digests.forbids)
+        self.fetcher = Fetcher(
+            metadata, ledger.snapshots, self.driver.note_fetched, lambda: self.digests.forbids
+        )
         self.operations = Operations(config.id, self.driver, self.view)
         self.digests = self._new_digests(files, config, metadata)
         self.health = NodeHealth()

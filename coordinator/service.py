@@ -31,9 +31,9 @@ from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
 from coordinator.member.state_digests import Digests
-from coordinator.placing import Placing
+from coordinator.placing import NodeChooser
 from coordinator.raft.core import NotLeader
-from coordinator.rpc.caller_proof import Callers
+from coordinator.rpc.caller_proof import CallerVerifier
 from coordinator.rpc.server import Refused, value_of
 from coordinator.rpc.state_view import StateView
 from coordinator.statuses import Statuses
@@ -138,9 +138,9 @@ class Service:
         self._digests = digests
         self._clocks = clocks
         self._statuses = statuses
-        self._callers = Callers(view, clocks.now_ms)
+        self._callers = CallerVerifier(view, clocks.now_ms)
         self._tokens = tokens
-        self._placing = Placing(identity, view, health)
+        self._placing = NodeChooser(identity, view, health)
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
@@ -217,7 +217,7 @@ class Service:
                 return _encode(await self._snapshot_chunk(peer, call))
             case SnapshotCall():
                 _require_coordinator(peer.identity)
-                self._digests.lost(peer.identity.id)
+                self._digests.note_lost_state(peer.identity.id)
                 return _encode(self._driver.snapshot(call.index_min))
             case StatusCall():
                 return _encode(self._status(call))
@@ -229,7 +229,7 @@ class Service:
         identity = peer.identity
         require_own(identity, call.command)
         self._membership.require_speaker(peer, call.command)
-        command = self._callers.proved_in(call.command)
+        command = self._callers.verify_in(call.command)
         if isinstance(command, TriggerJob):
             self._answer(CheckAdmin(caller=command.caller))  # other users need not know which jobs exist
             check_parameters(job_kind(command.job_name), command.parameters)
@@ -238,7 +238,7 @@ class Service:
             self._authority.check_intermediate(IntermediateCredential(command.pem, command.wrapped))
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
-        stamped = self._placing.stamped(command, identity)
+        stamped = self._placing.with_leader_fields(command, identity)
         reply = await self._change(stamped, call.session, call.sequence, call.acknowledged_below)
         if isinstance(command, RevokeNode):
             self._health.forget(command.node_id)
@@ -285,7 +285,7 @@ class Service:
         self._require_right_state()
         if peer is not None:
             self._check_again(peer, known)
-        return self._answer(self._callers.proved_in(query))
+        return self._answer(self._callers.verify_in(query))
 
     def _require_right_state(self) -> None:
         if self._digests.is_odd:
@@ -321,7 +321,7 @@ class Service:
         if call.is_primary and identity != self._identity:
             self._clocks.receive(identity, call.at_ms)
         self._membership.require_rules(peer, call)
-        if identity.role is Role.NODE and call.is_primary and self._membership.speaks(peer):
+        if identity.role is Role.NODE and call.is_primary and self._membership.is_active_process(peer):
             self._health.receive(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         if call.proof != PROOF_NONE:
             await self._driver.read_barrier(patient=call.proof == PROOF_SOON)
@@ -433,26 +433,26 @@ class Service:
         await self._require_admin(call.caller)
         if call.ttl_seconds > SERVICE_TTL_SECONDS_MAX:
             raise InvalidRequest(f"ttl_seconds: at most {SERVICE_TTL_SECONDS_MAX}.")
-        caller = self._callers.proved(call.caller)
+        caller = self._callers.verify(call.caller)
         command = AdmitUser(caller=caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
         reply = await self._change(command, call.session, call.sequence, call.acknowledged_below)
         user = msgspec.msgpack.decode(reply, type=UserRecord)
-        return self._tokens.minted(user, call.ttl_seconds)
+        return self._tokens.mint(user, call.ttl_seconds)
 
     async def _renew_token(self, call: RenewTokenCall) -> MintReply:
         self._require_leader()
         # A user who was already revoked is rejected; later revocations end the generation of the new token.
         answer = await self._read(GetUser(caller=call.caller))
-        return self._tokens.renewed(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
+        return self._tokens.renew(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
 
     async def _ticket(self, call: TicketCall) -> TicketReply:
         self._require_leader()
         await self._read(GetContent(caller=call.caller, file_uuid=call.file_uuid))
-        return self._tokens.ticket(self._callers.proved(call.caller), call.file_uuid, call.ttl_seconds)
+        return self._tokens.ticket(self._callers.verify(call.caller), call.file_uuid, call.ttl_seconds)
 
     def _place(self, call: PlaceCall) -> PlaceReply:
         self._require_leader()
-        caller = self._callers.proved(call.caller)
+        caller = self._callers.verify(call.caller)
         self._answer(
             CheckNewFile(
                 caller=caller,
@@ -470,7 +470,7 @@ class Service:
             raise InvalidRequest(f"grace_seconds: at most {TTL_SECONDS_MAX}.")
         key = self._authority.new_token_key()
         command = AddTokenKey(
-            caller=self._callers.proved(call.caller),
+            caller=self._callers.verify(call.caller),
             kid=key.kid,
             jwk=key.jwk,
             wrapped=key.wrapped,
@@ -480,7 +480,7 @@ class Service:
 
     def _status(self, call: StatusCall) -> StatusReply:
         # Uses the local state, so that it works without a quorum too.
-        self._answer(CheckAdmin(caller=self._callers.proved(call.caller)))
+        self._answer(CheckAdmin(caller=self._callers.verify(call.caller)))
         return self._statuses.reply()
 
 

@@ -92,7 +92,7 @@ class Statuses:
         replicas = self._store.answer(GetReplicaCounts(), at_ms=self._clocks.now_ms())
         return StatusReply(
             cluster=self._identity.cluster,
-            coordinator=self.own(),
+            coordinator=self.own_status(),
             coordinators=view.coordinators,
             nodes=self._described(self._nodes(view, at_s)),
             files=files,
@@ -118,7 +118,7 @@ class Statuses:
             certificate_ends_at_ms=own_end_ms(self._credential),
         )
 
-    def own(self) -> CoordinatorStatus:
+    def own_status(self) -> CoordinatorStatus:
         """Return the state of this member of the Raft group."""
         status = self._driver.status()
         return CoordinatorStatus(

@@ -39,7 +39,7 @@ class UserTokens:
         self._service_ttl_s_max = service_ttl_s_max
         self._rules = rules
 
-    def minted(self, user: UserRecord, ttl_seconds: int) -> MintReply:
+    def mint(self, user: UserRecord, ttl_seconds: int) -> MintReply:
         """Return the token that an admin creates for the user; 0 seconds mean 12 hours, or the maximum.
 
         Raises InvalidRequest for a longer life than the user's tokens may have, and Unavailable for more than
@@ -47,8 +47,8 @@ class UserTokens:
         """
         return self._token(user, ttl_seconds or min(TTL_SECONDS_DEFAULT, self._longest(user)))
 
-    def renewed(self, user: UserRecord, ttl_seconds: int) -> MintReply:
-        """Return another token for the user; 0 seconds mean 30 days, or the maximum. Raises as `minted`."""
+    def renew(self, user: UserRecord, ttl_seconds: int) -> MintReply:
+        """Return another token for the user; 0 seconds mean 30 days, or the maximum. Raises as `mint`."""
         return self._token(user, ttl_seconds or min(TTL_SECONDS_MAX, self._longest(user)))
 
     def _longest(self, user: UserRecord) -> int:

@@ -17,7 +17,7 @@ from filestore_client.administration import (
     Shares,
     Users,
 )
-from filestore_client.base.contexts import known_here
+from filestore_client.base.contexts import find_context
 from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.records import User
 from filestore_client.base.retry import DEADLINE_S
@@ -110,7 +110,7 @@ def connection_from_environment() -> dict[str, Any]:
     names = ("FILESTORE_URL", "FILESTORE_CA", "FILESTORE_TOKEN_FILE")
     variables = dict(os.environ)
     urls, ca, token_file = (variables.get(name, "") for name in names)
-    found = None if urls and ca and token_file else known_here(variables.get("FILESTORE_CONTEXT", ""))
+    found = None if urls and ca and token_file else find_context(variables.get("FILESTORE_CONTEXT", ""))
     if found is not None:
         urls, ca, token_file = urls or " ".join(found.urls), ca or found.ca, token_file or found.token_file
     missing = [name for name, value in zip(names, (urls, ca, token_file), strict=True) if not value]

@@ -75,7 +75,7 @@ def check_intermediate(
 ) -> None:
     """Raise InvalidRequest unless this cluster can sign with it from now on."""
     try:
-        check_authority(opened(intermediate, cluster_key, root_pem), cluster, now=now)
+        check_authority(decrypt_authority(intermediate, cluster_key, root_pem), cluster, now=now)
     except (UntrustedCertificate, UnreadableKey, WrongClusterKey) as error:
         raise InvalidRequest(f"intermediate: {error.details}") from error
 
@@ -139,7 +139,7 @@ class SigningAuthority:
 
     def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
         """Return a leaf for a member, signed by the newest intermediate."""
-        authority = opened(self._newest(), self._cluster_key, self.root_pem)
+        authority = decrypt_authority(self._newest(), self._cluster_key, self.root_pem)
         return authority.sign_leaf(public_key, identity, address, now=self._now())
 
     def _now(self) -> datetime:
@@ -217,7 +217,7 @@ class SigningAuthority:
         return SigningKey(kid, unwrap(self._cluster_key, wrapped, purpose=USER_TOKEN_PURPOSE))
 
 
-def opened(intermediate: IntermediateCredential, cluster_key: bytes, root_pem: str) -> Authority:
+def decrypt_authority(intermediate: IntermediateCredential, cluster_key: bytes, root_pem: str) -> Authority:
     """Decrypt the key and return the signer. Raises WrongClusterKey, UnreadableKey."""
     pem = unwrap(cluster_key, intermediate.wrapped, purpose=INTERMEDIATE_PURPOSE)
     return Authority(root_pem, intermediate.pem, key_from_pem(pem))

@@ -121,7 +121,7 @@ class Offsite:
             directory = self._files.data / self._config.directory
             await in_thread(partial(_into_directory, directory, sent, self._config.keep))
             return f"directory {directory}"
-        async with _Bucket.opened(self._files.data, self._config) as bucket:
+        async with _Bucket.connected(self._files.data, self._config) as bucket:
             await bucket.receive(sent, keep=self._config.keep)
         return f"bucket {self._config.bucket_id}"
 
@@ -236,7 +236,7 @@ class _Bucket:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, data: Path, config: OffsiteConfig) -> AsyncIterator["_Bucket"]:
+    async def connected(cls, data: Path, config: OffsiteConfig) -> AsyncIterator["_Bucket"]:
         """Open the connection. Raises UnsafeSecretFile, and what `read_roots` raises."""
         context, token = await asyncio.to_thread(_credentials, data, config)
         headers = {"Authorization": f"Bearer {token}"}

@@ -32,8 +32,8 @@ from coordinator.admin.authority import (
     IntermediateCredential,
     SigningAuthority,
     check_intermediate,
+    decrypt_authority,
     make_intermediate,
-    opened,
 )
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.storage.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
@@ -385,7 +385,7 @@ def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) ->
     finally:
         store.close()
     command = bootstrap_of(bundle.genesis)
-    authority = opened(_intermediate_of(bundle), bundle.cluster_key, command.root_pem)
+    authority = decrypt_authority(_intermediate_of(bundle), bundle.cluster_key, command.root_pem)
     new_leaf(files, config, functools.partial(authority.sign_leaf, now=datetime.now(UTC)))
     files.write_config(config)
 

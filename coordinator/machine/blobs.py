@@ -34,7 +34,7 @@ def find(question: Question, query: FindBlob) -> BlobRecord | None:
         replicas=holders,
         has_quorum=len(holders) >= write_quorum,
         damaged=[copy.node_id for copy in damaged.of_blob(question.db, query.sha256)],
-        gone=damaged.gone(question.db, query.sha256),
+        gone=damaged.gone_spans(question.db, query.sha256),
     )
 
 

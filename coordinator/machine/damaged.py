@@ -27,7 +27,7 @@ def note(change: Change, sha256: str, node_id: str, spans: Sequence[Span]) -> No
     """Record that this node has a damaged copy of a known blob; `recount` of the blob follows."""
     change.db.execute(
         "INSERT OR REPLACE INTO damaged_copies (sha256, node_id, spans) VALUES (?, ?, ?)",
-        (sha256, node_id, _encode(joined(spans))),
+        (sha256, node_id, _encode(join_spans(spans))),
     )
 
 
@@ -48,7 +48,7 @@ def refresh(db: sqlite3.Connection, sha256: str, *, is_unheld: bool) -> None:
     if not copies:
         db.execute("DELETE FROM damaged_blobs WHERE sha256 = ?", (sha256,))
         return
-    gone = wrong_in_all([copy.spans for copy in copies])
+    gone = common_spans([copy.spans for copy in copies])
     db.execute(
         "INSERT OR REPLACE INTO damaged_blobs (sha256, gone, gone_bytes) VALUES (?, ?, ?)",
         (sha256, _encode(gone), size_of(gone)),
@@ -63,7 +63,7 @@ def of_blob(db: sqlite3.Connection, sha256: str) -> list[DamagedCopy]:
     return [DamagedCopy(node_id=node_id, spans=_decode(spans)) for node_id, spans in rows]
 
 
-def gone(db: sqlite3.Connection, sha256: str) -> list[Span]:
+def gone_spans(db: sqlite3.Connection, sha256: str) -> list[Span]:
     """Return the bytes of a blob that no copy has."""
     row = db.execute("SELECT gone FROM damaged_blobs WHERE sha256 = ?", (sha256,)).fetchone()
     return [] if row is None else _decode(row[0])
@@ -123,7 +123,7 @@ def has_copies(db: sqlite3.Connection, node_id: str) -> bool:
     return row is not None
 
 
-def joined(spans: Sequence[Span]) -> list[Span]:
+def join_spans(spans: Sequence[Span]) -> list[Span]:
     """Return the same bytes as ascending spans that do not touch."""
     found: list[Span] = []
     for start, stop in sorted(spans):
@@ -136,11 +136,11 @@ def joined(spans: Sequence[Span]) -> list[Span]:
     return found
 
 
-def wrong_in_all(copies: Sequence[Sequence[Span]]) -> list[Span]:
+def common_spans(copies: Sequence[Sequence[Span]]) -> list[Span]:
     """Return the bytes that are in the spans of every copy. There must be at least one copy."""
-    common = joined(copies[0])
+    common = join_spans(copies[0])
     for spans in copies[1:]:
-        common = _intersection(common, joined(spans))
+        common = _intersection(common, join_spans(spans))
     return common
 
 
@@ -164,7 +164,7 @@ def _intersection(left: Sequence[Span], right: Sequence[Span]) -> list[Span]:
 
 
 def _without(spans: Sequence[Span], removed: Sequence[Span]) -> list[Span]:
-    """Return the bytes in the first and not in the second; both as `joined` returns them."""
+    """Return the bytes in the first and not in the second; both as `join_spans` returns them."""
     if not spans:
         return []
     edges = [0, *(edge for span in removed for edge in span), max(stop for _, stop in spans)]
@@ -176,8 +176,8 @@ def _is_last_source(db: sqlite3.Connection, sha256: str, size_bytes: int, node_i
     copies = of_blob(db, sha256)
     others = [copy.spans for copy in copies if copy.node_id != node_id]
     own = next(copy.spans for copy in copies if copy.node_id == node_id)
-    needed = wrong_in_all(others) if others else [(0, size_bytes)]
-    return bool(_without(needed, joined(own)))
+    needed = common_spans(others) if others else [(0, size_bytes)]
+    return bool(_without(needed, join_spans(own)))
 
 
 def _blob(db: sqlite3.Connection, sha256: str, size_bytes: int, spans: str) -> DamagedBlob:

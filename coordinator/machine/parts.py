@@ -36,7 +36,7 @@ class _Part(Struct, frozen=True):
     part_of: str | None
 
 
-class Taken(Struct, frozen=True):
+class TakenParts(Struct, frozen=True):
     """The parts that a new file takes over, by their uploads; none for one that is uploaded as a whole."""
 
     parts: dict[str, _Part]
@@ -116,14 +116,14 @@ def made_before(change: Change, command: CreateFile) -> UploadRecord | None:
     return upload
 
 
-def require(change: Change, user: User, command: CreateFile) -> Taken:
+def require(change: Change, user: User, command: CreateFile) -> TakenParts:
     """Return the parts of a file that is to be created.
 
     Raises NotFound for a part that is not the user's, Gone for an expired one. Raises Conflict for an
     incomplete part or a part of another file, and if the sum of their sizes is not the declared size.
     """
     if isinstance(command.parts, UnsetType):
-        return Taken({})
+        return TakenParts({})
     found = {file_uuid: _find(change, user, file_uuid) for file_uuid in command.parts}
     if len(found) != len(command.parts):
         raise InvalidRequest("Upload-Concat: lists a partial upload more than once.")
@@ -134,7 +134,7 @@ def require(change: Change, user: User, command: CreateFile) -> Taken:
         raise PayloadTooLarge(f"The partial uploads have {size_bytes} bytes together.")
     if size_bytes != command.size_bytes:
         raise Conflict(f"The partial uploads have {size_bytes} bytes together by now.")
-    return Taken(found)
+    return TakenParts(found)
 
 
 def _find(scope: Change | Question, user: User, file_uuid: str) -> _Part:

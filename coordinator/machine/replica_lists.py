@@ -65,7 +65,7 @@ def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
     return ReplicaPage(log_index=question.as_of(), replicas=replicas, more=more)
 
 
-def known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
+def list_known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
     """Return the log's entries of these blobs on one node, by sha256, without unknown ones."""
     marks = ", ".join("?" * len(query.sha256s))
     rows = question.db.execute(

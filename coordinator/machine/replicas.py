@@ -222,7 +222,7 @@ def forget_unheld(db: sqlite3.Connection, sha256: str) -> bool:
         (sha256,),
     ).fetchall()
     for row in removed:
-        quotas.gone(db, *row)
+        quotas.uncount_released(db, *row)
     return bool(removed)
 
 

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class Applying:
+class EntryApplier:
     """Applies entries for one member.
 
     `run` is owned by the driver; `done` receives each batch with replies.
@@ -48,7 +48,7 @@ class Applying:
         self.lock = asyncio.Lock()  # its holder may change the database, or replace its file
         self.is_stuck = False  # while the database accepts nothing
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Schedule the application of due entries, sooner if a caller may wait for them."""
         if self._member.led_term or self._member.has_waiting_reads:
             self._due.set()

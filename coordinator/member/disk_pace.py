@@ -46,7 +46,7 @@ class Pace:
         """Return whether it waits for the times of the others."""
         return self._batch is not None and self._batch.others_s is None
 
-    def in_term(self, term: int, *, leads: bool, at_s: float) -> None:
+    def note_term(self, term: int, *, leads: bool, at_s: float) -> None:
         """Note at each tick the term of this member, and whether it leads."""
         if (term, leads) == (self._term, self._leads):
             return
@@ -61,19 +61,19 @@ class Pace:
         changes = sum(at_s - changed_at_s < CALM_S for changed_at_s in self._changes)
         self._rests_until_s = at_s + LEAD_S_MIN * 2 ** max(0, changes - 1)
 
-    def sent(self, index: int, *, at_s: float) -> None:
+    def note_sent(self, index: int, *, at_s: float) -> None:
         """Note that entries up to `index` are being sent to our disk and to the others from now on."""
         if self._batch is None:
             self._batch = _Batch(index, at_s)
 
-    def others_have(self, index: int, *, at_s: float) -> None:
+    def note_durable_elsewhere(self, index: int, *, at_s: float) -> None:
         """Note that a majority without this member has the log up to `index` on disk."""
         batch = self._batch
         if batch is not None and batch.others_s is None and index >= batch.index:
             batch.others_s = at_s - batch.began_at_s
             self._judge(batch)
 
-    def own_has(self, index: int, *, at_s: float) -> None:
+    def note_durable_here(self, index: int, *, at_s: float) -> None:
         """Note that our disk has the log up to `index`. Others that do not have it by then are no faster."""
         batch = self._batch
         if batch is not None and index >= batch.index:
@@ -94,7 +94,7 @@ class Pace:
         hangs = batch is not None and _is_late(batch, at_s - batch.began_at_s, HANGING_S)
         return hangs or self._late >= LATE_BATCHES
 
-    def handed_over(self, *, at_s: float) -> None:
+    def note_transfer(self, *, at_s: float) -> None:
         """Note that another was asked to lead: if it does not, it is asked again after a while."""
         self._late = 0
         self._rest(at_s)

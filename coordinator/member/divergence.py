@@ -82,7 +82,7 @@ class DivergenceWatch:
         self.odd: set[str] = set()  # including this member, and removed ones
         self.origins: dict[str, str] = {}  # by coordinator: the source of its state, by its last report
 
-    def own(self, log_index: int, digest: str, hashed: StateHash | None = None) -> None:
+    def note_own(self, log_index: int, digest: str, hashed: StateHash | None = None) -> None:
         """Record this member's own digest, from the state machine; it is known before any report about it.
 
         `hashed`: the slice, if its digest is compared with earlier agreements.
@@ -93,7 +93,7 @@ class DivergenceWatch:
             self._begin_table(hashed)
 
     def own_digest(self, log_index: int) -> str:
-        """Return the digest that `own` was called with for this place, "" if forgotten."""
+        """Return the digest that `note_own` was called with for this place, "" if forgotten."""
         place = self._places.get(log_index)
         own = place.reports.get(self._own_id) if place is not None else None
         return "" if own is None else own.digest
@@ -105,7 +105,7 @@ class DivergenceWatch:
             return 0
         return known[1]
 
-    def reported(
+    def process_report(
         self, coordinator_id: str, log_index: int, report: ReportedDigest | str, voters: Collection[str]
     ) -> Divergence | None:
         """Process a report from the log; return what it newly shows: a difference, or the odd members.
@@ -133,7 +133,7 @@ class DivergenceWatch:
         for place in self._places.values():
             place.reports.pop(member, None)
 
-    def standing(self, log_index: int, voters: Collection[str]) -> DigestStanding:
+    def compare_own(self, log_index: int, voters: Collection[str]) -> DigestStanding:
         """Return the comparison of this member's digest at a place so far."""
         place = self._places.get(log_index)
         if place is None or self._own_id not in place.reports:

@@ -15,14 +15,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ca.errors import Conflict, InsufficientStorage, Unavailable
-from coordinator.member.applying import Applying
+from coordinator.member.applying import EntryApplier
 from coordinator.member.fitness import Fitness
-from coordinator.member.lease_subscribers import Following
+from coordinator.member.lease_subscribers import LeaseSubscribers
 from coordinator.member.member import TRAILING_ENTRIES, RaftMember
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.proposing import check_known, encoded, frees, is_ending
 from coordinator.member.record_leases import LEASE_S
-from coordinator.member.snapshot_making import Hooks, Making
+from coordinator.member.snapshot_making import Hooks, SnapshotMaker
 from coordinator.member.thread import Worker
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
@@ -85,9 +85,9 @@ class Driver:
         self._compacted_bytes_min = compacted_bytes_min
         rand, trailing = random.Random(), trailing_entries
         self._member = member = RaftMember(config, log, store, snapshots, rand, trailing_entries=trailing)
-        self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
+        self.following = LeaseSubscribers(self._leadership, self.read_barrier, lease_s=cache_lease_s)
         hooks = Hooks(self._taken, member.snapshot_gone, lambda: member.is_fetched_from, self._fail)
-        self.making = Making(config.id, snapshots, hooks)
+        self.making = SnapshotMaker(config.id, snapshots, hooks)
         self._log_thread = Worker(LOG_THREAD)
         self._wake = asyncio.Event()
         self._timer: asyncio.Handle | None = None  # of the next tick, at `_timer_at_s`
@@ -98,7 +98,7 @@ class Driver:
         self._writing_since_s = self._last_write_s = 0.0  # the duration of the last write
         self._is_meanwhile_due = False
         self._fitness = Fitness(self._member, self._clocks)
-        self._applying = Applying(self._member, store, self._fitness, self._note_applied)
+        self._applying = EntryApplier(self._member, store, self._fitness, self._note_applied)
         self._tidying: asyncio.Task[None] | None = None
         self._takes_entries = True  # False while there is no room even for the next segment of the log
         self._broken: BaseException | None = None  # the error that ends the process
@@ -169,7 +169,7 @@ class Driver:
                 self._tell_time()
             self._member.step(message)
             if self._fitness.pace.is_measuring and message.kind is MessageKind.APPEND_REPLY:
-                self._fitness.pace.others_have(self._member.others_match, at_s=time.monotonic())
+                self._fitness.pace.note_durable_elsewhere(self._member.others_match, at_s=time.monotonic())
         except AssertionError as error:
             self._broken = error
         self._rouse()
@@ -190,9 +190,9 @@ class Driver:
         self.making.begin()
         return None
 
-    def fetched(self, meta: SnapshotMeta) -> None:
+    def note_fetched(self, meta: SnapshotMeta) -> None:
         """Note that an offered snapshot is fetched and verified."""
-        self._member.fetched(meta)
+        self._member.note_fetched(meta)
         self._rouse()
 
     async def propose(
@@ -273,7 +273,7 @@ class Driver:
 
     async def run(self) -> None:
         """Drive until cancelled. Raises what the log or the store raised: the process must end then."""
-        self.making.found()
+        self.making.resume_offer()
         loop = asyncio.get_running_loop()
         self._store.watch(lambda damage: _call_soon(loop, self._fail, damage))
         applying = asyncio.create_task(self._guard(self._applying.run), name="apply")
@@ -341,8 +341,8 @@ class Driver:
             if self._member.led_term:
                 self._tell_time()
                 self._arm()
-            self._send(self._member.meanwhile())
-            self._applying.soon()
+            self._send(self._member.messages_without_disk())
+            self._applying.schedule()
         except AssertionError as error:
             self._broken = error
 
@@ -382,7 +382,7 @@ class Driver:
             await self._persist(ready)
         self._send(ready.send_after_sync)
         self._member.finish(ready)
-        self._applying.soon()
+        self._applying.schedule()
         if ready.offer is not None:
             self._fetch(ready.offer)
         if ready.take_snapshot and not self._member.has_snapshot:  # one may have been made meanwhile
@@ -391,13 +391,13 @@ class Driver:
     async def _persist(self, ready: Ready) -> None:
         at_s = self._writing_since_s = time.monotonic()
         if ready.entries and self._member.led_term:
-            self._fitness.pace.sent(ready.entries[-1].index, at_s=at_s)
+            self._fitness.pace.note_sent(ready.entries[-1].index, at_s=at_s)
         self._writing = ready
         try:
             writing = self._log_thread.begin(self._member.persist, ready)
             if not (self._is_write_short(ready) and writing.ends_within(WAITED_FOR_S)):
                 self._member.hand_out(ready)
-                self._applying.soon()
+                self._applying.schedule()
                 self._arm()
             await writing
         finally:
@@ -407,7 +407,7 @@ class Driver:
         written_at_s = time.monotonic()
         self._last_write_s = written_at_s - at_s
         if ready.entries:
-            self._fitness.pace.own_has(ready.entries[-1].index, at_s=written_at_s)
+            self._fitness.pace.note_durable_here(ready.entries[-1].index, at_s=written_at_s)
 
     def _is_write_short(self, ready: Ready) -> bool:
         """Return whether the loop waits for the write: for a few entries, if the disk was fast the last time.
@@ -443,13 +443,13 @@ class Driver:
     async def _tidy(self) -> None:
         """Check the free room, keep a spare segment, and compact the log up to the durable database."""
         is_taking = self._takes_entries and not self._applying.is_stuck
-        self._fitness.look(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
+        self._fitness.check(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
         self._rouse()  # another may have been asked to lead
         if not self._log.is_spare_ready:
             self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
         if self._log.size_bytes() > self._compacted_bytes_min and not self.making.is_busy:
             durable_index = await self._applying.on_state(self._store.checkpoint)
-            spared_index = self.making.spared(self._member.compactable(durable_index))
+            spared_index = self.making.compaction_limit(self._member.compactable(durable_index))
             forgotten = self._log.forget(spared_index)
             await self._log_thread.run(self._log.discard, forgotten)
         await self.making.tidy()

@@ -49,7 +49,7 @@ class Fitness:
         self._update_reluctance()
         self._yield()
 
-    def look(self, *, has_room: bool) -> None:
+    def check(self, *, has_room: bool) -> None:
         """Check every few seconds; if others are fitter and this member leads, ask one to lead."""
         if has_room and not self._has_room:
             _log.warning("the disk has free space again")
@@ -80,9 +80,9 @@ class Fitness:
     def tick(self, *, at_s: float) -> None:
         """At each tick: ask another to lead while most are clearly faster than this disk."""
         leads = self._member.led_term > 0
-        self.pace.in_term(self._member.term, leads=leads, at_s=at_s)
+        self.pace.note_term(self._member.term, leads=leads, at_s=at_s)
         if leads and self.pace.is_too_slow(at_s=at_s):
-            self.pace.handed_over(at_s=at_s)
+            self.pace.note_transfer(at_s=at_s)
             if self._hand_over(self._member.reluctance):
                 _log.warning(
                     "the disks of most others are clearly faster than this one: transferring the lead"

@@ -20,7 +20,7 @@ POLL_S = 0.5  # a call without news is answered after this: a quarter of a lease
 PUBLISH_DELAY_S = 0.05  # after the end of a block; until then its records are not cached
 
 
-class Following:
+class LeaseSubscribers:
     """Everything on the event loop.
 
     `leadership`: the term that this member leads, 0 if none, and the leader. `read_barrier` as the driver's.

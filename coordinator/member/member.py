@@ -6,7 +6,7 @@ made here, so both run the same code. A turn, in the order of the contract in co
 1. `begin()`: hands waiting proposals and reads to the core; returns the Ready, None if there is no work.
 
 2. If `needs_disk(ready)`: `hand_out(ready)`, then `persist(ready)`, which writes and syncs; it blocks, and
-its errors end the process. In parallel, while it takes long: `meanwhile()`.
+its errors end the process. In parallel, while it takes long: `messages_without_disk()`.
 
 3. `finish(ready)`: persisted and sent. Its committed entries are due, and `next_to_apply()` returns them.
 
@@ -252,7 +252,7 @@ class RaftMember:
     def reluctance(self, reluctance: Reluctance) -> None:
         self._raft.reluctance = reluctance
 
-    def fetched(self, meta: SnapshotMeta) -> None:
+    def note_fetched(self, meta: SnapshotMeta) -> None:
         """Note that an offered snapshot is on disk, ready to be installed."""
         self._fetched = meta
 
@@ -389,13 +389,13 @@ class RaftMember:
         self._settle_reads(ready)
         self._raft.advance(ready)
 
-    def meanwhile(self) -> list[Message]:
+    def messages_without_disk(self) -> list[Message]:
         """While `persist` takes long: return messages that need not wait for it, and serve reads.
 
         Not while it installs a snapshot.
         """
         self._start_round()
-        ready = self._raft.meanwhile()
+        ready = self._raft.ready_without_disk()
         self._settle_reads(ready)
         return ready.send_now
 

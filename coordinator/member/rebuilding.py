@@ -23,7 +23,7 @@ from coordinator.raft.messages import HardState, SnapshotMeta
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost
-from coordinator.storage.snapshot_store import Incoming, SnapshotStore
+from coordinator.storage.snapshot_store import IncomingSnapshot, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS
 from metadata.rpc.client import MetadataClient
@@ -71,7 +71,7 @@ async def rebuild(
         await asyncio.to_thread(_mark, files, meta, sync)
         await asyncio.to_thread(snapshots.place, meta)
     else:
-        await asyncio.to_thread(snapshots.vouched)  # a state built from the log is an own one
+        await asyncio.to_thread(snapshots.note_confirmed)  # a state built from the log is an own one
     await asyncio.to_thread(_begin_anew, files)
     await asyncio.to_thread(_move_aside, files)
     await asyncio.to_thread(snapshots.recover)
@@ -153,11 +153,13 @@ async def _fetch(
     )
 
 
-async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -> Incoming:
+async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -> IncomingSnapshot:
     return await asyncio.to_thread(snapshots.incoming, meta, source)
 
 
-async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming, meta: SnapshotMeta) -> None:
+async def _fetch_from(
+    metadata: MetadataClient, source: str, incoming: IncomingSnapshot, meta: SnapshotMeta
+) -> None:
     """Fetch all pieces from one coordinator. Raises NotFound, Unavailable, InvalidRequest."""
     while not incoming.is_complete:
         piece = await chunk_of(metadata, source, meta.index, meta.term, incoming.offset)

@@ -13,7 +13,7 @@ import msgspec
 
 from ca.errors import Conflict, NotFound, Unavailable
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
+from coordinator.storage.snapshot_store import Chunk, IncomingSnapshot, SnapshotStore
 from metadata.protocol.calls import SnapshotCall, SnapshotChunkCall
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.websocket import end
@@ -118,7 +118,9 @@ class Fetcher:
         return await chunk_of(self._metadata, offer.source, offer.meta.index, offer.meta.term, offset)
 
 
-async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta: SnapshotMeta) -> None:
+async def verify(
+    incoming: IncomingSnapshot, metadata: MetadataClient, source: str, meta: SnapshotMeta
+) -> None:
     """Call `Incoming.finish`, and keep contact with the source meanwhile.
 
     It takes many minutes for a large snapshot. Without requests, the source would assume that the receiver is

@@ -29,8 +29,8 @@ from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft.progress import ProgressState
 from coordinator.rpc.server import Refused, value_of
 from coordinator.storage.config import CoordinatorFiles
-from coordinator.storage.pinned_state import Pinned
-from coordinator.storage.snapshot_store import Made, SnapshotStore
+from coordinator.storage.pinned_state import PinnedState
+from coordinator.storage.snapshot_store import SnapshotStore, UnpublishedSnapshot
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from coordinator.storage.state_store import Store, members_of
 from metadata.model.records import ClusterView, HashReport, StateHash
@@ -104,7 +104,7 @@ class Digests:
         self._watch = DivergenceWatch(own_id)
         self._to_report: asyncio.Queue[tuple[int, ReportedDigest]] = asyncio.Queue(REPORTS_WAITING_MAX)
         self._wholes: deque[int] = deque(maxlen=WHOLES_MAX)
-        self._to_hash: asyncio.Queue[Pinned] = asyncio.Queue(1)
+        self._to_hash: asyncio.Queue[PinnedState] = asyncio.Queue(1)
         self._whole_asked_at_s = float("-inf")
         self._logged_odd: set[str] = set()  # the odd members that were logged
         self._differs_at = 0
@@ -191,7 +191,7 @@ class Digests:
             reply = await self._driver.propose(HashWhole())
         return msgspec.msgpack.decode(value_of(reply), type=int)
 
-    def pinned(self, pinned: Pinned) -> None:
+    def hash_pinned(self, pinned: PinnedState) -> None:
         """Hash the state that is pinned at a HashWhole, in the background; not while another is hashed."""
         if self.is_odd:
             pinned.close()
@@ -201,7 +201,7 @@ class Digests:
         else:
             self._to_hash.put_nowait(pinned)
 
-    async def vouch(self, made: Made) -> bool:
+    async def confirm(self, made: UnpublishedSnapshot) -> bool:
         """Return whether a majority reports the same state there.
 
         Raises Conflict if a member has another one.
@@ -210,7 +210,7 @@ class Digests:
         self._own_whole(log_index, made.content)
         ends_at_s = time.monotonic() + VOUCH_S
         while time.monotonic() < ends_at_s:
-            standing = self._watch.standing(log_index, self._voters())
+            standing = self._watch.compare_own(log_index, self._voters())
             if standing is DigestStanding.DIFFERS:
                 raise Conflict(f"another coordinator has another state at index {log_index}")
             if standing is DigestStanding.AGREED:
@@ -221,7 +221,7 @@ class Digests:
         _log.warning("not enough coordinators have reported the digest of their state at index %d", log_index)
         return False
 
-    def lost(self, coordinator_id: str) -> None:
+    def note_lost_state(self, coordinator_id: str) -> None:
         """Note that another member has lost its state, and asks for one: its earlier reports are void."""
         self._watch.forget(coordinator_id)
         self._changed.set()
@@ -270,7 +270,7 @@ class Digests:
 
     def _hashed(self, hashed: StateHash) -> None:
         self._watch.origins[self._own_id] = self._snapshots.origin()
-        self._watch.own(hashed.log_index, hashed.digest, hashed)
+        self._watch.note_own(hashed.log_index, hashed.digest, hashed)
         agreed_at = self._watch.agreed_at(hashed)
         report = ReportedDigest(hashed.digest, agreed_at=agreed_at, touched=hashed.touched)
         self._report_soon(hashed.log_index, report)
@@ -278,7 +278,7 @@ class Digests:
     def _own_whole(self, log_index: int, digest: str) -> None:
         self._wholes.append(log_index)
         self._watch.origins[self._own_id] = self._snapshots.origin()
-        self._watch.own(log_index, digest)
+        self._watch.note_own(log_index, digest)
         self._report_soon(log_index, ReportedDigest(digest))
 
     def _report_soon(self, log_index: int, reported: ReportedDigest) -> None:
@@ -291,7 +291,7 @@ class Digests:
             return
         voters = self._voters()
         reported = ReportedDigest(report.digest, report.origin, report.agreed_at, report.touched)
-        found = self._watch.reported(report.coordinator_id, report.log_index, reported, voters)
+        found = self._watch.process_report(report.coordinator_id, report.log_index, reported, voters)
         self._watch.origins[self._own_id] = self._snapshots.origin()  # now, not when it reported
         if found is not None:
             self._judge(found)
@@ -350,7 +350,7 @@ class Digests:
         """
         if not self._watch.is_right(log_index, voters):
             return
-        self._snapshots.vouched()
+        self._snapshots.note_confirmed()
         _log.info("the state copied to this coordinator agrees with the others' at index %d", log_index)
 
     # In the background

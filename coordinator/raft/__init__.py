@@ -35,10 +35,10 @@ only how soon something happens.
 
 Steps 2 to 4 and 7 may run in other threads. Meanwhile the core accepts ticks, messages, proposals and reads;
 their results are part of the next `Ready`. If step 3 takes long and is no snapshot, the driver may call
-`meanwhile()`. It returns the results that do not depend on the disk, `send_now` and reads, to be handled at
-once as in steps 2 and 5. All calls into the core come from one thread. Messages may be lost, doubled, delayed
-and reordered; that only costs time. The driver may compact the log up to the state that the state machine
-holds durably; the core asks the storage for its first index each time.
+`ready_without_disk()`. It returns the results that do not depend on the disk, `send_now` and reads, to be
+handled at once as in steps 2 and 5. All calls into the core come from one thread. Messages may be lost,
+doubled, delayed and reordered; that only costs time. The driver may compact the log up to the state that the
+state machine holds durably; the core asks the storage for its first index each time.
 
 What the core promises
 ----------------------

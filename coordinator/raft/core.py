@@ -384,13 +384,13 @@ class Raft:
         self._in_flight = ready
         return ready
 
-    def meanwhile(self) -> Ready:
+    def ready_without_disk(self) -> Ready:
         """Return the messages and reads that need not wait until the batch of the last `ready` is written.
 
         All of them could have been in that Ready, as none depends on the disk.
         """
-        assert self._in_flight is not None, "meanwhile() outside of ready() and advance()"
-        assert self._in_flight.snapshot is None, "meanwhile() while the state is replaced"
+        assert self._in_flight is not None, "ready_without_disk() outside of ready() and advance()"
+        assert self._in_flight.snapshot is None, "ready_without_disk() while the state is replaced"
         state = self._state
         self._flush()
         found = Ready(
@@ -446,7 +446,7 @@ class Raft:
 
     def snapshot_taken(self, meta: SnapshotMeta) -> None:
         """Note that the driver holds this snapshot for others to fetch."""
-        snapshots.taken(self._state, meta)
+        snapshots.note_taken(self._state, meta)
 
     def snapshot_gone(self) -> None:
         """Note that the snapshot of the last `snapshot_taken` can no longer be fetched."""

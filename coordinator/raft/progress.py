@@ -80,7 +80,7 @@ class Progress:
             and self.inflight_bytes < config.inflight_bytes_max
         )
 
-    def sent(self, last_index: int, size_bytes: int) -> None:
+    def note_sent(self, last_index: int, size_bytes: int) -> None:
         """Note that entries up to `last_index` were sent in one append."""
         assert last_index >= self.next, f"append up to {last_index} was already sent (next is {self.next})"
         if self.state is ProgressState.PROBE:
@@ -90,7 +90,7 @@ class Progress:
         self._inflight.append((last_index, size_bytes))
         self.inflight_bytes += size_bytes
 
-    def acknowledged(self, index: int) -> bool:
+    def note_acknowledged(self, index: int) -> bool:
         """Note that the member's log matches up to `index` and is durable. Return True if that is news."""
         is_news = index > self.match
         if is_news:
@@ -105,7 +105,7 @@ class Progress:
             self.inflight_bytes -= self._inflight.popleft()[1]
         return is_news
 
-    def refused(self, refused_index: int, next_index: int) -> bool:
+    def note_rejected(self, refused_index: int, next_index: int) -> bool:
         """Note that the logs do not meet at `refused_index`; `next_index` is the leader's better guess.
 
         Return False if the news is stale.
@@ -166,7 +166,7 @@ class Progress:
         self.inflight_bytes = 0
         self._inflight.clear()
 
-    def offered(self, index: int) -> None:
+    def note_offered(self, index: int) -> None:
         """Note that a snapshot at `index` was offered; the next offer follows the member's next message."""
         self.snapshot_index = index
         self.next = index + 1
@@ -180,7 +180,7 @@ class Progress:
         self.match_at_tick = self.match
         self.unanswered += 1
 
-    def heard(self) -> None:
+    def note_message(self) -> None:
         """Note that a message of the member arrived."""
         self.active = True
         self.unanswered = 0

@@ -132,7 +132,7 @@ def _send_append(state: State, peer: str, progress: Progress, *, with_entries: b
         # raft-rs once glued a resent run onto an append whose previous index lay elsewhere; the receiver
         # acknowledged it all.
         assert entries[0].index == previous + 1, f"append after {previous} carries entry {entries[0].index}"
-        progress.sent(entries[-1].index, sum(map(entry_size_bytes, entries)))
+        progress.note_sent(entries[-1].index, sum(map(entry_size_bytes, entries)))
     progress.commit_sent = log.commit
     progress.probe_due = False
     if progress.state is ProgressState.PROBE:
@@ -230,15 +230,15 @@ def on_append_reply(state: State, message: Message) -> None:
     progress = state.progress.get(message.source)
     if progress is None:
         return  # a member that was removed
-    progress.heard()
+    progress.note_message()
     if message.reject:
         meeting = state.log.last_index_within_term(message.hint_index, message.hint_term)
-        if progress.refused(message.log_index, meeting + 1):
+        if progress.note_rejected(message.log_index, meeting + 1):
             state.flush_due = True
     elif message.log_index > state.log.last_index:
         state.messages_refused += 1  # it acknowledges entries that we never sent
     else:
-        is_news = progress.acknowledged(message.log_index)
+        is_news = progress.note_acknowledged(message.log_index)
         state.flush_due = True
         if is_news:
             maybe_commit(state)
@@ -331,7 +331,7 @@ def on_heartbeat_reply(state: State, message: Message) -> None:
     progress = state.progress.get(message.source)
     if progress is None:
         return
-    progress.heard()
+    progress.note_message()
     progress.reluctance = _reluctance_of(message)
     progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
     progress.receive_heartbeat_reply()
@@ -374,7 +374,7 @@ def offer_to(state: State, peer: str, progress: Progress) -> None:
         progress.offer_due = False  # until the member's next message, or until there is one
         state.take_snapshot = True
         return
-    progress.offered(meta.index)
+    progress.note_offered(meta.index)
     state.send_now.append(
         Message(
             MessageKind.SNAPSHOT,

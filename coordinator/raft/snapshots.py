@@ -11,7 +11,7 @@ from coordinator.raft.messages import Message, SnapshotMeta, SnapshotOffer
 from coordinator.raft.state import RaftRole, State
 
 
-def taken(state: State, meta: SnapshotMeta) -> None:
+def note_taken(state: State, meta: SnapshotMeta) -> None:
     """Note that the driver has made a snapshot: it is offered to the members that wait for one."""
     state.snapshot = meta
     if not state.is_leader:

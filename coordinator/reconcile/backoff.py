@@ -21,12 +21,12 @@ class NodeBackoff(Backoff):
         super().__init__(clock_s)
         self._refused: dict[str, str] = {}  # the last blob since the node succeeded
 
-    def refused(self, node_id: str, sha256: str, reason: str) -> None:
+    def note_refusal(self, node_id: str, sha256: str, reason: str) -> None:
         """Record that it has answered, and did not do its order for this blob."""
         if self._refused.setdefault(node_id, sha256) != sha256:
             self.failed(node_id, reason)
 
-    def succeeded(self, key: str) -> None:
+    def note_success(self, key: str) -> None:
         """Forget its failures."""
         super().succeeded(key)
         self._refused.pop(key, None)
@@ -57,17 +57,17 @@ class CopyFailures:
         for known in (self._targets, self._sources, self.answers):
             known.succeeded(node_id)
 
-    def begins(self, copy: Copy) -> None:
-        """Note that a copy begins. Followed by `ends`."""
+    def note_begin(self, copy: Copy) -> None:
+        """Note that a copy begins. Followed by `note_end`."""
         self._under_way[copy.target] += 1
 
-    def ends(self, copy: Copy) -> None:
+    def note_end(self, copy: Copy) -> None:
         """Note that it is made, or failed."""
         self._under_way[copy.target] -= 1
         if not self._under_way[copy.target]:
             del self._under_way[copy.target]
 
-    def made(self, copy: Copy, failed_sources: Collection[str] | None) -> None:
+    def note_made(self, copy: Copy, failed_sources: Collection[str] | None) -> None:
         """Record a finished copy. `failed_sources`: None if the node does not report them."""
         self._targets.succeeded(copy.target)
         self._copies.succeeded(_pair(copy.sha256, copy.target))
@@ -78,17 +78,17 @@ class CopyFailures:
                 if source not in failed_sources:
                     self._sources.succeeded(source)
 
-    def sources_failed(self, copy: Copy, failed_sources: Collection[str], reason: str) -> None:
+    def note_failed_sources(self, copy: Copy, failed_sources: Collection[str], reason: str) -> None:
         """Record that the target works, but got the blob from no source."""
         self._targets.succeeded(copy.target)
         self._blobs.failed(copy.sha256, reason)
         self._note_sources(copy, failed_sources)
 
-    def target_failed(self, copy: Copy, reason: str, *, has_answered: bool) -> None:
+    def note_failed_target(self, copy: Copy, reason: str, *, has_answered: bool) -> None:
         """Record that a target did not answer, or has refused a blob."""
         self._copies.failed(_pair(copy.sha256, copy.target), reason)
         if has_answered:
-            self._targets.refused(copy.target, copy.sha256, reason)
+            self._targets.note_refusal(copy.target, copy.sha256, reason)
         else:
             self._targets.failed(copy.target, reason)
 
@@ -131,7 +131,7 @@ class CopyFailures:
     def _note_sources(self, copy: Copy, failed_sources: Collection[str]) -> None:
         for source in copy.sources:
             if source in failed_sources:
-                self._sources.refused(source, copy.sha256, f"{copy.target} got nothing from it")
+                self._sources.note_refusal(source, copy.sha256, f"{copy.target} got nothing from it")
 
 
 def _pair(sha256: str, node_id: str) -> str:

@@ -69,7 +69,7 @@ class ReconcileContext:
 
     def blob(self, sha256: str) -> BlobRecord | None:
         """Return a blob that files refer to, as this coordinator has applied it."""
-        return self.look(FindBlob(sha256=sha256), _MAYBE_BLOB)
+        return self.ask_applied(FindBlob(sha256=sha256), _MAYBE_BLOB)
 
     async def ask(self, query: AnyQuery, answer_type: type[_T]) -> _T:
         """Query the log, including everything that was committed before. Raises Interrupted."""
@@ -78,9 +78,9 @@ class ReconcileContext:
                 await self.driver.read_barrier()
         except (Unavailable, TimeoutError) as error:
             raise Interrupted("no majority answers") from error
-        return self.look(query, answer_type)
+        return self.ask_applied(query, answer_type)
 
-    def look(self, query: AnyQuery, answer_type: type[_T]) -> _T:
+    def ask_applied(self, query: AnyQuery, answer_type: type[_T]) -> _T:
         """Query the applied state: for decisions that a command checks again, at the time that dates it."""
         is_ending = isinstance(query, CountCollectable)
         reply = self.store.answer(query, at_ms=self.clocks.ending_ms() if is_ending else self.clocks.now_ms())

@@ -106,7 +106,7 @@ class Copier:
         turn = self._turns.setdefault(queue, asyncio.Semaphore(COPIES_PER_TARGET))
         failures = self._context.failures
         self._queued[queue] += 1
-        failures.begins(copy)
+        failures.note_begin(copy)
         try:
             if not await _is_taken(turn):
                 return _Outcome.WAITED
@@ -117,7 +117,7 @@ class Copier:
             finally:
                 turn.release()
         finally:
-            failures.ends(copy)
+            failures.note_end(copy)
             self._queued[queue] -= 1
 
     async def _pull_and_add(self, copy: Copy) -> _Outcome:
@@ -126,7 +126,7 @@ class Copier:
         as_of = self._context.driver.applied_index
         try:
             state = await self._pulled(copy)
-            self._context.failures.made(copy, state.failed_sources)
+            self._context.failures.note_made(copy, state.failed_sources)
             command = AddReplica(sha256=copy.sha256, node_id=copy.target, as_of=as_of)
             await self._progress.apply(command, int)
         except OrderFailed as failure:
@@ -137,10 +137,12 @@ class Copier:
                 self._progress.add(skipped=1)
                 return _Outcome.GONE
             _log.warning("a replica was not recorded: %s", refusal.details, extra=facts)
-            self._context.failures.target_failed(copy, f"not recorded: {refusal.code}", has_answered=True)
+            self._context.failures.note_failed_target(
+                copy, f"not recorded: {refusal.code}", has_answered=True
+            )
         except FilestoreError as error:
             _log.warning("a replica could not be made: %s", error.details, extra=facts)
-            self._context.failures.target_failed(copy, error.details, has_answered=True)
+            self._context.failures.note_failed_target(copy, error.details, has_answered=True)
         else:
             self._progress.add(copied=1, bytes=copy.size_bytes)
             return _Outcome.MADE
@@ -150,9 +152,9 @@ class Copier:
     def _note_failure(self, copy: Copy, failure: OrderFailed) -> None:
         failures = self._context.failures
         if failure.failed_sources:
-            failures.sources_failed(copy, failure.failed_sources, failure.reason)
+            failures.note_failed_sources(copy, failure.failed_sources, failure.reason)
         else:
-            failures.target_failed(copy, failure.reason, has_answered=failure.has_answered)
+            failures.note_failed_target(copy, failure.reason, has_answered=failure.has_answered)
 
     async def _pulled(self, copy: Copy) -> PullReport:
         """Order a node to fetch the blob, whole and durable.

@@ -15,7 +15,7 @@ async def damaged_blobs(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
     while True:
         page = await context.ask(query, DamagedPage)
         for blob in page.blobs:
-            yield as_short(blob, wanted=context.facts().replicas)
+            yield to_short_blob(blob, wanted=context.facts().replicas)
         if not page.more:
             return
         query = ListDamagedBlobs(gone=False, after=page.blobs[-1].sha256, limit=PAGE_ROWS)
@@ -23,10 +23,10 @@ async def damaged_blobs(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
 
 def is_any_damaged(context: ReconcileContext) -> bool:
     """Return whether there is one."""
-    return bool(context.look(ListDamagedBlobs(gone=False, limit=1), DamagedPage).blobs)
+    return bool(context.ask_applied(ListDamagedBlobs(gone=False, limit=1), DamagedPage).blobs)
 
 
-def as_short(blob: DamagedBlob, *, wanted: int) -> ShortBlob:
+def to_short_blob(blob: DamagedBlob, *, wanted: int) -> ShortBlob:
     """Convert to a blob that lacks all its replicas."""
     return ShortBlob(
         sha256=blob.sha256,

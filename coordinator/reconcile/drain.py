@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
     """Return the copies that a blob needs before a replica that does not count can be released."""
-    lacking = facts.wanted - len(facts.good(blob.replicas))
+    lacking = facts.wanted - len(facts.counting_holders(blob.replicas))
     short = ShortBlob(
         sha256=blob.sha256, size_bytes=blob.size_bytes, missing=lacking, holders=blob.replicas, doomed=[]
     )
@@ -114,7 +114,7 @@ async def release(context: ReconcileContext, progress: StepProgress, sha256: str
     return True
 
 
-async def held_by(context: ReconcileContext, node_id: str) -> AsyncIterator[HeldReplica]:
+async def iterate_held(context: ReconcileContext, node_id: str) -> AsyncIterator[HeldReplica]:
     """Yield the replicas of a node that are not marked for deletion, in the order of the sha256."""
     async for page in held_pages(lambda query: context.ask(query, ReplicaPage), node_id, rows=PAGE_ROWS):
         for replica in page:
@@ -143,7 +143,7 @@ class Rounds:
         """
         if await self._is_dropping() and not await self._have_dropped():
             return
-        listing = partial(held_by, self._context, self._node_id)
+        listing = partial(iterate_held, self._context, self._node_id)
         await work_through(listing, begin, goes_on=lambda: self._drops and goes_on())
         if self._released and self._drops:
             await self._have_dropped()
@@ -172,10 +172,10 @@ class Rounds:
         return bool(page.replicas)
 
     async def _have_dropped(self) -> bool:
-        return await have_dropped(self._context, self._progress, self._node_id)
+        return await delete_marked(self._context, self._progress, self._node_id)
 
 
-async def have_dropped(context: ReconcileContext, progress: StepProgress, node_id: str) -> bool:
+async def delete_marked(context: ReconcileContext, progress: StepProgress, node_id: str) -> bool:
     """Make a node delete its marked replicas, and wait for that for a while; return whether it has.
 
     Replicas that it spares, as a process was just told of them, are counted: a later run releases them again.
@@ -201,7 +201,7 @@ async def _is_elsewhere(context: ReconcileContext, facts: Facts, sha256: str, no
     blob = context.blob(sha256)
     if blob is None:
         return True
-    good = facts.good(blob.replicas)
+    good = facts.counting_holders(blob.replicas)
     others = [node for node in facts.nodes if node.node_id in good and node.node_id != node_id]
     return await _say_yes(context, others, blob, max(facts.wanted, facts.write_quorum))
 
@@ -274,14 +274,14 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
 def _lacks(context: ReconcileContext, facts: Facts, sha256: str) -> bool:
     """Return whether too few others count: the log would reject a release."""
     blob = context.blob(sha256)
-    return blob is not None and len(facts.good(blob.replicas)) < facts.wanted
+    return blob is not None and len(facts.counting_holders(blob.replicas)) < facts.wanted
 
 
 def _holds(context: ReconcileContext, node_id: str) -> bool:
-    return bool(context.look(ListReplicas(node_id=node_id, limit=1), ReplicaPage).replicas)
+    return bool(context.ask_applied(ListReplicas(node_id=node_id, limit=1), ReplicaPage).replicas)
 
 
 def _held(context: ReconcileContext, node_id: str) -> int:
     """Return how many replicas a node has, including those marked for deletion."""
-    counts = context.look(GetNodeReplicas(node_id=node_id), NodeReplicas)
+    counts = context.ask_applied(GetNodeReplicas(node_id=node_id), NodeReplicas)
     return counts.replicas + counts.doomed

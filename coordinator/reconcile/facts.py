@@ -37,7 +37,7 @@ class Facts:
         """Return the fewest missing replicas, as in `blobs.missing`, for which more copies are possible."""
         return self.replicas - self.wanted + 1
 
-    def good(self, holders: Sequence[str]) -> list[str]:
+    def counting_holders(self, holders: Sequence[str]) -> list[str]:
         """Return the holders of a blob that count."""
         counting = self.counting
         return [node_id for node_id in holders if node_id in counting]
@@ -49,7 +49,7 @@ class Facts:
 
     def sources(self, holders: Sequence[str]) -> tuple[str, ...]:
         """Return nodes that can send a blob, the best first: those that count, then others that answer."""
-        good = set(self.good(holders))
+        good = set(self.counting_holders(holders))
         reachable = [node_id for node_id in holders if node_id in self.reachable]
         return tuple(sorted(reachable, key=lambda node_id: node_id not in good))[:SOURCES_MAX]
 

@@ -255,7 +255,7 @@ class JobRuns:
     def _last_at_ms(self, job: Job) -> int | None:
         """Return when the newest run began, or was sent for a sent job; None if there is none."""
         if not job.is_sent:
-            return self._store.look(partial(last_started_at_ms, job_name=job.kind.name))
+            return self._store.read_with(partial(last_started_at_ms, job_name=job.kind.name))
         return self._store.job_outcomes().get(job.kind.name, JobOutcome()).sent_at_ms or None
 
     def _is_in_doubt(self, job: Job) -> bool:

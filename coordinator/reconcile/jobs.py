@@ -136,7 +136,7 @@ class CoordinatorJobs:
 
     def _short(self) -> object:
         """Return a value that changes if other blobs lack replicas: they need not wait for hopeless ones."""
-        return self._context.look(GetReplicaCounts(), ReplicaCounts).short
+        return self._context.ask_applied(GetReplicaCounts(), ReplicaCounts).short
 
 
 def _come_to(progress: StepProgress) -> int:

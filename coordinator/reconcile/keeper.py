@@ -19,7 +19,7 @@ from ca.errors import FilestoreError
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import Interrupted, applied
 from coordinator.reconcile.recount import recount
-from coordinator.reconcile.states import Attention
+from coordinator.reconcile.states import NodeObserver
 from coordinator.rpc.node_client import NodeOrders, OrderFailed
 from coordinator.rpc.server import Refused
 from metadata.model.records import HEALTHY, RETURNING, NodeRecord
@@ -40,7 +40,7 @@ class NodeKeeper:
     def __init__(self, context: ReconcileContext, *, down_after_s: float) -> None:
         self._context = context
         self._down_after_s = down_after_s
-        self._attention = Attention()
+        self._attention = NodeObserver()
         self._comparisons = Comparisons(context.orders)
         self._asked: dict[str, asyncio.Task[bool]] = {}  # returning nodes, by id
 
@@ -59,7 +59,7 @@ class NodeKeeper:
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
         nodes = self._context.view().nodes
-        self._attention.look(nodes, self._context.health, at_s=time.monotonic())
+        self._attention.observe(nodes, self._context.health, at_s=time.monotonic())
         if not self._context.driver.is_leader:
             self._keep([])
             return
@@ -79,7 +79,9 @@ class NodeKeeper:
         returning = {
             node.node_id: node
             for node in nodes
-            if node.state == RETURNING and node.peer_port and node.node_id not in self._attention.failing
+            if node.state == RETURNING
+            and node.peer_port
+            and node.node_id not in self._attention.failing_nodes
         }
         self._keep(returning)
         for node_id, asked in list(self._asked.items()):

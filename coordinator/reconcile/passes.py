@@ -78,8 +78,8 @@ async def compare(context: ReconcileContext, progress: StepProgress) -> None:
 
 def is_gc_due(context: ReconcileContext) -> bool:
     """Return whether there is a replica to mark or to delete."""
-    collectable = context.look(CountCollectable(grace_ms=context.grace_ms, limit=1), int)
-    return collectable > 0 or bool(context.look(GetReplicaCounts(), ReplicaCounts).doomed)
+    collectable = context.ask_applied(CountCollectable(grace_ms=context.grace_ms, limit=1), int)
+    return collectable > 0 or bool(context.ask_applied(GetReplicaCounts(), ReplicaCounts).doomed)
 
 
 async def _check_safety_limits(context: ReconcileContext, grace_ms: int) -> None:
@@ -103,7 +103,7 @@ def _named(context: ReconcileContext, progress: StepProgress) -> list[str]:
     return sorted(context.facts().reachable)
 
 
-def unasked(facts: Facts, asked: Collection[str]) -> list[str]:
+def skipped_nodes(facts: Facts, asked: Collection[str]) -> list[str]:
     """Return the nodes that may hold replicas and are not among `asked`."""
     return [n.node_id for n in facts.nodes if n.peer_port and n.node_id not in asked]
 
@@ -113,14 +113,14 @@ async def _order_named(context: ReconcileContext, progress: StepProgress, kind: 
     _count_left(context, progress)
     await _order(context, progress, kind, node_ids)
     if not progress.parameters.node_id:
-        silent = unasked(context.facts(), node_ids)
+        silent = skipped_nodes(context.facts(), node_ids)
         progress.result["unheard"] = int(progress.result["unheard"]) + len(silent)
 
 
 def _count_left(context: ReconcileContext, progress: StepProgress) -> None:
     """Set the replicas left: those of the nodes when the run began, minus those examined since."""
     held = sum(
-        context.look(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
+        context.ask_applied(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
         for node_id in _named(context, progress)
     )
     progress.count_left = lambda: max(held - int(progress.result.get("looked", 0)), 0)

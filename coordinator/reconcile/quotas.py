@@ -84,7 +84,7 @@ class QuotaKeeper:
     def _marked(self) -> dict[str, int]:
         """Return how many replicas each reachable node has yet to delete."""
         counts, reachable = (
-            self._context.look(GetReplicaCounts(), ReplicaCounts),
+            self._context.ask_applied(GetReplicaCounts(), ReplicaCounts),
             self._context.facts().reachable,
         )
         return {node_id: count for node_id, count in counts.doomed.items() if node_id in reachable}

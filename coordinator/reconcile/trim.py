@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from coordinator.reconcile.context import ReconcileContext
-from coordinator.reconcile.drain import RELEASED_MAX, have_dropped, release
+from coordinator.reconcile.drain import RELEASED_MAX, delete_marked, release
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import StepProgress
 from metadata.model.records import BlobRecord
@@ -33,7 +33,7 @@ FULL_SHARE: Final = 1.0  # of a node without free space, independent of its disk
 
 def count_surplus(blob: BlobRecord, facts: Facts) -> int:
     """Return how many replicas of a blob can go: those that count, beyond the wanted number."""
-    return max(len(facts.good(blob.replicas)) - facts.wanted, 0)
+    return max(len(facts.counting_holders(blob.replicas)) - facts.wanted, 0)
 
 
 def rank_surplus(blob: BlobRecord, facts: Facts, freed_bytes: Mapping[str, int] | None = None) -> list[str]:
@@ -43,7 +43,7 @@ def rank_surplus(blob: BlobRecord, facts: Facts, freed_bytes: Mapping[str, int] 
     deleted `freed_bytes`. The rest stays in as many zones as possible.
     """
     freed = freed_bytes or {}
-    left, ranked = facts.good(blob.replicas), list[str]()
+    left, ranked = facts.counting_holders(blob.replicas), list[str]()
     used = {
         c.node_id: 1 - (c.free_bytes + freed.get(c.node_id, 0)) / c.total_bytes
         for c in facts.candidates
@@ -75,7 +75,7 @@ class Trimmer:
 
         If not, the next call examines those behind them, and after the last ones the first.
         """
-        page = context.look(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
+        page = context.ask_applied(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
         facts = context.facts()
         if any(count_surplus(blob, facts) and not self._is_tried(blob) for blob in page.blobs):
             return True
@@ -132,7 +132,7 @@ class _Trimming:
     async def end(self) -> None:
         """Make the nodes delete the last released replicas."""
         waiting = [node_id for node_id, count in self._released.items() if count]
-        await asyncio.gather(*(have_dropped(self._context, self._progress, name) for name in waiting))
+        await asyncio.gather(*(delete_marked(self._context, self._progress, name) for name in waiting))
 
     async def _trim(self, blob: BlobRecord) -> None:
         facts = self._context.facts()
@@ -161,7 +161,7 @@ class _Trimming:
                 self._released[node_id] = RELEASED_MAX if page.replicas else 0
             if self._released[node_id] >= RELEASED_MAX:
                 self._released[node_id] = 0
-                if not await have_dropped(self._context, self._progress, node_id):
+                if not await delete_marked(self._context, self._progress, node_id):
                     self._slow_to_drop.add(node_id)
                     return False
             return True
@@ -171,6 +171,6 @@ def _pages(context: ReconcileContext) -> Iterator[list[BlobRecord]]:
     """Yield blobs with too many replicas in the applied state: the log decides again."""
     after, more = "", True
     while more:
-        page = context.look(ListSurplus(after=after, limit=PAGE_ROWS), SurplusPage)
+        page = context.ask_applied(ListSurplus(after=after, limit=PAGE_ROWS), SurplusPage)
         yield page.blobs
         after, more = page.after, page.more

@@ -77,7 +77,7 @@ def copies_wanted(having: Sequence[str], facts: Facts) -> int:
 
 def obstacle(upload: PlacedUpload, facts: Facts) -> str:
     """Return why the move is impossible without asking the nodes; "" if it may be possible."""
-    able = {*facts.good(upload.placement), *targets(upload, [], facts)}
+    able = {*facts.counting_holders(upload.placement), *targets(upload, [], facts)}
     if upload.offset_bytes and len(able) < facts.write_quorum:
         return f"only {len(able)} of the remaining nodes can hold it, {facts.write_quorum} are required"
     return ""
@@ -87,14 +87,14 @@ def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> 
     """Return the nodes that have it, a holder among them first; then others, up to the number wanted."""
     holder = [node_id for node_id in upload.placement[:1] if node_id in having]
     first = holder + [node_id for node_id in having if node_id not in holder]
-    others = [name for name in facts.good(upload.placement) if name not in first]
+    others = [name for name in facts.counting_holders(upload.placement) if name not in first]
     others += [name for name in targets(upload, [*first, *others], facts) if name not in upload.placement]
     return (first + others)[: max(len(first), facts.replicas)]
 
 
 def is_due(context: ReconcileContext, node_id: str) -> bool:
     """Return whether an unfinished upload is placed on a node."""
-    return bool(context.look(ListNodeUploads(node_id=node_id, limit=1), UploadPage).uploads)
+    return bool(context.ask_applied(ListNodeUploads(node_id=node_id, limit=1), UploadPage).uploads)
 
 
 async def move_uploads(context: ReconcileContext, progress: StepProgress, node_id: str) -> None:
@@ -169,11 +169,11 @@ class _Move:
         facts = self._context.facts()
         if survey.is_lost(facts):
             return await self._place(new_placement(self._upload, [], facts), survey, is_lost=True)
-        having = facts.good(survey.having)
+        having = facts.counting_holders(survey.having)
         if self._upload.offset_bytes:
             await self._copy(survey, having, copies_wanted(survey.having, facts))
             facts = self._context.facts()
-            having = facts.good(having)
+            having = facts.counting_holders(having)
             if len(having) < facts.write_quorum:
                 return (
                     f"only {len(having)} of the remaining nodes have its bytes, "

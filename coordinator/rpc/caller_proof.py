@@ -21,7 +21,7 @@ UNDER_WAY = (RecordProgress, RewindUpload, DeclareSize, CompleteUpload)
 _T = TypeVar("_T", AnyCommand, AnyQuery)
 
 
-class Callers:
+class CallerVerifier:
     """Verifies callers with the keys of the view of the cluster, at the time of `clock_ms`."""
 
     def __init__(self, view: Callable[[], ClusterView], clock_ms: Callable[[], int]) -> None:
@@ -30,14 +30,14 @@ class Callers:
         self._version = -1
         self._verifier: Verifier | None = None
 
-    def proved(self, caller: Caller) -> Caller:
+    def verify(self, caller: Caller) -> Caller:
         """Return the caller without its token.
 
         Raises Unauthorized unless the token is valid now and is the caller's.
         """
         return _match(caller, self._newest().verify(caller.token, now_ms=self._clock_ms()))
 
-    def proved_in(self, asked: _T) -> _T:
+    def verify_in(self, asked: _T) -> _T:
         """Return the command or query with its caller verified; unchanged if it has none."""
         caller = getattr(asked, "caller", None)
         if caller is None:
@@ -47,7 +47,7 @@ class Callers:
         elif isinstance(asked, UNDER_WAY):
             caller = _match(caller, self._newest().verify_signature(caller.token, now_ms=self._clock_ms()))
         else:
-            caller = self.proved(caller)
+            caller = self.verify(caller)
         return msgspec.structs.replace(asked, caller=caller)
 
     def _proved_by_ticket(self, asked: GetTicketContent) -> Caller:

@@ -56,7 +56,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     return writer, reader
 
 
-def found_at_rest(path: Path) -> tuple[int, int, int]:
+def read_at_rest(path: Path) -> tuple[int, int, int]:
     """Return the last log entry in the file itself, without its WAL, its mark and its note.
 
     Zeros if that cannot be read. Only while this process has no connection to it: closing a file ends the
@@ -67,7 +67,7 @@ def found_at_rest(path: Path) -> tuple[int, int, int]:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
             row = db.execute("SELECT log_index FROM applied").fetchone()
             is_found = bool(row) and isinstance(row[0], int)
-            return (row[0], mark_of(db), noted_at_rest(db)) if is_found else (0, 0, 0)
+            return (row[0], mark_of(db), read_rest_note(db)) if is_found else (0, 0, 0)
     except DATABASE_ERRORS:
         return 0, 0, 0
 
@@ -82,13 +82,13 @@ def mark_of(writer: sqlite3.Connection) -> int:
 
 def new_mark(writer: sqlite3.Connection) -> int:
     """Give the file a new mark, which it has only after a checkpoint; nothing is noted of it."""
-    note_at_rest(writer, 0)
+    write_rest_note(writer, 0)
     mark = secrets.randbelow(1 << 30) + 1
     writer.execute(f"PRAGMA user_version = {mark}")
     return mark
 
 
-def noted_at_rest(db: sqlite3.Connection) -> int:
+def read_rest_note(db: sqlite3.Connection) -> int:
     """Return the last log entry that the file itself had when its WAL restarted, 0 if none was noted.
 
     The note is in PRAGMA application_id: 31 bits, which 0.1.0 leaves unchanged.
@@ -96,7 +96,7 @@ def noted_at_rest(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA application_id").fetchone()[0])
 
 
-def note_at_rest(db: sqlite3.Connection, log_index: int) -> None:
+def write_rest_note(db: sqlite3.Connection, log_index: int) -> None:
     """Note that entry, in the open transaction; 0 for none."""
     db.execute(f"PRAGMA application_id = {log_index if log_index <= NOTED_MAX else 0}")
 

@@ -100,7 +100,7 @@ class PageSums:
         """
         with self._lock:
             self._forget_foreign()
-            pages = sorted(self._wal.look())
+            pages = sorted(self._wal.pending_pages())
             before = self._sums_of(pages)
             written: Collection[int] = pages
             if self._stored.is_used:
@@ -108,7 +108,7 @@ class PageSums:
 
             def told(frames: int, copied: int) -> None:
                 nonlocal written
-                written = self._wal.copied(frames, copied)
+                written = self._wal.note_checkpoint(frames, copied)
 
             try:
                 yield told
@@ -170,7 +170,7 @@ class PageSums:
         """
         sums, is_whole = self._stored.load(self._written_ns, self._page_bytes(), self._wal_salts())
         if sums and not is_whole:
-            for page in self._wal.look():
+            for page in self._wal.pending_pages():
                 if page <= len(sums):
                     sums[page - 1] = 0
         return sums

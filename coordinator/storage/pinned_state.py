@@ -40,7 +40,7 @@ LOOK_S: Final = 0.1  # between two checks whether an examining process has ended
 _log = logging.getLogger(__name__)
 
 
-class Pinned:
+class PinnedState:
     """The state at `index`. Used by one thread at a time; its receiver closes it."""
 
     def __init__(self, path: Path, file: PageSums | None = None) -> None:
@@ -62,7 +62,7 @@ class Pinned:
 
     def digest(self, stop: Stop = NEVER) -> str:
         """Return the digest of all rows. Raises WorkStopped, and sqlite3.Error for unreadable ones."""
-        return whole_digest(self.db, pause=pacing(stop))
+        return whole_digest(self.db, pause=make_pacer(stop))
 
     def digest_and_close(self, stop: Stop) -> str:
         """Return the digest of all rows, and close the state in any case."""
@@ -98,7 +98,7 @@ def content_digest(path: Path, *, pause: Callable[[], None]) -> str:
         db.close()
 
 
-class Examined(Struct, frozen=True):
+class StateExamination(Struct, frozen=True):
     """A database at rest: the fault in its structure, the digest of its rows, and that of its bytes."""
 
     flaw: str
@@ -106,7 +106,7 @@ class Examined(Struct, frozen=True):
     sha256: str
 
 
-def examine(path: Path, stop: Stop = NEVER) -> Examined:
+def examine(path: Path, stop: Stop = NEVER) -> StateExamination:
     """Examine a database at rest.
 
     A large one is examined in a separate process, to leave Python's lock to requests. If that cannot be
@@ -117,10 +117,10 @@ def examine(path: Path, stop: Stop = NEVER) -> Examined:
             return _examine_beside(path, stop)
         except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
             _log.warning("the copy of the state is examined in this process: %s", error)
-    return _examine(path, stop, pause=pacing(stop))
+    return _examine(path, stop, pause=make_pacer(stop))
 
 
-def _examine_beside(path: Path, stop: Stop) -> Examined:
+def _examine_beside(path: Path, stop: Stop) -> StateExamination:
     arguments = [sys.executable, "-P", "-m", "coordinator.storage.pinned_state", str(path)]
     # Its input ends with this process, in any case: then it ends as well.
     with subprocess.Popen(
@@ -136,10 +136,10 @@ def _examine_beside(path: Path, stop: Stop) -> Examined:
         said = child.stdout.read()
     if child.returncode != 0:
         raise subprocess.CalledProcessError(child.returncode, arguments)
-    return msgspec.json.decode(said, type=Examined)
+    return msgspec.json.decode(said, type=StateExamination)
 
 
-def _examine(path: Path, stop: Stop, *, pause: Callable[[], None], mapped_bytes: int = 0) -> Examined:
+def _examine(path: Path, stop: Stop, *, pause: Callable[[], None], mapped_bytes: int = 0) -> StateExamination:
     """Do three checks at the same time: each takes long, and only reads."""
     with ThreadPoolExecutor(2) as pool:
         flaw = pool.submit(flaw_in, path, at_rest=True, mapped_bytes=mapped_bytes)
@@ -148,14 +148,14 @@ def _examine(path: Path, stop: Stop, *, pause: Callable[[], None], mapped_bytes:
             content, unreadable = content_digest(path, pause=pause), ""
         except (*DATABASE_ERRORS, ValueError, TypeError, OverflowError) as error:
             content, unreadable = "", str(error)  # a damaged page may contain values of any type
-        return Examined(flaw.result() or unreadable, content, sha256.result())
+        return StateExamination(flaw.result() or unreadable, content, sha256.result())
 
 
 def _no_pause() -> None:
     """Do not pause: the kernel shares the processors."""
 
 
-def pacing(stop: Stop) -> Callable[[], None]:
+def make_pacer(stop: Stop) -> Callable[[], None]:
     """Return a function that long work must call often: it pauses PAUSE_S after every WORK_S.
 
     Raises WorkStopped.

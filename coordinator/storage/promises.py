@@ -32,7 +32,7 @@ _CRC: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class PromiseRecord:
     """The promises of a member.
 
     `lost_term`: it has lost its votes and acknowledgements of terms up to this one, 0 for none. `installing`:
@@ -58,7 +58,7 @@ class Promises:
         self._directory = directory
         self._file: File | None = None
         self._number = 0
-        self.newest = Promised()
+        self.newest = PromiseRecord()
 
     def open(self) -> None:
         """Read the file of the previous process, and make it durable.
@@ -81,7 +81,7 @@ class Promises:
         if (hard_state.term, hard_state.vote) != (self.newest.term, self.newest.vote):
             self.write(replace(self.newest, term=hard_state.term, vote=hard_state.vote))
 
-    def write(self, promised: Promised) -> None:
+    def write(self, promised: PromiseRecord) -> None:
         """Store promises, durable on return; skipped if there is no room to create the file.
 
         Raises OSError.
@@ -123,7 +123,7 @@ class Promises:
             self._file = None
 
 
-def _encode(number: int, promised: Promised) -> bytes:
+def _encode(number: int, promised: PromiseRecord) -> bytes:
     vote = promised.vote.encode()
     assert len(vote) <= _VOTE_BYTES_MAX, "a member's id has bounds"
     facts = (promised.term, promised.lost_term, *promised.installing, len(vote))
@@ -132,7 +132,7 @@ def _encode(number: int, promised: Promised) -> bytes:
     return body + _CRC.pack(zlib.crc32(body))
 
 
-def _decode(slot: bytes) -> tuple[int, Promised] | None:
+def _decode(slot: bytes) -> tuple[int, PromiseRecord] | None:
     """Return number and content of a slot; None for one that is damaged or was never written."""
     if len(slot) != SLOT_BYTES or _CRC.unpack(slot[-_CRC.size :])[0] != zlib.crc32(slot[: -_CRC.size]):
         return None
@@ -140,4 +140,4 @@ def _decode(slot: bytes) -> tuple[int, Promised] | None:
     if magic != _MAGIC or version != _VERSION or vote_bytes > _VOTE_BYTES_MAX:
         return None
     vote = slot[_HEAD.size : _HEAD.size + vote_bytes].decode(errors="replace")
-    return number, Promised(term, vote, lost_term, (index, index_term))
+    return number, PromiseRecord(term, vote, lost_term, (index, index_term))

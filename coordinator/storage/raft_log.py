@@ -19,13 +19,13 @@ from coordinator.raft.messages import Entry, HardState
 from coordinator.storage import segment as form
 from coordinator.storage.entry_cache import EntryCache
 from coordinator.storage.log_directory import Directory, File, LogInUse, OsDirectory
-from coordinator.storage.promises import Promised, Promises
+from coordinator.storage.promises import PromiseRecord, Promises
 from coordinator.storage.raft_log_index import Locations, LogIndex, Segment
 from coordinator.storage.recovery import recover
 from coordinator.storage.segment import HeaderFlag, LogDamaged, SegmentHeader
 from runtime.disk import NO_ROOM_ERRORS
 
-__all__ = ["Forgotten", "LogDamaged", "LogFailed", "LogInUse", "SegmentLog"]
+__all__ = ["ForgottenSegments", "LogDamaged", "LogFailed", "LogInUse", "SegmentLog"]
 
 SEGMENT_BYTES = 32 * 1024 * 1024  # small enough to scan in half a second at start
 CACHE_BYTES_MAX = 16 * 1024 * 1024  # followers that keep up read from memory
@@ -38,7 +38,7 @@ class LogFailed(Internal):
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class ForgottenSegments:
     """Segments that were removed from the log's index and wait for `SegmentLog.discard`, oldest first."""
 
     segments: tuple[Segment, ...]
@@ -66,7 +66,7 @@ class SegmentLog:
         self._hard_state = HardState()
         self._promises = Promises(directory)
         self._spare: File | None = None
-        self._forgotten: deque[Forgotten] = deque()
+        self._forgotten: deque[ForgottenSegments] = deque()
         self._head_bytes = 0  # header and hard state of the last segment, if this process created it
         self._position_bytes = 0  # end of the last segment's records
         self._synced_bytes = 0  # of the last segment
@@ -135,14 +135,14 @@ class SegmentLog:
         return self._index.last == 0 and self._hard_state == HardState()
 
     @property
-    def promised(self) -> Promised:
+    def promised(self) -> PromiseRecord:
         """Return the member's promises, from the file next to the segments.
 
         That file may know of terms and votes that the segments have lost.
         """
         return self._promises.newest
 
-    def promise(self, promised: Promised) -> None:
+    def promise(self, promised: PromiseRecord) -> None:
         """Replace the content of that file, durable on return. Blocks. Raises LogFailed, for good."""
         self._check_alive()
         try:
@@ -329,18 +329,18 @@ class SegmentLog:
         except OSError as error:
             raise self._fail("written", error) from error
 
-    def forget(self, index: int) -> Forgotten:
+    def forget(self, index: int) -> ForgottenSegments:
         """Remove the oldest segments without entries above `index`, never the last, from the index alone.
 
         This may raise `first_index`. `discard` removes their files, in the order of these calls.
         """
         with self._lock:
-            forgotten = Forgotten(tuple(self._index.forget(index)))
+            forgotten = ForgottenSegments(tuple(self._index.forget(index)))
         if forgotten.segments:
             self._forgotten.append(forgotten)
         return forgotten
 
-    def discard(self, forgotten: Forgotten) -> None:
+    def discard(self, forgotten: ForgottenSegments) -> None:
         """Remove the files of forgotten segments. Blocks. Raises LogFailed."""
         self._check_alive()
         if not forgotten.segments:

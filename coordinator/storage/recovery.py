@@ -18,7 +18,7 @@ from runtime.disk import NO_ROOM_ERRORS
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     """The result of recovery in addition to the index.
 
     `end_bytes`: the position of the next record in the last segment; `synced_bytes` of these are known to
@@ -30,14 +30,14 @@ class Recovered:
     synced_bytes: int = form.HEADER_BYTES
 
 
-def recover(directory: Directory, index: LogIndex, segment_bytes: int) -> Recovered:
+def recover(directory: Directory, index: LogIndex, segment_bytes: int) -> RecoveredLog:
     """Fill `index`, which stays empty if there is no log yet, and remove void files.
 
     The last segment is cut to its intact part and preallocated again to `segment_bytes`. Raises LogDamaged or
     OSError; after damage every file is unchanged.
     """
     names = directory.names()
-    recovered = Recovered(HardState(), 0)
+    recovered = RecoveredLog(HardState(), 0)
     opened: list[Segment] = []
     try:
         _open_since_base(directory, [name for name in names if name.endswith(form.SEGMENT_SUFFIX)], opened)
@@ -97,7 +97,7 @@ def _follow(index: LogIndex, each: Segment) -> None:
     index.begin(each)
 
 
-def _replay(index: LogIndex, each: Segment, recovered: Recovered, *, is_last: bool) -> None:
+def _replay(index: LogIndex, each: Segment, recovered: RecoveredLog, *, is_last: bool) -> None:
     """Read the records of the last segment in the index."""
     data = each.file.read(0, each.file.size_bytes())
     end = recovered.synced_bytes = form.HEADER_BYTES
@@ -114,7 +114,7 @@ def _replay(index: LogIndex, each: Segment, recovered: Recovered, *, is_last: bo
     each.size_bytes = recovered.end_bytes = end
 
 
-def _replay_record(index: LogIndex, header: SegmentHeader, record: Record, recovered: Recovered) -> bool:
+def _replay_record(index: LogIndex, header: SegmentHeader, record: Record, recovered: RecoveredLog) -> bool:
     """Apply a record; return False if it is impossible at its place."""
     match record.kind:
         case RecordKind.BATCH:
@@ -140,7 +140,7 @@ def _replay_record(index: LogIndex, header: SegmentHeader, record: Record, recov
     return False
 
 
-def _settle_tail(file: File, found: Recovered, segment_bytes: int) -> None:
+def _settle_tail(file: File, found: RecoveredLog, segment_bytes: int) -> None:
     """Make the found content durable. Reads also work without room for the rest of the segment."""
     try:
         file.allocate(max(segment_bytes, found.end_bytes))

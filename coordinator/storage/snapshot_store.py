@@ -28,7 +28,7 @@ from ca.errors import InsufficientStorage, Internal, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, sync_file, write_durable
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.pinned_state import Pinned, examine
+from coordinator.storage.pinned_state import PinnedState, examine
 from coordinator.storage.snapshot_origins import read_origin, write_origin
 from coordinator.storage.state_backup import copy_pinned, copy_settled
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, flaw_in
@@ -79,7 +79,7 @@ class _Note(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class UnpublishedSnapshot:
     """A snapshot that is not published yet. `content`: the digest of its rows; `sha256`: of its bytes."""
 
     meta: SnapshotMeta
@@ -104,7 +104,7 @@ class SnapshotDisk:
         sync_directory(directory)
 
 
-class Incoming:
+class IncomingSnapshot:
     """A snapshot that is received in parts, each at `offset`. One fetcher at a time."""
 
     def __init__(self, directory: Path, meta: SnapshotMeta, source: str = "") -> None:
@@ -239,15 +239,15 @@ class SnapshotStore:
             if note is not None and path.stat().st_size == note.size_bytes:
                 self._outgoing = max(self._outgoing or note, note, key=lambda n: (n.meta.index, n.meta.term))
 
-    def pin(self, file: PageSums | None = None) -> Pinned:
+    def pin(self, file: PageSums | None = None) -> PinnedState:
         """Pin the present state. Raises sqlite3.Error. `file` as in Pinned."""
-        return Pinned(self._state_path, file)
+        return PinnedState(self._state_path, file)
 
     def flaw(self) -> str:
         """Return the structural fault of the state, which is in use; "" for none. See flaw_in."""
         return flaw_in(self._state_path, at_rest=False)
 
-    def make(self, pinned: Pinned, stop: Stop = NEVER) -> Made:
+    def make(self, pinned: PinnedState, stop: Stop = NEVER) -> UnpublishedSnapshot:
         """Write the state as a snapshot for `publish`, which takes seconds to minutes. Closes `pinned`.
 
         Raises InsufficientStorage, OSError, WorkStopped, and StateDamaged if the copy is no sound database.
@@ -267,11 +267,11 @@ class SnapshotStore:
             meta = describe(making)
             if meta.index != pinned.index:
                 raise Internal(f"The copy of the state at {pinned.index} holds {_name(meta)}.")
-            return Made(meta, found.content, found.sha256)
+            return UnpublishedSnapshot(meta, found.content, found.sha256)
         except DATABASE_ERRORS as error:
             raise damage_in(error) or error from error
 
-    def publish(self, made: Made, *, origin: str) -> SnapshotMeta:
+    def publish(self, made: UnpublishedSnapshot, *, origin: str) -> SnapshotMeta:
         """Offer a snapshot from `make`, in place of the earlier one. `origin` as in Chunk."""
         meta, making = made.meta, self._directory / MAKING_NAME
         if meta == self.newest():
@@ -296,7 +296,7 @@ class SnapshotStore:
         """Return the source of this member's state; see `coordinator.storage.snapshot_origins`."""
         return self._origin
 
-    def vouched(self) -> None:
+    def note_confirmed(self) -> None:
         """Note that a majority has the same state as this member: it is its own from now on."""
         self._origin = ""
         self._disk.remove(self._origin_path)
@@ -340,13 +340,13 @@ class SnapshotStore:
         self._outgoing = None
         self._remove_outgoing(but="")
 
-    def incoming(self, meta: SnapshotMeta, source: str = "") -> Incoming:
+    def incoming(self, meta: SnapshotMeta, source: str = "") -> IncomingSnapshot:
         """Begin or resume fetching a snapshot; remove the received parts of others."""
         for pattern in ("*.part", "*.part.json", "*.verified", "*.origin"):
             for path in sorted(self._directory.glob(pattern)):
                 if path.name.split(".")[0] != _name(meta):
                     path.unlink()
-        return Incoming(self._directory, meta, source)
+        return IncomingSnapshot(self._directory, meta, source)
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
         """Make the snapshot that `Incoming.finish` verified the database of `store`, which must not be used.

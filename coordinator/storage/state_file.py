@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator.storage.database import found_at_rest, mark_of, new_mark, note_at_rest, noted_at_rest
+from coordinator.storage.database import mark_of, new_mark, read_at_rest, read_rest_note, write_rest_note
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS, StoredSums
@@ -27,7 +27,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._index_at_rest, self._mark_at_rest, self._note_at_rest = found_at_rest(path)
+        self._index_at_rest, self._mark_at_rest, self._note_at_rest = read_at_rest(path)
         self._sums: PageSums | None = None
         self._is_whole = False  # the file has all commits, and no later change has noted that yet
 
@@ -37,7 +37,7 @@ class StateFile:
         Raises OSError, sqlite3.Error, and StateDamaged unless both are the earlier ones, and belong together.
         """
         sums, mark = self._take_up(), mark_of(writer)
-        noted, found = noted_at_rest(writer), self._index_at_rest
+        noted, found = read_rest_note(writer), self._index_at_rest
         # 0 after a crash in the middle of a checkpoint: the WAL has the other half. A new mark has no note.
         # until 0.3.0: 0.1.0 leaves the note in the file.
         is_other = found > 0 and noted not in (0, self._note_at_rest) and mark != self._mark_at_rest
@@ -136,7 +136,7 @@ class StateFile:
         The WAL depends on that: a start detects an earlier file under it, independent of its time.
         """
         if self._is_whole:
-            note_at_rest(writer, log_index)
+            write_rest_note(writer, log_index)
             self._is_whole = False
 
     def rest(self) -> None:

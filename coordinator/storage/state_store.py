@@ -290,7 +290,7 @@ class Store:
         with self._read() as db:
             return jobs.newest(db)
 
-    def look(self, question: Callable[[sqlite3.Connection], T]) -> T:
+    def read_with(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Return the answer of a function of the state machine that only reads."""
         with self._read() as db:
             return question(db)

@@ -28,7 +28,7 @@ class WalPages:
         self._pages = array("I")  # of the later frames, committed ones first
         self._committed = 0  # of `_pages`
 
-    def look(self) -> set[int]:
+    def pending_pages(self) -> set[int]:
         """Return the pages that the next checkpoint may write. Raises OSError."""
         del self._pages[self._committed :]
         found = False
@@ -42,10 +42,10 @@ class WalPages:
             self._begin_anew(bytes(8))
         return set(self._pages)
 
-    def copied(self, frames: int, copied: int) -> set[int]:
+    def note_checkpoint(self, frames: int, copied: int) -> set[int]:
         """Return the pages that a checkpoint may have written, by its numbers of committed and copied frames.
 
-        Call `look` before it.
+        Call `pending_pages` before it.
         """
         written = set(islice(self._pages, max(copied - self._copied, 0)))
         self._committed = min(max(frames - self._copied, 0), len(self._pages))

@@ -12,7 +12,7 @@ from typing import Final
 
 from aiohttp import web
 
-from api.access import PRINCIPAL_UNKNOWN, on_record
+from api.access import PRINCIPAL_UNKNOWN, record_failed_attempt
 from ca.errors import FilestoreError, Forbidden, Gone, NotFound, Unauthorized
 from metadata.model.identifiers import is_uuid
 from metadata.model.records import Caller, ContentRecord
@@ -59,7 +59,7 @@ async def _find(request: web.Request, services: NodeServices) -> ContentRecord:
         query = GetPublicContent(bucket_id=bucket_id, token_sha256=digest)
         return await services.api.metadata.read(query, ContentRecord)
     except (NotFound, Gone) as error:
-        raise on_record(
+        raise record_failed_attempt(
             request,
             error,
             services.api.rates.public_tokens,
@@ -78,7 +78,7 @@ async def _find_of_ticket(request: web.Request, services: NodeServices) -> Conte
     try:
         return await _read_ticket(services, request.match_info["ticket"])
     except (NotFound, Gone) as error:
-        raise on_record(
+        raise record_failed_attempt(
             request,
             error,
             services.api.rates.public_tokens,

@@ -103,7 +103,7 @@ def read_cluster_file(path: Path) -> ClusterFile:
         raise InvalidRequest(f"Cannot use {path}: {error}") from error
 
 
-def known_here(name: str = "") -> Context | None:
+def find_context(name: str = "") -> Context | None:
     """Return the context of this name. Without a name: the cluster of this directory, or the current context.
 
     None if there is neither. Raises NotFound for an unknown name, InvalidRequest for an unusable file.

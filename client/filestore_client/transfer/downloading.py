@@ -99,7 +99,7 @@ async def _download(transport: Transport, file_uuid: str, content: Content, sink
                     await sink.write(part)
         except TRY_AGAIN as error:
             if sink.size_bytes > before:
-                limits.progressed()
+                limits.note_progress()
             transport.turn_away(url)
             await limits.pause(error)
 
@@ -125,7 +125,7 @@ async def read_span(
                     yield part
         except TRY_AGAIN as error:
             if start > before:
-                limits.progressed()
+                limits.note_progress()
             transport.turn_away(url)
             await limits.pause(error)
 

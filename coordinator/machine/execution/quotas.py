@@ -90,7 +90,7 @@ def take_back(db: sqlite3.Connection, sha256: str) -> None:
     ).fetchone()
     if row is not None:
         db.execute("UPDATE blobs SET released_by = '' WHERE sha256 = ?", (sha256,))
-        gone(db, *row)
+        uncount_released(db, *row)
 
 
 def collect(db: sqlite3.Connection, sha256: str) -> None:
@@ -98,7 +98,7 @@ def collect(db: sqlite3.Connection, sha256: str) -> None:
     row = db.execute(
         "SELECT released_by, size_bytes, collected_at FROM blobs WHERE sha256 = ?", (sha256,)
     ).fetchone()
-    gone(db, *row)
+    uncount_released(db, *row)
 
 
 def spare(db: sqlite3.Connection, sha256: str) -> None:
@@ -112,7 +112,9 @@ def spare(db: sqlite3.Connection, sha256: str) -> None:
         _add_released(db, *row)
 
 
-def gone(db: sqlite3.Connection, released_by: str, size_bytes: int, collected_at: int | None) -> None:
+def uncount_released(
+    db: sqlite3.Connection, released_by: str, size_bytes: int, collected_at: int | None
+) -> None:
     """No longer count a blob with these columns as released: it does not wait for gc."""
     if collected_at is None:
         _add_released(db, released_by, -size_bytes)

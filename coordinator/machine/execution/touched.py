@@ -50,7 +50,7 @@ def track(db: sqlite3.Connection) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Touches:
+class SliceChanges:
     """The changes to the rows of a slice since they were last hashed.
 
     `are_known`: for all rows it is known whether they changed. `any`: at least one certainly did.
@@ -67,14 +67,14 @@ def forget(
     bound: Sequence[str],
     after: Sequence[object],
     end: Sequence[object] | None,
-) -> Touches:
+) -> SliceChanges:
     """Forget the changes of these rows, which are hashed now; return the changes since the last time.
 
     The rows are those beyond `after` (empty: from the first) up to `end` (None: to the last); they count as
     untouched then. `bound`: how the columns of a key are compared with values.
     """
     if not _is_tracked(db, table):
-        return Touches(are_known=False, any=False)
+        return SliceChanges(are_known=False, any=False)
     columns, values = ", ".join(key), ", ".join(bound)
     bounds = [f"({columns}) > ({values})"] if after else []
     bounds += [f"({columns}) <= ({values})"] if end is not None else []
@@ -85,7 +85,7 @@ def forget(
     if row is not None and end is None:
         db.execute("UPDATE unknown_passes SET passes = passes - 1 WHERE name = ?", (table,))
         db.execute("DELETE FROM unknown_passes WHERE name = ? AND passes <= 0", (table,))
-    return Touches(are_known=row is None, any=gone > 0)
+    return SliceChanges(are_known=row is None, any=gone > 0)
 
 
 def bound(db: sqlite3.Connection) -> None:
