@@ -179,8 +179,8 @@ def _is_leader(reply: StatusReply) -> bool:
 def _standing(reply: StatusReply) -> tuple[bool, int, int]:
     """Return a sort key that is greatest for the best informed reply.
 
-    That is the reply of the leader; of two leaders the one of the later term; then the one that has applied
-    most.
+    The leader has it; between two leaders the one of the later term; then the one that has
+    applied most.
     """
     return _is_leader(reply), reply.coordinator.term, reply.coordinator.applied
 

@@ -60,11 +60,11 @@ _NEW = UploadState(0, None)
 
 
 def _silent(_done_bytes: int, _total_bytes: int | None) -> None:
-    """Nobody wants to know."""
+    """Ignore progress."""
 
 
 def _unnoted(_file_uuid: str) -> None:
-    """Nobody keeps a note of it."""
+    """Ignore the id of the upload."""
 
 
 def forms_of(filename: str) -> Sequence[str]:

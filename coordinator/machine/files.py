@@ -1,6 +1,7 @@
-"""The row that every stored file has, of whatever kind.
+"""The row that every stored file has, of any kind.
 
-Here it is created, found with permission, and removed; and the files of a bucket are listed.
+This module creates it, finds it if the caller has permission, and removes it; and it lists the files of a
+bucket.
 """
 
 import sqlite3

@@ -3,13 +3,13 @@
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | refused or failed in another way than those below |
+| 1 | rejected or failed in a way that is not listed below |
 | 2 | wrong usage |
-| 3 | the token is not taken, or may not do this |
-| 4 | there is no such thing, or no more |
-| 5 | what is there forbids it: a name taken, another writer, other content |
-| 6 | no answer, no quorum, or no room: later it may succeed |
-| 10 | done, and something needs attention (`status` and its like) |
+| 3 | the token was rejected or lacks the permission |
+| 4 | the object does not exist, or no longer exists |
+| 5 | conflict: the name exists, another client is writing, or the content differs |
+| 6 | no answer, no quorum, or no room: a later attempt may succeed |
+| 10 | done, but something needs attention (`status` and other checks) |
 | 130 | interrupted |
 """
 

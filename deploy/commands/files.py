@@ -269,7 +269,7 @@ def ls(
 @json_option
 @connection_options
 def show(connection: Connection, named: str, bucket: str, as_json: bool) -> None:
-    """Show all that is recorded of a file."""
+    """Show the whole record of a file."""
     print_record(connection.run(lambda client: find_file(client, named, bucket=bucket)), as_json=as_json)
 
 
@@ -283,7 +283,7 @@ def show(connection: Connection, named: str, bucket: str, as_json: bool) -> None
 def find(connection: Connection, md5: str | None, sha256: str | None, as_json: bool) -> int:
     """Find files by the checksum of their content.
 
-    Exit code 4 when there is none.
+    Exit code 4 if there is none.
     """
     if (md5 is None) == (sha256 is None):
         raise click.UsageError("Give either --md5 or --sha256.")
@@ -310,7 +310,7 @@ def mv(connection: Connection, named: str, target: str, recursive: bool, bucket:
 
     NEW_NAME with a / is a folder and a name in it; with a / at its end it is a folder, and the name stays;
     / at its beginning is the top of the bucket. Without a / the folder stays. The content of a file, its
-    file_uuid and links to it stay.
+    file_uuid and links to it stay the same.
     """
     if recursive:
         return _move_folder(connection, path_of(named), path_of(target), bucket)
@@ -360,9 +360,9 @@ def _move_folder(connection: Connection, folder: str, target: str, bucket: str) 
 @json_option
 @connection_options
 def du(connection: Connection, as_json: bool) -> None:
-    """Show how much files take, by bucket and kind.
+    """Show the space that files use, by bucket and kind.
 
-    Your own files, as an admin all of them, as far as they are complete.
+    Counts your own complete files; for admins, those of all users.
     """
 
     async def work(client: AsyncClient) -> list[dict[str, Any]]:

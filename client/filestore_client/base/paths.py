@@ -1,4 +1,4 @@
-"""Encodes texts into paths, and tells what a name may have. Shared by every resource and transfer."""
+"""Encodes texts into paths, and checks names. Shared by every resource and transfer."""
 
 import unicodedata
 from typing import Final

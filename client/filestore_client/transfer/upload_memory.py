@@ -52,9 +52,9 @@ class Memory:
 
     @staticmethod
     def of(cluster: str, file: Path, facts: os.stat_result, fields: Mapping[str, object]) -> "Memory":
-        """For this file as it is now, this cluster, and these fields of the new record.
+        """Return the memory for this file as it is now, this cluster, and these fields of the new record.
 
-        Whichever node is asked: the next run may find another one first.
+        It does not depend on the node: the next run may find another one first.
         """
         # The time of the inode's change too: `cp -p` and `touch` set the other one back.
         version = (facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)

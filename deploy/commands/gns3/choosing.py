@@ -9,7 +9,7 @@ owner_option = click.option(
     "--owner",
     default="",
     metavar="USER",
-    help="Use what this user has stored, which anybody may have given any name.  [default: you]",
+    help="Use files of this user, who may have given them any names.  [default: you]",
 )
 from_option = click.option(
     "--from",

@@ -73,9 +73,9 @@ def login(
 ) -> None:
     """Sign in to a GNS3 server, once.
 
-    URL is such as http://10.0.0.9:3080. The first login at a URL draws an identity for the server, which
-    `filestore gns3 servers` shows: each server's backups are its own. If the server moves, or is backed up
-    from another machine too, give its identity with --server-id.
+    URL is its address, such as http://10.0.0.9:3080. The first login at a URL creates an identity for the
+    server, which `filestore gns3 servers` shows: each server's backups are its own. If the server moves, or
+    is backed up from another machine too, give its identity with --server-id.
 
     Passwords are kept in files that only you can read, since GNS3's tokens end after a day; `filestore gns3
     logout` removes them.

@@ -62,8 +62,8 @@ def prune(
 ) -> int:
     """Delete old backups of projects, and keep some.
 
-    What any rule keeps stays, as with restic. The rules are for each project of each server on its own;
-    PROJECT is a name or an id, and without one all are meant. Only your own backups are looked at.
+    A backup stays if any rule keeps it, as with restic. The rules apply to each project of each server
+    separately. PROJECT is a name or an id; the default is all. Only your own backups are considered.
 
     A damaged backup counts for no rule, and one whose date does not fit the order in which backups were
     stored counts for --keep-last only. Either stays and is reported; the exit code is 10 then. If the backups

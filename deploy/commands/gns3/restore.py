@@ -158,11 +158,11 @@ def verify(
     owner: str,
     as_json: bool,
 ) -> int:
-    """See that the newest backup of each project works.
+    """Check that the newest backup of each project works.
 
     Each archive is checked in the store: it is as it was made, the cluster knows of no damage, and every
-    image that it names with a checksum is stored. --read-data also finds damage that the cluster has not
-    noticed. PROJECT is a name, an id or a file_uuid; without one all are checked.
+    image that it names with a checksum is stored. Only --read-data finds damage that the cluster has not
+    noticed. PROJECT is a name, an id or a file_uuid; the default is all.
     """
 
     async def chains(client: AsyncClient) -> tuple[str, list[BackupChain]]:
