@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 from deploy.base.lookup import find_bucket
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError, InvalidRequest, NotFound
+from filestore_client.base.paths import forms_of
 from filestore_client.base.records import FileSummary
-from filestore_client.files import forms_of
+from filestore_client.kinds import is_utf8
 from metadata.model.records import DEFAULT_BUCKET_ID
 
 AT_ONCE: Final = 8  # requests about single files
@@ -52,7 +53,7 @@ async def names_there(
     """
     names: dict[str, set[str]] = defaultdict(set)
     for folder, name in wanted:
-        if _is_text(folder + name):
+        if is_utf8(folder + name):  # others are refused when they are uploaded
             names[folder].add(name)
     found: dict[Place, list[FileSummary]] = defaultdict(list)
 
@@ -72,11 +73,6 @@ async def names_there(
                 [place for each in existing for place in _lookups(each, names[each])], look, at_once
             )
     return dict(found)
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a name is UTF-8; others are refused when they are uploaded."""
-    return not any("\udc80" <= letter <= "\udcff" for letter in name)
 
 
 def _lookups(folder: str, names: Collection[str]) -> list[Place]:

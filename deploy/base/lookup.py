@@ -12,8 +12,8 @@ from deploy.base.output import moment, size
 from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Conflict, NotFound
+from filestore_client.base.paths import forms_of
 from filestore_client.base.records import Bucket, FileRecord
-from filestore_client.files import forms_of
 from metadata.model.records import DEFAULT_BUCKET_ID
 
 CANDIDATES_SHOWN_MAX: Final = 10
