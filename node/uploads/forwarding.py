@@ -213,7 +213,7 @@ class _Body:
     """The client's body in transfer to the holder.
 
     `error` is what ended it early: the HTTP client swallows that. An `answer` that has begun ends with it.
-    `on_end` is called when all of it was taken, so never for a request without a body.
+    `on_end` is called after its last byte was read, so never for a request without a body.
     """
 
     def __init__(self, request: web.Request, pace: BodyPace | None, *, from_peer: bool) -> None:
