@@ -36,12 +36,8 @@ def path_of(named: str) -> str:
 
 
 async def files_below(client: AsyncClient, bucket_id: str, path: str) -> list[FileSummary]:
-    """Return the files in a folder and below it. Raises NotFound if there are none.
-
-    A node of release 0.1.0 lists the whole bucket, so that the folder of each is compared here too.
-    """
-    listed = client.files.in_bucket(bucket_id, path=path or "/", recursive="1")
-    files = [file async for file in listed if not path or f"{file.path}/".startswith(f"{path}/")]
+    """Return the files in a folder and below it. Raises NotFound if there are none."""
+    files = [file async for file in client.files.in_bucket(bucket_id, path=path or "/", recursive="1")]
     if not files:
         raise NotFound(f"There is no file in a folder {path or '/'!r} that you can access.")
     return files
@@ -65,7 +61,7 @@ async def names_there(
         narrowed = {"path": folder or "/", "status": "available"}
         for form in forms_of(name):
             async for file in client.files.in_bucket(bucket_id, name=form, **narrowed):
-                if file.path == folder and file.filename in names[folder]:
+                if file.filename in names[folder]:
                     found[folder, file.filename].append(file)
 
     # The upload itself says what is wrong with the cluster.

@@ -85,7 +85,6 @@ async def _named(client: AsyncClient, named: str, bucket: str) -> list[FileRecor
         file
         for form in forms_of(name)
         async for file in client.files.in_bucket(bucket_id, name=form, status="available", **where)
-        if file.filename == form and (not slash or file.path == folder.strip("/"))  # 0.1.0 lists all
     ]
     return [await client.files.get(file.file_uuid) for file in listed]
 
