@@ -7,7 +7,16 @@ import pytest
 
 from tests.browser import axe
 from tests.browser.chromium import Browser, Page
-from tests.browser.console_pages import PAGES, QUIET, choose, closed, faults, open_console, show, sign_in
+from tests.browser.console_pages import (
+    PAGES,
+    choose,
+    closed,
+    faults,
+    open_console,
+    reshape,
+    show,
+    sign_in,
+)
 from tests.browser.console_world import HOSTILE_NAMES, World, new_world
 from tests.cluster.harness import Cluster
 
@@ -43,8 +52,7 @@ async def look_at(page: Page, name: str, theme: str, script: str) -> list[str]:
     """What is wrong with the page that is shown, at every width."""
     found = []
     for width in WIDTHS:
-        await page.shape(width, theme=theme)
-        await page.until(f"innerWidth === {width} && {QUIET}")
+        await reshape(page, width, theme)
         await pictured(page, f"{name}-{theme}-{width}")
         is_wider = await page.value(TOO_WIDE)
         found += [f"{name}: wider than {width} px"] * is_wider

@@ -129,7 +129,7 @@ function Waiting({ row, mark, refresh }) {
   return html`<li><div class="what"><${Name}>${row.filename}</${Name}>${isStopped && row.arrived !== undefined
       ? html`<${Badge} tone="warn">stopped at ${bytes}</${Badge}>` : html`<${Badge} state=${row.status} />`}</div>
     <${Bar} value=${row.arrived ?? 0} max=${total || 1} label="Progress of ${row.filename}" tone=${isStopped ? "warn" : "info"} />
-    <div class="below"><span class="quiet">${bytes}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}.
+    <div class="below"><span class="quiet">${bytes}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}.${" "}
       ${row.isSent ? "Another tab of this browser is sending it." : "To resume, choose its file: it is compared with what was uploaded."}</span>
     <span class="actions">${servesContent && total > 0 && !row.isSent && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
       <${Action} label="Discard ${row.filename}" run=${abandon}>Discard…</${Action}></span></div></li>`;
