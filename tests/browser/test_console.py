@@ -131,7 +131,7 @@ async def test_what_is_no_token_is_told_and_a_dropped_file_signs_in(
         await page.click("form button[type=submit]")
         await page.until(f"document.querySelector('.error')?.textContent.includes({sentence!r})")
     (tmp_path / "alice.token").write_text(f"{world.token}\n")
-    await page.drop(tmp_path / "alice.token")
+    await page.drop(tmp_path / "alice.token", x=20, y=400)  # beside the form
     await page.until("document.querySelector('main h1')?.textContent === 'Images'")
     assert await page.value("Object.keys(localStorage).length") == 0
     assert await page.value("document.cookie") == ""

@@ -58,7 +58,7 @@ function Silent({ answers, refresh }) {
   const missing = silent(answers);
   if (missing.length === 0) return null;
   return html`<div class="banner warn" role="status"><p>Entries are missing from ${missing.map((each, index) => html`${index > 0 ? ", " : ""}<a
-    href=${consoleOf(each.origin, location.hash)} rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.
+    href=${consoleOf(each.origin, location.hash)} rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.${" "}
     <code>filestore audit</code> on the command line asks every member.</p><button type="button" class="small" onClick=${refresh}>Ask again</button></div>`;
 }
 

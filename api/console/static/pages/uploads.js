@@ -39,8 +39,8 @@ function One({ each }) {
     : state === "stored" ? size(total) : `${size(sent)} of ${size(total)}`;
   const abandon = () => confirm({ title: "Discard this upload?", names: [each.filename], action: "Discard the upload",
     text: "The bytes that were uploaded so far are deleted.", run: () => giveUp(id) });
-  const startOver = async () => {
-    if (await offer([each.file], { bucket: each.fields.bucket_id })) await giveUp(id);
+  const startOver = async (bucket = each.fields.bucket_id) => {
+    if (await offer([each.file], { bucket })) await giveUp(id);
   };
   return html`<li><div class="what">${state === "stored"
       ? html`<a href=${fileAddress(each)}><${Name}>${each.filename}</${Name}></a>`
@@ -50,9 +50,9 @@ function One({ each }) {
     <div class="below"><span class="quiet number">${words}</span><span class="actions">
       ${PAUSABLE.includes(state) && html`<${Action} label="Pause ${each.filename}" run=${() => pause(id)}>Pause</${Action}>`}
       ${["paused", "failed"].includes(state) && html`<${Action} label="Resume ${each.filename}" run=${() => resume(id)}>Resume</${Action}>`}
-      ${each.error?.code === "payload_too_large" && html`<${Action} label="Choose another bucket for ${each.filename}" run=${startOver}>Choose another bucket…</${Action}>`}
+      ${each.error?.code === "payload_too_large" && html`<${Action} label="Choose another bucket for ${each.filename}" run=${() => startOver("")}>Choose another bucket…</${Action}>`}
       ${state === "file differs" && html`${!isStored(each) && html`<${ChooseAgain} filename=${each.filename} chosen=${(file) => replace(id, file)} />`}
-        ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${startOver}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
+        ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${() => startOver()}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
       ${isStored(each) ? state !== "stored" && html`<${Action} label="Remove ${each.filename} from this list" run=${() => giveUp(id)}>Remove</${Action}>`
         : html`<${Action} label="Discard ${each.filename}" run=${abandon}>Discard…</${Action}>`}</span></div>
     ${each.error && html`<${ErrorBox} error=${each.error} />`}
