@@ -16,7 +16,7 @@ import { edit, Quota, removeBucket } from "./buckets.js";
 const COLUMNS = [
   { key: "filename", title: "Name", render: (f) => html`<a href=${fileAddress(f)}><${Name}>${f.filename}</${Name}></a>` },
   { key: "kind", title: "Kind", width: "5.5rem", hide: "narrow" },
-  { key: "size_bytes", title: "Size", width: "6.5rem", small: "4.6rem", align: "end", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
+  { key: "size_bytes", title: "Size", width: "6.5rem", small: "5.4rem", align: "end", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
   { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
   { key: "content_type", title: "Type", width: "12rem", hide: "medium" },
   { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.created_at} />` },

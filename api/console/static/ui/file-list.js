@@ -16,7 +16,7 @@ export const nameColumn = {
   render: (file) => html`<a href=${fileAddress(file)} class="file-name"><${Name}>${file.filename}</${Name}></a>`,
 };
 export const fileColumns = [
-  { key: "size_bytes", title: "Size", align: "end", width: "6.5rem", small: "4.6rem", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
+  { key: "size_bytes", title: "Size", align: "end", width: "6.5rem", small: "5.4rem", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
   { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
   { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (f) => html`<${Name}>${f.owner_id}</${Name}>` },
   { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.created_at} />` },
@@ -69,7 +69,8 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
           dropRows(await remove(marked));
           clear();
         }}>Delete…</${Action}>`}`}
-      empty=${html`<${Empty} title="No ${noun} yet.">${empty}</${Empty}>`} />`;
+      empty=${html`<${Empty} title="No ${noun} yet.">${empty}<p>Files of others are in the <a href="#/buckets">buckets</a> that you may read,
+        and under <a href="#/access">Access</a>.</p></${Empty}>`} />`;
 }
 
 // Too many for one page: the beginning of a name finds the others.
