@@ -35,7 +35,6 @@ from filestore_client.kinds import (
     HEAD_BYTES,
     KINDS,
     PROJECT,
-    is_utf8,
     kind_of,
     new_record_fields,
 )
@@ -68,6 +67,11 @@ def _unnoted(_file_uuid: str) -> None:
     """Nobody keeps a note of it."""
 
 
+def forms_of(filename: str) -> Sequence[str]:
+    """Return a name in both forms of its accents: macOS writes é as two letters (NFD), others as one."""
+    return sorted({filename, unicodedata.normalize("NFC", filename), unicodedata.normalize("NFD", filename)})
+
+
 class Files:
     """Files of all kinds together."""
 
@@ -79,8 +83,8 @@ class Files:
 
     async def upload(
         self,
-        /,
         content: str | os.PathLike[str] | Contents,
+        /,
         *,
         kind: Kind | None = None,
         filename: str = "",
@@ -242,10 +246,7 @@ class Files:
     def read(
         self, file_uuid: str, start: int = 0, stop: int | None = None, *, content: Content | None = None
     ) -> AsyncIterator[bytes]:
-        """Bytes `start` to `stop` (excluded; the end if it is left out) of the content, in order.
-
-        `content`: what `stat` returns, if the caller knows it; it saves a request.
-        """
+        """Bytes `start` to `stop` (excluded; by default the end). `content`: as of `download`."""
         return self._read(file_uuid, start, stop, content)
 
     def list(self, /, kind: Kind | None = None, **filters: str) -> AsyncIterator[FileRecord]:
@@ -255,22 +256,17 @@ class Files:
     async def named(self, filename: str, *, path: str | None = None) -> AsyncIterator[FileRecord]:
         """Every available file of this name that the caller may see.
 
-        `path`: only those in this folder, "" for the top of a bucket; in folders too if it is absent. A name
-        is the same in both forms of its accents: macOS writes é as two letters (NFD), others as one.
+        A name is the same in both forms of its accents. `path`: only in this folder, "" for the top.
         """
-        forms = {filename, unicodedata.normalize("NFC", filename), unicodedata.normalize("NFD", filename)}
         folder = None if path is None else unicodedata.normalize("NFC", path.strip("/"))
-        for form in sorted(forms):
+        for form in forms_of(filename):
             async for record in self.list(filename=form, status="available"):
                 is_there = folder is None or unicodedata.normalize("NFC", record.path) == folder
                 if record.filename == form and is_there:
                     yield record
 
     async def find(self, filename: str, *, path: str | None = None) -> FileRecord | None:
-        """The newest available file of this name that the caller may see; None if there is none.
-
-        `path`: only those in this folder, "" for the top of a bucket.
-        """
+        """The newest available file of this name that the caller may see, in this folder; None if none is."""
         found = [record async for record in self.named(filename, path=path)]
         return max(found, key=lambda record: record.created_at, default=None)
 
@@ -452,8 +448,9 @@ async def _wanted(kind: Kind, name: str, file: BinaryIO, fields: Mapping[str, ob
     """The fields of the new record. Raises InvalidRequest for a name that the API cannot take."""
     if not name:
         raise InvalidRequest("The file has no name of its own; give it one.")
-    if not is_utf8(name):
-        raise InvalidRequest("The name of the file is not UTF-8; give it another one.")
+    for what, text in (("file", name), ("folder", str(fields.get("path", "")))):
+        if any("\udc80" <= letter <= "\udcff" for letter in text):
+            raise InvalidRequest(f"The name of the {what} is not UTF-8; give it another one.")
     head = await asyncio.to_thread(os.pread, file.fileno(), HEAD_BYTES, 0)
     return new_record_fields(kind, name, head, fields)
 

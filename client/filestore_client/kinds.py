@@ -111,7 +111,7 @@ def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, An
     for field, value in given.items():
         if field not in KINDS[kind].record.__struct_fields__:
             raise InvalidRequest(f"{field}: a {kind} has no such field.")
-        if isinstance(value, str) and not is_utf8(value):
+        if isinstance(value, str) and any("\udc80" <= letter <= "\udcff" for letter in value):
             raise InvalidRequest(f"{field}: the text is not UTF-8.")
     if kind == "project":
         fields["project_id"] = PurePath(name).stem or name
@@ -120,11 +120,6 @@ def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, An
     else:
         fields["backup_type"] = "full"
     return fields | {field: value for field, value in given.items() if value is not None}
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether a text, such as the name of a local file, is valid UTF-8."""
-    return not any("\udc80" <= letter <= "\udcff" for letter in text)
 
 
 def _has_project(file: BinaryIO) -> bool:
