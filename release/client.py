@@ -88,7 +88,7 @@ RECORDS: Final = (
     Known("Ticket", TicketBody, "Secret"),
 )
 _NAMES: Final = {record.body: record.name for record in RECORDS}
-PARTS: Final = {  # modules with operations, and their classes; what stands in brackets is what it is of
+PARTS: Final = {  # modules with operations, and their classes; in brackets the object that they belong to
     "kind_files": ("KindFiles[Project]", "Images", "KindFiles[Backup]"),
     "files": ("Files",),
     "administration": (

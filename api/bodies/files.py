@@ -129,6 +129,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     created_at: CreatedAt
     kind: KindOfFile | UnsetType = UNSET
     path: FolderPath = ""
+    owner_id: OwnerId = ""
 
 
 def kind_of(record: FileRecord) -> str | UnsetType:

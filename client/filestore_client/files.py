@@ -19,7 +19,7 @@ from filestore_client.base.errors import (
     Unavailable,
 )
 from filestore_client.base.pages import pages
-from filestore_client.base.paths import content_path, path_part
+from filestore_client.base.paths import content_path, forms_of, path_part
 from filestore_client.base.records import (
     Content,
     FileRecord,
@@ -35,6 +35,8 @@ from filestore_client.kinds import (
     HEAD_BYTES,
     KINDS,
     PROJECT,
+    is_utf8,
+    is_wanted,
     kind_of,
     new_record_fields,
 )
@@ -60,16 +62,11 @@ _NEW = UploadState(0, None)
 
 
 def _silent(_done_bytes: int, _total_bytes: int | None) -> None:
-    """Nobody wants to know."""
+    """Ignore progress."""
 
 
 def _unnoted(_file_uuid: str) -> None:
-    """Nobody keeps a note of it."""
-
-
-def forms_of(filename: str) -> Sequence[str]:
-    """Return a name in both forms of its accents: macOS writes é as two letters (NFD), others as one."""
-    return sorted({filename, unicodedata.normalize("NFC", filename), unicodedata.normalize("NFD", filename)})
+    """Ignore the id of the upload."""
 
 
 class Files:
@@ -186,6 +183,20 @@ class Files:
                 await _abandon(transport, memory, unfinished)
                 raise
 
+    async def is_begun(
+        self, path: Path, /, *, kind: Kind | None = None, filename: str = "", **fields: object
+    ) -> bool:
+        """Return whether an earlier `upload_remembered` of this file is remembered; False if unreadable."""
+        try:
+            _require_regular(path)
+            with path.open("rb") as file:
+                chosen: Kind = await asyncio.to_thread(kind_of, file, path.name) if kind is None else kind
+                wanted = await _wanted(chosen, filename or path.name, file, fields)
+                facts = os.fstat(file.fileno())
+        except (OSError, FilestoreError):
+            return False
+        return Memory.of(self._transport.cluster, path, facts, {"kind": chosen, **wanted}).exists()
+
     async def download(
         self,
         file_uuid: str,
@@ -246,7 +257,10 @@ class Files:
     def read(
         self, file_uuid: str, start: int = 0, stop: int | None = None, *, content: Content | None = None
     ) -> AsyncIterator[bytes]:
-        """Bytes `start` to `stop` (excluded; by default the end). `content`: as of `download`."""
+        """Bytes `start` to `stop` (excluded; the end if it is left out) of the content, in order.
+
+        `content`: what `stat` returns, if the caller knows it; it saves a request.
+        """
         return self._read(file_uuid, start, stop, content)
 
     def list(self, /, kind: Kind | None = None, **filters: str) -> AsyncIterator[FileRecord]:
@@ -256,7 +270,8 @@ class Files:
     async def named(self, filename: str, *, path: str | None = None) -> AsyncIterator[FileRecord]:
         """Every available file of this name that the caller may see.
 
-        A name is the same in both forms of its accents. `path`: only in this folder, "" for the top.
+        `path`: only those in this folder, "" for the top of a bucket; in folders too if it is absent. A name
+        is the same in both forms of its accents.
         """
         folder = None if path is None else unicodedata.normalize("NFC", path.strip("/"))
         for form in forms_of(filename):
@@ -266,18 +281,23 @@ class Files:
                     yield record
 
     async def find(self, filename: str, *, path: str | None = None) -> FileRecord | None:
-        """The newest available file of this name that the caller may see, in this folder; None if none is."""
+        """The newest available file of this name that the caller may see; None if there is none.
+
+        `path`: only those in this folder, "" for the top of a bucket.
+        """
         found = [record async for record in self.named(filename, path=path)]
         return max(found, key=lambda record: record.created_at, default=None)
 
-    def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
+    async def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
         """Every file of a bucket, of all kinds.
 
         `filters`: `status`, `filename` (how it begins), `name` (the whole name), `path` (the folder; "/" for
         the top), and with that `recursive="1"` for the folders below it too.
         """
-        path = f"/api/v1/buckets/{path_part(bucket_id)}/files"
-        return pages(self._transport, path, "files", FileSummary, **filters)
+        where = f"/api/v1/buckets/{path_part(bucket_id)}/files"
+        async for file in pages(self._transport, where, "files", FileSummary, **filters):
+            if is_wanted(file, filters):  # servers of release 0.1.0 know neither folders nor whole names
+                yield file
 
     def folders(self, bucket_id: str, path: str = "") -> AsyncIterator[Folder]:
         """The folders in a folder of a bucket, by name; "" for the top."""
@@ -448,9 +468,8 @@ async def _wanted(kind: Kind, name: str, file: BinaryIO, fields: Mapping[str, ob
     """The fields of the new record. Raises InvalidRequest for a name that the API cannot take."""
     if not name:
         raise InvalidRequest("The file has no name of its own; give it one.")
-    for what, text in (("file", name), ("folder", str(fields.get("path", "")))):
-        if any("\udc80" <= letter <= "\udcff" for letter in text):
-            raise InvalidRequest(f"The name of the {what} is not UTF-8; give it another one.")
+    if not is_utf8(name):
+        raise InvalidRequest("The name of the file is not UTF-8; give it another one.")
     head = await asyncio.to_thread(os.pread, file.fileno(), HEAD_BYTES, 0)
     return new_record_fields(kind, name, head, fields)
 

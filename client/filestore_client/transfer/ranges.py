@@ -217,7 +217,7 @@ class _Download:
             async for part in response.content.iter_any():
                 await self._sink.write_at(fetch.at, part)
                 fetch.at += len(part)
-                self._limits.progressed()
+                self._limits.note_progress()
                 if fetch.at >= fetch.stop:
                     return
 

@@ -9,7 +9,7 @@ import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
 import { ContentError, reader, requirePrefix, requireSize, requireUnchanged } from "./content.js";
 import { newMeasure } from "./measure.js";
-import { forget, remember, remembered } from "./memory.js";
+import { forget, holdLock, remember, remembered } from "./memory.js";
 
 const AT_ONCE = 3;
 // Between tries of one upload; a node that dies is replaced within some seconds, and may be started again.
@@ -24,14 +24,12 @@ const STALLED_MS = 15_000; // without progress: does the node answer at all?
 export const uploads = createStore([]);
 const running = new Map(); // id -> the tus upload, or what stands for its start
 const creating = new Map(); // id -> the promise of its file_uuid
+const locks = new Map(); // id -> the function that releases the lock of what is sent
 let counted = 0;
 
 export const useUploads = () => useStore(uploads);
 
-const busy = (all) => all.filter((each) => !["stored", "failed", "file differs"].includes(each.state)).length;
-
-// How many are under way: who shows only this is not drawn again with every progress.
-export const useBusyCount = () => useStore(uploads, busy);
+export const busy = (all) => all.filter((each) => !["stored", "failed", "file differs"].includes(each.state)).length;
 
 const find = (id) => uploads.get().find((each) => each.id === id);
 const change = (id, changes) =>
@@ -140,6 +138,7 @@ function send(id, file, fileUuid) {
     onError: (error) => failed(id, asApiError(error)),
   });
   running.set(id, upload);
+  locks.set(id, holdLock(fileUuid));
   change(id, { state: "uploading" });
   upload.start();
   watch(id, upload, url, measure);
@@ -221,8 +220,14 @@ function failed(id, error) {
 }
 
 function ended(id, isNextBegun = true) {
-  running.delete(id);
+  stopped(id);
   if (isNextBegun) next();
+}
+
+function stopped(id) {
+  running.delete(id);
+  locks.get(id)?.();
+  locks.delete(id);
 }
 
 export async function pause(id) {
@@ -277,7 +282,7 @@ export const isBusy = () => busy(uploads.get()) > 0;
 session.subscribe(({ user }) => {
   for (const [id, upload] of running) {
     if (find(id)?.user === user?.user_id) continue;
-    running.delete(id);
+    stopped(id);
     upload.abort?.();
     change(id, { state: "signed out", speed: 0, error: null });
   }

@@ -3,12 +3,12 @@ import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
 import { counted, size } from "../format.js";
 import { path } from "../path.js";
+import { DEFAULT_BUCKET, useRights } from "../rights.js";
 import { go } from "../router.js";
 import { ErrorBox, Loading, Name } from "../ui/parts.js";
 import { add } from "./engine.js";
 import { fieldsOf, guess } from "./guess.js";
 
-const DEFAULT_BUCKET = "00000000-0000-0000-0000-000000000000";
 const DETAILED_MAX = 3; // with a form for each; more are a line each
 const LINES_MAX = 200; // of more, the content decides, or what is chosen for all
 export const VIRT_TYPES = ["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"];
@@ -17,7 +17,9 @@ const NAMES = { project: "Project", image: "Image", backup: "Backup" };
 
 export function UploadForm({ files, close, bucket = "" }) {
   const [rows, setRows] = useState(null);
-  const [buckets, setBuckets] = useState([]);
+  const [all, setBuckets] = useState([]);
+  const { mayUploadTo } = useRights();
+  const buckets = all.filter(mayUploadTo);
   const [error, setError] = useState(null);
   useEffect(() => {
     let isGone = false;
