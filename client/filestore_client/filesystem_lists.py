@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -310,10 +311,15 @@ async def _all(items: AsyncIterator[T]) -> list[T]:
 
 
 async def _names(folders: AsyncIterator[Folder]) -> list[str]:
-    return [folder.name async for folder in folders]
+    """Return their names; none of a server of release 0.1.0, which knows no folders."""
+    try:
+        return [folder.name async for folder in folders]
+    except NotFound:
+        return []
 
 
 async def _has_any(items: AsyncIterator[object]) -> bool:
-    async for _ in items:
-        return True
+    with suppress(NotFound):  # as above
+        async for _ in items:
+            return True
     return False

@@ -7,14 +7,14 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from fsspec.core import has_magic
 from fsspec.spec import AbstractFileSystem
 
-from filestore_client.base.errors import Gone, NotFound
+from filestore_client.base.errors import Conflict, Gone, NotFound
 from filestore_client.base.records import Content, FileSummary, Kind
 from filestore_client.blocking import Client
 from filestore_client.filesystem_lists import Lists, exists
@@ -247,18 +247,31 @@ class Trees:
             fields["path"] = target.folder or "/"
         await self._kinds.get(file.kind, self._files).update(file.file_uuid, **fields)
 
-    async def delete(self, files: Iterable[FileSummary]) -> None:
-        """Delete files. The newest of a path is the last, so that no older one shows up meanwhile."""
-        by_path: dict[tuple[str, str], list[FileSummary]] = defaultdict(list)
-        for file in files:
-            by_path[file.path, file.filename].append(file)
+    async def delete(self, files: Sequence[FileSummary]) -> None:
+        """Delete files. The newest of a path is the last, so that no older one shows up meanwhile.
 
-        async def delete_one(versions: list[FileSummary]) -> None:
-            for file in versions:
-                with suppress(NotFound, Gone):  # another client was faster
-                    await self._files.delete(file.file_uuid)
+        A backup that others build on is deleted after them. Raises Conflict if other files build on it.
+        """
+        while files:
+            by_path: dict[tuple[str, str], list[FileSummary]] = defaultdict(list)
+            for file in files:
+                by_path[file.path, file.filename].append(file)
+            refusals: dict[str, Conflict] = {}
 
-        await _each(list(by_path.values()), delete_one)
+            async def delete_versions(versions: Iterable[FileSummary], refusals: dict[str, Conflict]) -> None:
+                for file in versions:
+                    try:
+                        await self._files.delete(file.file_uuid)
+                    except (NotFound, Gone):  # another client was faster
+                        pass
+                    except Conflict as error:
+                        refusals[file.file_uuid] = error
+
+            await _each(list(by_path.values()), partial(delete_versions, refusals=refusals))
+            left = [file for file in files if file.file_uuid in refusals]
+            if len(left) == len(files):
+                raise refusals[left[0].file_uuid]
+            files = left
 
     async def _new_file(self, place: Place) -> dict[str, Any]:
         """Return the fields of a new file there. Raises FileNotFoundError for a missing bucket."""

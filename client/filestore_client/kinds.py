@@ -128,7 +128,7 @@ def is_wanted(file: FileSummary, filters: Mapping[str, str]) -> bool:
         return False
     folder = filters.get("path", "").strip("/")
     if filters.get("recursive"):
-        return not folder or f"{file.path}/".startswith(f"{folder}/")
+        return file.path == folder or not folder or file.path.startswith(folder + "/")
     return file.path == folder or not filters.get("path")
 
 

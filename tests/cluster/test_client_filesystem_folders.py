@@ -9,7 +9,7 @@ import fsspec.generic
 import pytest
 from fsspec.callbacks import Callback
 
-from filestore_client.base.errors import InvalidRequest
+from filestore_client.base.errors import Conflict, InvalidRequest
 from filestore_client.filesystem import FilestoreFileSystem
 from tests.cluster.connections import options_of
 from tests.cluster.harness import Cluster
@@ -205,6 +205,20 @@ def test_folder_is_deleted_with_what_is_in_it(fs: FilestoreFileSystem, bucket: s
             fs.rm(absent, recursive=True)
     fs.rm(bucket, recursive=True, maxdepth=1)
     assert fs.ls(bucket) == []
+
+
+def test_backup_is_deleted_after_those_that_build_on_it(fs: FilestoreFileSystem, bucket: str) -> None:
+    fields = {"bucket_id": fs.info(bucket)["bucket_id"], "path": "chain"}
+    full = fs.client.files.upload(b"full", filename="a", **fields)
+    chained = fields | {"backup_type": "incremental", "parent_backup_uuid": full.file_uuid}
+    fs.client.files.upload(b"changes", filename="a", **chained)
+    other = fs.client.files.upload(b"changes", filename="b", **chained)
+    with pytest.raises(Conflict):
+        fs.rm(f"{bucket}/chain/a")
+    assert fs.exists(f"{bucket}/chain/b")
+    assert fs.client.files.get(other.file_uuid).status == "available"
+    fs.rm(f"{bucket}/chain", recursive=True)
+    assert not fs.exists(f"{bucket}/chain")
 
 
 def test_folder_needs_no_making(fs: FilestoreFileSystem, bucket: str) -> None:
