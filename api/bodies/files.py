@@ -115,7 +115,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: FileUuid
-    owner_id: OwnerId
+    owner_id: OwnerId | UnsetType = UNSET
     filename: Filename
     content_type: ContentType
     size_bytes: SizeBytes

@@ -106,7 +106,7 @@ class FileSummary(Record, frozen=True, kw_only=True):
     """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: str  # The file.
-    owner_id: str  # The user who owns the file or bucket and has admin permission on it.
+    owner_id: str = ""  # The user who owns the file or bucket and has admin permission on it.
     # A label for people and downloads, not a path: it contains no '/' and no control characters.
     filename: str
     content_type: str  # The media type of downloads (RFC 9110, section 8.3.1).
