@@ -52,6 +52,7 @@ async def test_only_what_the_user_may_do_is_offered(page: Page, cluster: Cluster
     await show(page, f"#/file/{file}?kind=backup", f"main h1 [title='lent-{level}.tar']")
     if level != "read":
         await page.until(f"{BUTTONS}.includes('More ▾')")
+    assert await page.value("document.title") == f"lent-{level}.tar · Filestore"
     found = set(await page.value(BUTTONS))
     cards = await page.value("[...document.querySelectorAll('main h2')].map(h => h.textContent)")
     assert ("Share…" in found, "More ▾" in found) == (level == "admin", level != "read")
