@@ -137,3 +137,18 @@ async def test_problem_leads_to_its_section_of_the_runbook(
             await page.click("main .findings a")
             await page.until("location.hash.startsWith('#/help/runbook-nodes?at=filestorenodedown')")
             await page.until("document.activeElement.textContent === 'FilestoreNodeDown'")
+
+
+async def test_ticket_lasts_as_long_as_a_slow_download(page: Page, cluster: Cluster) -> None:
+    token = cluster.user_token("cain")
+    file = stored(cluster, "/backups", b"x", token, filename="slow.tar", backup_type="full")
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, token)
+    for size_bytes, ttl_seconds in ((1, 900), (2_000_000_000, 2000), (10**12, 3600)):
+        page.forget()
+        record = json.dumps({"file_uuid": file, "filename": "slow.tar", "size_bytes": size_bytes})
+        module = "[...document.scripts].find(s => s.type === 'module').src.replace('app.js', 'files.js')"
+        await page.value(f"import({module}).then(m => m.download({record}))")
+        sent = [event["request"] for event in page.heard("Network.requestWillBeSent")]
+        asked = [json.loads(each["postData"]) for each in sent if each["url"].endswith("/ticket")]
+        assert asked == [{"ttl_seconds": ttl_seconds}]

@@ -17,7 +17,7 @@ ITEMS = "[...document.querySelectorAll('[role=menuitem]')].map(b => b.textConten
 FOCUSED = "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"
 
 
-async def items(page: Page, menu: str) -> list[str]:
+async def offered(page: Page, menu: str) -> list[str]:
     """What a menu offers."""
     all_menus = "[...document.querySelectorAll('main [aria-haspopup=menu]')]"
     button = f"{all_menus}.find(b => b.ariaLabel.startsWith({menu!r}))"
@@ -47,17 +47,18 @@ async def test_only_what_the_user_may_do_is_offered(page: Page, cluster: Cluster
 
     await show(page, f"#/file/{own}?kind=backup", "main .facts")
     await page.until(f"{BUTTONS}.includes('Share…')")
-    assert "Delete…" in await items(page, "More for this file")
+    assert "Delete…" in await offered(page, "More for this file")
     # The rights are here by now, as the page of a file waits for nothing else.
     await show(page, f"#/file/{file}?kind=backup", f"main h1 [title='lent-{level}.tar']")
     if level != "read":
         await page.until(f"{BUTTONS}.includes('More ▾')")
+    assert await page.value("document.title") == f"lent-{level}.tar · Filestore"
     found = set(await page.value(BUTTONS))
     cards = await page.value("[...document.querySelectorAll('main h2')].map(h => h.textContent)")
     assert ("Share…" in found, "More ▾" in found) == (level == "admin", level != "read")
     assert ("Links" in cards, "Who has access" in cards) == (level == "admin", level == "admin")
     if level != "read":
-        assert ("Delete…" in await items(page, "More for this file")) == (level == "admin")
+        assert ("Delete…" in await offered(page, "More for this file")) == (level == "admin")
 
     await show(page, f"#/buckets/{DEFAULT_BUCKET_ID}", "main tbody tr")
     await page.until(
@@ -73,7 +74,7 @@ async def test_only_what_the_user_may_do_is_offered(page: Page, cluster: Cluster
     assert ("Upload files…" in found, "More ▾" in found) == (level != "read", level == "admin")
     await show(page, "#/uploads", "input[name=files]")
     await show(page, "#/access", "main tbody tr")
-    taken = await items(page, f"Actions for {level} of team-{level} on for")
+    taken = await offered(page, f"Actions for {level} of team-{level} on for")
     assert ("Remove this access…" in taken) == (level == "admin")
     assert not faults(page, cluster.nodes[0])  # nothing was asked that is refused
 
