@@ -6,6 +6,7 @@ import { duration, size, speed } from "../format.js";
 import { fileAt, path } from "../path.js";
 import { otherConsoles, servesContent } from "../place.js";
 import { session } from "../session.js";
+import { joined } from "../folders/paths.js";
 import { ChooseFiles, offer } from "../uploads/drop.js";
 import { add, clearStored, discard, giveUp, isStored, pause, replace, resume, useUploads } from "../uploads/engine.js";
 import { forget, remembered } from "../uploads/memory.js";
@@ -42,11 +43,11 @@ function One({ each }) {
   const abandon = () => confirm({ title: "Discard this upload?", names: [each.filename], action: "Discard the upload",
     text: "The bytes that were uploaded so far are deleted.", run: () => giveUp(id) });
   const startOver = async () => {
-    if (await offer([each.file], { bucket: each.fields.bucket_id })) await giveUp(id);
+    if (await offer([{ file: each.file, folder: "" }], { bucket: each.fields.bucket_id, folder: each.fields.path })) await giveUp(id);
   };
   return html`<li><div class="what">${state === "stored"
-      ? html`<a href=${fileAddress(each)}><${Name}>${each.filename}</${Name}></a>`
-      : html`<${Name}>${each.filename}</${Name}>`}
+      ? html`<a href=${fileAddress(each)}><${Name}>${joined(each.fields.path || "", each.filename)}</${Name}></a>`
+      : html`<${Name}>${joined(each.fields.path || "", each.filename)}</${Name}>`}
       <${Badge} tone=${TONES[state]}>${state}</${Badge}></div>
     <${Bar} value=${state === "stored" ? 1 : sent} max=${state === "stored" ? 1 : total || 1} label="Progress of ${each.filename}" tone=${state === "stored" ? "good" : "info"} />
     <div class="below"><span class="quiet number">${words}</span><span class="actions">
@@ -122,7 +123,7 @@ function Waiting({ row, mark, refresh }) {
       await discard(row.file_uuid);
       refresh();
     } });
-  return html`<li><div class="what"><${Name}>${row.filename}</${Name}><${Badge} state=${row.status} /></div>
+  return html`<li><div class="what"><${Name}>${joined(row.path || "", row.filename)}</${Name}><${Badge} state=${row.status} /></div>
     <div class="below"><span class="quiet">${row.arrived === undefined ? size(total) : `stopped at ${size(row.arrived)} of ${size(total)}`}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}. To resume, choose
       its file: it is compared with what was uploaded.</span>
     <span class="actions">${servesContent && total > 0 && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}

@@ -1,0 +1,370 @@
+"""Folders in the console: uploads of trees, names that are there, zips, moving, deleting."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from deploy.processes import wait_until
+from tests.browser.chromium import Page
+from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
+from tests.browser.folder_pages import (
+    choose_in_menu,
+    files_of,
+    make_tree,
+    mark,
+    names_shown,
+    new_bucket,
+    noticed,
+    paths_of,
+    stored_at,
+    told,
+    unpacked,
+)
+from tests.cluster.harness import Cluster
+
+FOLDERS = 40
+SEED = 66
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+# In place of the system's dialog, which a browser without a window does not have: a file of the page's own.
+PICKED = """void (globalThis.showSaveFilePicker = async ({ suggestedName }) => {
+  const root = await navigator.storage.getDirectory();
+  globalThis.pickedName = suggestedName;
+  return (globalThis.picked = await root.getFileHandle(suggestedName, { create: true }));
+})"""
+SAVED = """(async () => {
+  const bytes = new Uint8Array(await (await picked.getFile()).arrayBuffer());
+  return btoa(Array.from(bytes, (each) => String.fromCharCode(each)).join(""));
+})()"""
+KEPT = """(async () => {
+  const names = [];
+  for await (const name of (await navigator.storage.getDirectory()).keys()) names.push(name);
+  return names;
+})()"""
+
+
+async def open_bucket(page: Page, cluster: Cluster, token: str, bucket: str, folder: str = "") -> None:
+    await page.shape(1280)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, token)
+    query = f"?folder={folder}" if folder else ""
+    await show(page, f"#/buckets/{bucket}{query}", "main .table-box")
+
+
+async def test_tree_of_folders_goes_up_and_comes_back_as_a_zip(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    token = cluster.user_token("quinn")
+    bucket = new_bucket(cluster, token, "labs of quinn")
+    stored_at(cluster, token, bucket, "spring/notes.txt", b"before")
+    contents = make_tree(tmp_path / "campus", folders=FOLDERS, seed=SEED)
+    await open_bucket(page, cluster, token, bucket, "spring")
+    await names_shown(page, ["notes.txt"])
+    await page.give_files("input[name=folder]", tmp_path / "campus")
+    await told(page, f"{len(contents)} files")
+    await told(page, "Links and empty folders are not uploaded")
+    await page.until("document.querySelector('dialog input[name=folder]')")
+    assert await page.value("document.querySelector('dialog input[name=folder]').value") == "spring"
+    await choose(page, "Upload", "dialog footer")
+    await noticed(page, f"{len(contents)} files are stored.")
+    expected = sorted([f"spring/{path}" for path in contents] + ["spring/notes.txt"])
+    found = files_of(cluster, token, bucket)
+    assert [(path, state) for path, state, _ in found] == [(path, "available") for path in expected]
+    await show(page, f"#/buckets/{bucket}?folder=spring", "main tbody tr")
+    await names_shown(page, ["campus", "notes.txt"])
+    await page.value(PICKED)
+    await choose_in_menu(page, "campus", "Download as a zip…")
+    await told(page, f"{len(contents)} files")
+    await choose(page, "Download", "dialog footer")
+    await noticed(page, "campus.zip is saved")
+    await closed(page)
+    assert await page.value("pickedName") == "campus.zip"
+    assert unpacked(base64.b64decode(await page.value(SAVED))) == contents
+    assert not faults(page, cluster.nodes[0])
+
+
+async def test_selection_is_a_zip_in_a_browser_that_cannot_write_files(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    token = cluster.user_token("rosa")
+    bucket = new_bucket(cluster, token, "zips of rosa")
+    for path, content in (
+        ("lab/a.cfg", b"1"),
+        ("lab/a.cfg", b"2"),
+        ("lab/r1/a.cfg", b"3"),
+        ("lab/r1", b"4"),
+        ("lab/back\\slash", b"5"),
+        ("lab/..", b"6"),
+        ("lab/not chosen", b"7"),
+    ):
+        stored_at(cluster, token, bucket, path, content)
+    await open_bucket(page, cluster, token, bucket, "lab")
+    await page.send(
+        "Browser.setDownloadBehavior",
+        behavior="allow",
+        browserContextId=page.profile,
+        downloadPath=str(tmp_path),
+        eventsEnabled=True,
+    )
+    await page.value("delete globalThis.showSaveFilePicker")
+    await page.until("document.querySelectorAll('main tbody .file-name').length === 7")
+    await page.value("document.querySelector('[aria-label=\"Select all\"]').click()")
+    await mark(page, "not chosen")
+    await choose(page, "Download as a zip…")
+    await told(page, "2.0 GB at most")
+    await told(page, "6 files")
+    await choose(page, "Download", "dialog footer")
+    done = await page.event("Browser.downloadProgress", lambda event: event["state"] == "completed")
+    assert done["receivedBytes"] > 0
+    assert unpacked((tmp_path / "lab.zip").read_bytes()) == {
+        "a.cfg": b"1",
+        "a (2).cfg": b"2",
+        "r1/a.cfg": b"3",
+        "r1 (2)": b"4",
+        "back_slash": b"5",
+        "_": b"6",
+    }
+    assert not faults(page, cluster.nodes[0])
+
+
+async def test_file_that_cannot_be_read_ends_the_zip_with_its_name(page: Page, cluster: Cluster) -> None:
+    token = cluster.user_token("sam")
+    bucket = new_bucket(cluster, token, "zips of sam")
+    stored_at(cluster, token, bucket, "lab/a.cfg")
+    doomed = stored_at(cluster, token, bucket, "lab/r1/b.cfg")
+    await open_bucket(page, cluster, token, bucket)
+    await page.value(PICKED)
+    await choose_in_menu(page, "lab", "Download as a zip…")
+    await told(page, "2 files")
+    assert cluster.request("DELETE", f"/files/{doomed}", token=token).status == 200
+    await choose(page, "Download", "dialog footer")
+    await told(page, "The zip is not complete and was not saved. lab/r1/b.cfg:")
+    assert await page.value(KEPT) == []
+    assert not faults(page, cluster.nodes[0], told=("404",))
+
+
+async def test_names_that_are_there_are_told_before_the_upload(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    token = cluster.user_token("tom")
+    bucket = new_bucket(cluster, token, "clashes of tom")
+    names = ("kept.cfg", "replaced.cfg", "skipped.cfg")
+    old = {name: stored_at(cluster, token, bucket, f"lab/r1/{name}", b"old") for name in names}
+    stored_at(cluster, token, bucket, "lab/new.cfg", b"another folder")
+    (tmp_path / "r1").mkdir()
+    for name in (*names, "new.cfg"):
+        (tmp_path / "r1" / name).write_bytes(b"new")
+    await open_bucket(page, cluster, token, bucket, "lab")
+    await page.give_files("input[name=folder]", tmp_path / "r1")
+    await told(page, "4 files")
+    await choose(page, "Upload", "dialog footer")
+    await told(page, "3 names are already there")
+    for name, choice in zip(names, ("keep", "replace", "skip"), strict=True):
+        await page.value(f"""(() => {{
+          const choice = document.querySelector('[aria-label="What happens to lab/r1/{name}"]');
+          choice.value = "{choice}";
+          choice.dispatchEvent(new Event("change", {{ bubbles: true }}));
+        }})()""")
+    await choose(page, "Continue", "dialog footer")
+    await noticed(page, "3 files are stored.")
+    await page.until("document.querySelectorAll('.uploads .badge.good').length === 3")
+    expected = ["kept.cfg", "kept.cfg", "new.cfg", "replaced.cfg", "skipped.cfg"]
+
+    def is_replaced() -> bool:
+        return old["replaced.cfg"] not in [uuid for _, _, uuid in files_of(cluster, token, bucket)]
+
+    wait_until(is_replaced, what="the old file to be deleted", timeout_s=30)
+    assert paths_of(cluster, token, bucket) == ["lab/new.cfg", *(f"lab/r1/{name}" for name in expected)]
+    assert {old["kept.cfg"], old["skipped.cfg"]} <= {uuid for _, _, uuid in files_of(cluster, token, bucket)}
+    assert not faults(page, cluster.nodes[0])
+
+
+async def test_what_one_may_not_delete_is_not_offered_to_be_replaced(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    owner, token = cluster.user_token("uma"), cluster.user_token("vic")
+    bucket = new_bucket(cluster, owner, "shared by uma")
+    grant = {"permission": "write", "principal_type": "user", "principal_id": "vic"}
+    assert cluster.post(f"/buckets/{bucket}/permissions", grant, token=owner).status == 201
+    stored_at(cluster, owner, bucket, "of uma.cfg")
+    stored_at(cluster, token, bucket, "of vic.cfg")
+    files = [tmp_path / name for name in ("of uma.cfg", "of vic.cfg")]
+    for file in files:
+        file.write_bytes(b"new")
+    await open_bucket(page, cluster, token, bucket)
+    await page.give_files("input[name=files]", *files)
+    await told(page, "2 files")
+    await choose(page, "Upload", "dialog footer")
+    await told(page, "1 file cannot be replaced")
+    for file, choices in zip(files, (["keep", "skip"], ["keep", "replace", "skip"]), strict=True):
+        box = f"document.querySelector('[aria-label=\"What happens to {file.name}\"]')"
+        assert await page.value(f"[...{box}.options].map((each) => each.value)") == choices
+    await page.value("""(() => {
+      const all = document.querySelector("dialog select[name=all]");
+      all.value = "skip";
+      all.dispatchEvent(new Event("change", { bubbles: true }));
+    })()""")
+    await choose(page, "Continue", "dialog footer")
+    await noticed(page, "Nothing is uploaded.")
+    assert paths_of(cluster, owner, bucket) == ["of uma.cfg", "of vic.cfg"]
+    assert not faults(page, cluster.nodes[0])
+
+
+async def test_folders_have_addresses_and_are_searched(page: Page, cluster: Cluster) -> None:
+    token = cluster.user_token("wendy")
+    bucket = new_bucket(cluster, token, "tree of wendy")
+    deep = "lab é & co/50% <b>"
+    for path in (
+        "z.txt",
+        "a.txt",
+        f"{deep}/r1/startup-config.cfg",
+        f"{deep}/r2/startup-config.cfg",
+        "b/x.txt",
+    ):
+        stored_at(cluster, token, bucket, path)
+    await open_bucket(page, cluster, token, bucket)
+    await names_shown(page, ["b", "lab é & co", "a.txt", "z.txt"])
+    for name, shown in (
+        ("lab é & co", ["50% <b>"]),
+        ("50% <b>", ["r1", "r2"]),
+        ("r2", ["startup-config.cfg"]),
+    ):
+        links = "[...document.querySelectorAll('main tbody a')]"
+        await page.value(f"{links}.find((each) => each.textContent === {json.dumps(name)}).click()")
+        await names_shown(page, shown)
+    crumbs = "[...document.querySelectorAll('.crumbs li')].map((each) => each.textContent)"
+    assert await page.value(crumbs) == ["tree of wendy", "lab é & co", "50% <b>", "r2"]
+    assert await page.value("document.title") == "r2 · tree of wendy · Filestore"
+    copied = await page.value("location.href")
+    await page.value("history.back()")
+    await names_shown(page, ["r1", "r2"])
+    await page.value("history.back()")
+    await names_shown(page, ["50% <b>"])
+    await page.value("history.forward()")
+    await names_shown(page, ["r1", "r2"])
+    await page.send("Page.reload")
+    await page.until("!document.querySelector('main .table-box')")
+    await names_shown(page, ["r1", "r2"])
+    await page.click("main input[type=search]")
+    await page.type("STARTUP")
+    await names_shown(page, ["startup-config.cfg", "startup-config.cfg"])
+    folders = "[...document.querySelectorAll('main .in-folder')].map((each) => each.textContent)"
+    assert await page.value(folders) == [f"{deep}/r1", f"{deep}/r2"]
+    await page.value("document.querySelector('main .in-folder').click()")
+    await names_shown(page, ["startup-config.cfg"])
+    assert await page.value("document.querySelector('main input[type=search]').value") == ""
+    await page.value("document.querySelector('.crumbs a').click()")
+    await names_shown(page, ["b", "lab é & co", "a.txt", "z.txt"])
+    await page.value(f"location.href = {json.dumps(copied)}")
+    await names_shown(page, ["startup-config.cfg"])
+    await show(page, "#/backups?q=startup", "main tbody tr")
+    assert await page.value(f"{folders}.sort()") == [f"{deep}/r1", f"{deep}/r2"]
+    assert not faults(page, cluster.nodes[0])
+
+
+async def test_files_and_folders_are_moved_renamed_and_deleted(page: Page, cluster: Cluster) -> None:
+    token = cluster.user_token("xena")
+    bucket = new_bucket(cluster, token, "moves of xena")
+    for path in ("a.txt", "b.txt", "lab/c.txt", "lab/r1/d.txt", "old/e.txt"):
+        stored_at(cluster, token, bucket, path)
+    await open_bucket(page, cluster, token, bucket)
+    await mark(page, "lab", "a.txt")
+    await choose(page, "Move…")
+    await told(page, "3 files")
+    await choose(page, "old", "dialog .folder-choice")
+    await choose(page, "Move", "dialog footer")
+    await closed(page)
+    await names_shown(page, ["old", "b.txt"])
+    assert paths_of(cluster, token, bucket) == [
+        "b.txt",
+        "old/a.txt",
+        "old/e.txt",
+        "old/lab/c.txt",
+        "old/lab/r1/d.txt",
+    ]
+    await choose_in_menu(page, "old", "Move to a folder…")
+    await choose(page, "old", "dialog .folder-choice")
+    await choose(page, "Move", "dialog footer")
+    await told(page, "A folder cannot be moved into itself")
+    await page.press("Escape", 27)
+    await closed(page)
+    await choose_in_menu(page, "old", "Rename…")
+    await told(page, "4 files")
+    await page.value("document.querySelector('dialog input[name=name]').value = 'new'")
+    await choose(page, "Rename", "dialog footer")
+    await closed(page)
+    await names_shown(page, ["new", "b.txt"])
+    assert paths_of(cluster, token, bucket) == [
+        "b.txt",
+        "new/a.txt",
+        "new/e.txt",
+        "new/lab/c.txt",
+        "new/lab/r1/d.txt",
+    ]
+    await show(page, f"#/buckets/{bucket}?folder=new", "main tbody tr")
+    await choose_in_menu(page, "lab", "Delete…")
+    await told(page, "Delete the folder?")
+    await told(page, "2 files")
+    await choose(page, "Delete 2 files", "dialog footer")
+    await closed(page)
+    await names_shown(page, ["a.txt", "e.txt"])
+    assert paths_of(cluster, token, bucket) == ["b.txt", "new/a.txt", "new/e.txt"]
+    assert not faults(page, cluster.nodes[0])
+
+
+async def test_what_is_not_deleted_is_told_by_name(page: Page, cluster: Cluster) -> None:
+    owner, token = cluster.user_token("yves"), cluster.user_token("zoe")
+    bucket = new_bucket(cluster, owner, "shared by yves")
+    grant = {"permission": "write", "principal_type": "user", "principal_id": "zoe"}
+    assert cluster.post(f"/buckets/{bucket}/permissions", grant, token=owner).status == 201
+    parent = stored_at(cluster, token, bucket, "lab/full.tar")
+    stored_at(cluster, token, bucket, "lab/then.tar", parent=parent)
+    stored_at(cluster, owner, bucket, "lab/of yves.tar")
+    await open_bucket(page, cluster, token, bucket)
+    await choose_in_menu(page, "lab", "Delete…")
+    await choose(page, "Delete 3 files", "dialog footer")
+    await told(page, "Files that are not deleted")
+    failed = "[...document.querySelectorAll('dialog .failed bdi')].map((each) => each.textContent)"
+    assert await page.value(failed) == ["lab/of yves.tar"]
+    assert paths_of(cluster, owner, bucket) == ["lab/of yves.tar"]
+    assert not faults(page, cluster.nodes[0], told=("403", "409"))
+
+
+async def test_reader_looks_and_downloads_and_is_offered_nothing_else(page: Page, cluster: Cluster) -> None:
+    owner, token = cluster.user_token("abel"), cluster.user_token("bea")
+    bucket = new_bucket(cluster, owner, "read by bea")
+    grant = {"permission": "read", "principal_type": "user", "principal_id": "bea"}
+    assert cluster.post(f"/buckets/{bucket}/permissions", grant, token=owner).status == 201
+    stored_at(cluster, owner, bucket, "lab/a.txt")
+    await open_bucket(page, cluster, token, bucket)
+    await page.until("!document.querySelector('main input[type=file]')")
+    await names_shown(page, ["lab"])
+    await mark(page, "lab")
+    buttons = "[...document.querySelectorAll('main .toolbar button')].map((each) => each.textContent)"
+    assert await page.value(buttons) == ["Download as a zip…", "Clear"]
+    await page.value("document.querySelector('[aria-label=\"Actions for lab\"]').click()")
+    items = "[...document.querySelectorAll('[role=menuitem]')].map((each) => each.textContent)"
+    assert await page.value(items) == ["Open", "Download as a zip…"]
+    await choose(page, "Open", "[role=menu]")
+    await names_shown(page, ["a.txt"])
+    assert not faults(page, cluster.nodes[0])
+
+
+async def test_folder_that_is_dropped_keeps_its_folders(page: Page, cluster: Cluster, tmp_path: Path) -> None:
+    token = cluster.user_token("cleo")
+    bucket = new_bucket(cluster, token, "drops of cleo")
+    (tmp_path / "lab" / "r1").mkdir(parents=True)
+    (tmp_path / "lab" / "empty").mkdir()
+    (tmp_path / "lab" / "r1" / "startup-config.cfg").write_bytes(b"1")
+    (tmp_path / "lab" / "notes.txt").write_bytes(b"2")
+    (tmp_path / "alone.txt").write_bytes(b"3")
+    await open_bucket(page, cluster, token, bucket, "in")
+    await page.drop(tmp_path / "lab", tmp_path / "alone.txt")
+    await told(page, "1 folder is empty")
+    await choose(page, "Upload", "dialog footer")
+    await noticed(page, "3 files are stored.")
+    expected = ["in/alone.txt", "in/lab/notes.txt", "in/lab/r1/startup-config.cfg"]
+    assert paths_of(cluster, token, bucket) == expected
+    assert not faults(page, cluster.nodes[0])
