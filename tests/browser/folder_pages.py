@@ -110,6 +110,16 @@ async def noticed(page: Page, text: str) -> None:
     await page.until(f"document.querySelector('.notices').textContent.includes({json.dumps(text)})")
 
 
+async def all_stored(page: Page, count: int) -> None:
+    """Wait until so many files are stored, for as long as there is one more of them from time to time."""
+    notice = f"document.querySelector('.notices').textContent.includes('{count} files are stored.')"
+    stored = "document.querySelectorAll('.uploads .badge.good').length"
+    seen = -1
+    while not await page.value(notice):
+        await page.until(f"{notice} || {stored} > {seen}")
+        seen = await page.value(stored)
+
+
 def unpacked(archive: bytes) -> dict[str, bytes]:
     """Return the contents of a zip by name, each of which is there once."""
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:

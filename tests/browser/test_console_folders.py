@@ -10,6 +10,7 @@ from deploy.processes import wait_until
 from tests.browser.chromium import Page
 from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
 from tests.browser.folder_pages import (
+    all_stored,
     choose_in_menu,
     files_of,
     make_tree,
@@ -68,7 +69,7 @@ async def test_tree_of_folders_goes_up_and_comes_back_as_a_zip(
     await page.until("document.querySelector('dialog input[name=folder]')")
     assert await page.value("document.querySelector('dialog input[name=folder]').value") == "spring"
     await choose(page, "Upload", "dialog footer")
-    await noticed(page, f"{len(contents)} files are stored.")
+    await all_stored(page, len(contents))
     expected = sorted([f"spring/{path}" for path in contents] + ["spring/notes.txt"])
     found = files_of(cluster, token, bucket)
     assert [(path, state) for path, state, _ in found] == [(path, "available") for path in expected]
@@ -83,6 +84,34 @@ async def test_tree_of_folders_goes_up_and_comes_back_as_a_zip(
     assert await page.value("pickedName") == "campus.zip"
     assert unpacked(base64.b64decode(await page.value(SAVED))) == contents
     assert not faults(page, cluster.nodes[0])
+
+
+NAMED = """(async (files, base) => {
+  const place = document.querySelector('script[type=module]').src;
+  const { namesIn } = await import(new URL('folders/zip.js', place));
+  const given = files.map(([path, filename]) => ({ path, filename }));
+  return namesIn(given, base).map(({ name }) => name);
+})"""
+
+
+async def test_names_in_a_zip_are_different_and_lead_nowhere_else(page: Page, cluster: Cluster) -> None:
+    await open_console(page, cluster.nodes[0])
+    await page.until("document.querySelector('#token')")
+    expected = [
+        (("lab/r1", "a.cfg"), "r1/a.cfg"),
+        (("lab/r1", "a.cfg"), "r1/a (2).cfg"),
+        (("lab/r1", "a (2).cfg"), "r1/a (2) (2).cfg"),
+        (("lab/r1", "a.cfg"), "r1/a (3).cfg"),
+        (("lab", "r1"), "r1 (2)"),
+        (("lab", ".."), "_"),
+        (("lab", "."), "_ (2)"),
+        (("lab", "..\\..\\x.tar.gz"), ".._.._x.tar.gz"),
+        (("lab", ".profile"), ".profile"),
+        (("lab", ".profile"), ".profile (2)"),
+        (("lab/..\\x", "y"), ".._x/y"),
+    ]
+    given = json.dumps([file for file, _ in expected])
+    assert await page.value(f"{NAMED}({given}, 'lab')") == [name for _, name in expected]
 
 
 async def test_selection_is_a_zip_in_a_browser_that_cannot_write_files(

@@ -7,6 +7,7 @@ import { amount, Chosen, useFiles } from "./actions.js";
 import { zipOf } from "./zip.js";
 
 const HELD_BYTES_MAX = 2e9; // of a zip that a browser holds until it is whole
+const ZIP_FILES_MAX = 65_534; // more need another form of the zip, which the library writes for size alone
 const REVOKED_MS = 60_000;
 const NAME_CHARS_MAX = 100;
 
@@ -23,6 +24,7 @@ function Zip({ bucketId, rows, base, title, close }) {
   const left = (files || []).length - whole.length;
   const bytes = whole.reduce((sum, file) => sum + file.size_bytes, 0);
   const isTooLarge = !canStream() && bytes > HELD_BYTES_MAX;
+  const isTooMany = whole.length > ZIP_FILES_MAX;
   const name = `${title.replace(/[\\/:*?"<>|\x00-\x1f\x7f]/g, "_").slice(0, NAME_CHARS_MAX)}.zip`;
   async function submit(_, work) {
     const save = canStream() ? await picked(name) : held(name);
@@ -40,10 +42,11 @@ function Zip({ bucketId, rows, base, title, close }) {
     notify(`${name} is saved: ${amount(whole)}.`, "good");
     return true;
   }
-  return html`<${FormDialog} title="Download as a zip" close=${close} action="Download" isReady=${whole.length > 0 && !isTooLarge} submit=${submit}>
+  return html`<${FormDialog} title="Download as a zip" close=${close} action="Download" isReady=${whole.length > 0 && !isTooLarge && !isTooMany} submit=${submit}>
     <${Chosen} rows=${rows} files=${files} error=${error} />
     ${left > 0 && html`<p class="banner warn" role="alert">${counted(left, "file is", "files are")} left out, because ${left === 1 ? "its upload is" : "their uploads are"} not complete.</p>`}
     ${files?.length === 0 && html`<p class="banner warn" role="alert">There is no file in it.</p>`}
+    ${isTooMany && html`<p class="banner warn" role="alert">A zip has ${ZIP_FILES_MAX.toLocaleString("en")} files at most. Choose less.</p>`}
     ${isTooLarge
       ? html`<p class="banner warn" role="alert">This browser has to hold the whole zip until it is complete: ${size(HELD_BYTES_MAX)} at most. Choose
         less, use Chrome or Edge, which write it to the disk at once, or the <code>filestore</code> command.</p>`
