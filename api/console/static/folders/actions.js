@@ -67,7 +67,7 @@ export async function removeAll(bucketId, rows) {
 
 function Removal({ bucketId, rows, close, begun }) {
   const { files, error } = useFiles(bucketId, rows);
-  const what = rows.length > 1 ? counted(rows.length, "entry", "entries") : rows[0].isFolder ? "the folder" : "the file";
+  const what = rows.length > 1 ? counted(rows.length, "item") : rows[0].isFolder ? "the folder" : "the file";
   const submit = (_, work) => {
     // A backup cannot be deleted before those that build on it: these are newer.
     const newestFirst = [...files].sort((a, b) => (a.created_at < b.created_at ? 1 : -1));

@@ -30,8 +30,8 @@ export function FolderField({ bucketId, value, label = "Folder" }) {
   }, [bucketId, typed]);
   return html`<label>${label}<input name="folder" value=${text} maxlength="1024" placeholder="the top of the bucket" autofocus autocomplete="off"
       spellcheck="false" onInput=${(event) => setText(event.target.value)} /></label>
-    <div class="folder-choice" role="group" aria-label="Existing folders">
-      ${typed && html`<button type="button" class="small outline" onClick=${() => setText(parentOf(typed))}>↑ Up</button>`}
-      ${folders.map((each) => html`<button type="button" key=${each.path} class="small outline" onClick=${() => setText(each.path)}><${Name} title=${each.path}>${each.name}</${Name}></button>`)}
-    </div>`;
+    <ul class="folder-choice" aria-label="Existing folders">
+      ${typed && html`<li><button type="button" class="small outline" onClick=${() => setText(parentOf(typed))}>↑ Up</button></li>`}
+      ${folders.map((each) => html`<li key=${each.path}><button type="button" class="small outline" onClick=${() => setText(each.path)}><${Name} title=${each.path}>${each.name}</${Name}></button></li>`)}
+    </ul>`;
 }

@@ -79,6 +79,9 @@ export function Titled({ href, name, bucketId, folder, icon }) {
     ${folder && html`<a class="in-folder" href=${folderAddress(bucketId, folder)}><${Name} title="In the folder ${folder}">${folder}</${Name}></a>`}</span></span>`;
 }
 
+// A name with the folder that it is in below it, without a link.
+export const Located = ({ name, folder }) => html`<span class="located"><${Name}>${name}</${Name}>${folder && html`<small><bdi title=${folder}>${folder}</bdi></small>`}</span>`;
+
 const SHAPES = {
   folder: "M1.500 4v8.500h13V5.500H8L6.500 4z",
   file: "M3.500 1.500h6l3 3v10h-9zM9.500 1.500v3h3",

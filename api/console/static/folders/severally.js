@@ -2,8 +2,7 @@
 import { html } from "../html.js";
 import { counted } from "../format.js";
 import { Dialog, show } from "../ui/dialog.js";
-import { Name } from "../ui/parts.js";
-import { joined } from "./paths.js";
+import { Located } from "./listing.js";
 
 const AT_ONCE = 4;
 const SHOWN_MAX = 200;
@@ -35,7 +34,7 @@ export async function severally(items, act, { signal, tell }) {
 export async function report(title, failed) {
   if (failed.length === 0) return;
   await show((close) => html`<${Dialog} title=${title} close=${() => close()} wide>
-    <ul class="chosen failed">${failed.slice(0, SHOWN_MAX).map(({ item, error }) => html`<li><${Name}>${joined(item.path || "", item.filename)}</${Name}>
+    <ul class="chosen failed">${failed.slice(0, SHOWN_MAX).map(({ item, error }) => html`<li><${Located} name=${item.filename} folder=${item.path} />
       <span class="quiet">${error.message}</span></li>`)}</ul>
     ${failed.length > SHOWN_MAX && html`<p>And ${counted(failed.length - SHOWN_MAX, "more file")}.</p>`}
     <footer><button type="button" onClick=${() => close()}>Close</button></footer></${Dialog}>`);

@@ -52,8 +52,7 @@ function Zip({ bucketId, rows, base, title, close }) {
         less, use Chrome or Edge, which write it to the disk at once, or the <code>filestore</code> command.</p>`
       : html`<p class="quiet">${canStream()
         ? "You choose where it is saved, and it is written there while it comes."
-        : `This browser holds the zip until it is complete, so that it can have ${size(HELD_BYTES_MAX)} at most.`}
-        Keep this page open until it is saved.</p>`}
+        : `This browser holds the zip until it is complete, so that it can have ${size(HELD_BYTES_MAX)} at most.`}${" Keep this page open until it is saved."}</p>`}
   </${FormDialog}>`;
 }
 

@@ -19,7 +19,7 @@ import { DEFAULT_BUCKET, edit, mayAdminister, Quota, removeBucket } from "./buck
 
 const COLUMNS = [
   { key: "kind", title: "Kind", width: "5.5rem", hide: "narrow" },
-  { key: "size_bytes", title: "Size", width: "6.5rem", small: "4.6rem", align: "end", render: (f) => !f.isFolder && html`<${Size} bytes=${f.size_bytes} />` },
+  { key: "size_bytes", title: "Size", width: "6.5rem", small: "5.8rem", align: "end", render: (f) => !f.isFolder && html`<${Size} bytes=${f.size_bytes} />` },
   { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => !f.isFolder && html`<${Badge} state=${f.status} />` },
   { key: "content_type", title: "Type", width: "12rem", hide: "medium" },
   { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => !f.isFolder && html`<${Time} at=${f.created_at} />` },
@@ -77,7 +77,11 @@ function FolderList({ bucket, folder, query, mayWrite }) {
   const [text, setText] = useState(query.q || "");
   const isSearched = Boolean(text.trim());
   const list = useFolder(id, folder, isSearched);
-  const after = async (asking) => (await asking) && list.refresh();
+  const after = async (asking, clear) => {
+    if (!(await asking)) return;
+    await list.refresh();
+    clear?.();
+  };
   const columns = [nameColumn(id, folder, list.isFlat || isSearched), ...COLUMNS, menuColumn({ id, folder, mayWrite, after })];
   return html`${list.isFlat && !list.error && folder && html`<p class="banner warn">Folders cannot be listed now: these are all files of the bucket.</p>`}
     ${list.isCut && html`<p class="banner">Not all are shown: there are too many here for one page.</p>`}
@@ -87,8 +91,8 @@ function FolderList({ bucket, folder, query, mayWrite }) {
       isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh} filters=${FILTERS}
       actions=${(marked, clear) => html`${marked.every((f) => !f.isFolder) && html`<${Action} run=${() => downloadAll(marked.filter((f) => f.status === "available"))}>Download</${Action}>`}
         ${servesContent && html`<${Action} run=${() => downloadZip(id, marked, folder, marked.length === 1 ? marked[0].filename : nameOf(folder) || bucket.name)}>Download as a zip…</${Action}>`}
-        ${mayWrite && html`<${Action} run=${async () => (await after(moveAll(id, marked, folder)), clear())}>Move…</${Action}>
-          <${Action} tone="danger" run=${async () => (await after(removeAll(id, marked)), clear())}>Delete…</${Action}>`}`}
+        ${mayWrite && html`<${Action} run=${() => after(moveAll(id, marked, folder), clear)}>Move…</${Action}>
+          <${Action} tone="danger" run=${() => after(removeAll(id, marked), clear)}>Delete…</${Action}>`}`}
       empty=${folder
         ? html`<${Empty} title="No files here.">A folder exists while a file is in it or below it. <a href=${upOf(id, folder)}>Go up</a></${Empty}>`
         : html`<${Empty} title="No files here.">${mayWrite ? "Drop some anywhere on this page." : ""}</${Empty}>`} />`;

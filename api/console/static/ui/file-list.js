@@ -19,7 +19,7 @@ export const nameColumn = {
   render: (file) => html`<${Titled} href=${fileAddress(file)} name=${file.filename} bucketId=${file.bucket_id} folder=${file.path} />`,
 };
 export const fileColumns = [
-  { key: "size_bytes", title: "Size", align: "end", width: "6.5rem", small: "4.6rem", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
+  { key: "size_bytes", title: "Size", align: "end", width: "6.5rem", small: "5.8rem", render: (f) => html`<${Size} bytes=${f.size_bytes} />` },
   { key: "status", title: "State", width: "7.5rem", hide: "narrow", render: (f) => html`<${Badge} state=${f.status} />` },
   { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (f) => html`<${Name}>${f.owner_id}</${Name}>` },
   { key: "created_at", title: "Created", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.created_at} />` },

@@ -5,6 +5,7 @@ import { counted, size } from "../format.js";
 import { path } from "../path.js";
 import { go } from "../router.js";
 import { ErrorBox, Loading, Name } from "../ui/parts.js";
+import { Located } from "../folders/listing.js";
 import { joined, wrongIn } from "../folders/paths.js";
 import { notify } from "../ui/toast.js";
 import { add } from "./engine.js";
@@ -87,7 +88,7 @@ function summary(rows) {
 
 // One of many: its name and its kind; more can be changed once it is stored.
 function OneLine({ row, set }) {
-  return html`<li><${Name}>${joined(row.folder, row.name)}</${Name}><span class="quiet number">${size(row.file.size)}</span>
+  return html`<li><${Located} name=${row.name} folder=${row.folder} /><span class="quiet number">${size(row.file.size)}</span>
     <select aria-label="Kind of ${row.name}" value=${row.kind} onChange=${(event) => set({ kind: event.target.value, own: {} })}>
       ${Object.entries(NAMES).map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></li>`;
 }

@@ -3,12 +3,12 @@ import { html, useState } from "../html.js";
 import * as api from "../api.js";
 import { recordAt } from "../files.js";
 import { counted } from "../format.js";
+import { Located } from "../folders/listing.js";
 import { joined, parentOf } from "../folders/paths.js";
 import { rightsIn } from "../folders/rights.js";
 import { bucketAt, path } from "../path.js";
 import { session } from "../session.js";
 import { Dialog, show } from "../ui/dialog.js";
-import { Name } from "../ui/parts.js";
 
 const AT_ONCE = 6;
 const ONE_BY_ONE_MAX = 20; // names that are looked for on their own; for more, the folder is listed
@@ -133,7 +133,7 @@ function Clashes({ clashes, close }) {
     ${clashes.length > 1 && html`<label>For all<select name="all" value=${all} onChange=${(event) => setAll(event.target.value)}>
       ${!all && html`<option value="">As chosen below</option>`}${Object.entries(CHOICES).filter(([value]) => clashes.some((clash) => isFor(value, clash))).map(([value, text]) =>
         html`<option value=${value}>${text}</option>`)}</select></label>`}
-    <ul class="chosen">${clashes.slice(0, LINES_MAX).map((clash, index) => html`<${One} key=${index} clash=${clash} choice=${choices[index]} isFor=${isFor}
+    <ul class="chosen clashes">${clashes.slice(0, LINES_MAX).map((clash, index) => html`<${One} key=${index} clash=${clash} choice=${choices[index]} isFor=${isFor}
       set=${(choice) => set(index, choice)} />`)}</ul>
     ${clashes.length > LINES_MAX && html`<p>And ${counted(clashes.length - LINES_MAX, "more name")}, as chosen for all.</p>`}
     <footer class="kept"><button type="button" class="outline" onClick=${() => close()}>Cancel</button>
@@ -142,6 +142,6 @@ function Clashes({ clashes, close }) {
 
 function One({ clash, choice, isFor, set }) {
   const whole = joined(clash.wanted.path, clash.wanted.filename);
-  return html`<li><${Name}>${whole}</${Name}><select aria-label="What happens to ${whole}" value=${choice} onChange=${(event) => set(event.target.value)}>
+  return html`<li><${Located} name=${clash.wanted.filename} folder=${clash.wanted.path} /><select aria-label="What happens to ${whole}" value=${choice} onChange=${(event) => set(event.target.value)}>
     ${Object.entries(CHOICES).filter(([value]) => isFor(value, clash)).map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></li>`;
 }
