@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.browser.chromium import Page
-from tests.browser.console_pages import QUIET, choose
+from tests.browser.console_pages import QUIET, choose, open_console, show, sign_in
 from tests.cluster.harness import Cluster
 
 NAMES: Final = "[...document.querySelectorAll('main tbody .file-name')].map((each) => each.textContent)"
@@ -81,6 +81,15 @@ async def names_shown(page: Page, expected: list[str]) -> None:
     """Wait until the list shows just these names, in this order."""
     written = json.dumps(expected, ensure_ascii=False, separators=(",", ":"))
     await page.until(f"{QUIET} && JSON.stringify({NAMES}) === {json.dumps(written)}")
+
+
+async def open_bucket(page: Page, cluster: Cluster, token: str, bucket: str, folder: str = "") -> None:
+    """Sign in, and open a bucket or a folder of it."""
+    await page.shape(1280)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, token)
+    query = f"?folder={folder}" if folder else ""
+    await show(page, f"#/buckets/{bucket}{query}", "main .table-box")
 
 
 async def choose_in_menu(page: Page, name: str, text: str) -> None:

@@ -1,6 +1,5 @@
 """Folders in the console: uploads of trees, names that are there, zips, moving, deleting."""
 
-import base64
 import json
 from pathlib import Path
 
@@ -10,168 +9,21 @@ from deploy.processes import wait_until
 from tests.browser.chromium import Page
 from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
 from tests.browser.folder_pages import (
-    all_stored,
     choose_in_menu,
     files_of,
-    make_tree,
     mark,
     names_shown,
     new_bucket,
     noticed,
+    open_bucket,
     paths_of,
     stored_at,
     told,
-    unpacked,
 )
+from tests.browser.test_console import look_at
 from tests.cluster.harness import Cluster
 
-FOLDERS = 40
-SEED = 66
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
-
-# In place of the system's dialog, which a browser without a window does not have: a file of the page's own.
-PICKED = """void (globalThis.showSaveFilePicker = async ({ suggestedName }) => {
-  const root = await navigator.storage.getDirectory();
-  globalThis.pickedName = suggestedName;
-  return (globalThis.picked = await root.getFileHandle(suggestedName, { create: true }));
-})"""
-SAVED = """(async () => {
-  const bytes = new Uint8Array(await (await picked.getFile()).arrayBuffer());
-  return btoa(Array.from(bytes, (each) => String.fromCharCode(each)).join(""));
-})()"""
-KEPT = """(async () => {
-  const names = [];
-  for await (const name of (await navigator.storage.getDirectory()).keys()) names.push(name);
-  return names;
-})()"""
-
-
-async def open_bucket(page: Page, cluster: Cluster, token: str, bucket: str, folder: str = "") -> None:
-    await page.shape(1280)
-    await open_console(page, cluster.nodes[0])
-    await sign_in(page, token)
-    query = f"?folder={folder}" if folder else ""
-    await show(page, f"#/buckets/{bucket}{query}", "main .table-box")
-
-
-async def test_tree_of_folders_goes_up_and_comes_back_as_a_zip(
-    page: Page, cluster: Cluster, tmp_path: Path
-) -> None:
-    token = cluster.user_token("quinn")
-    bucket = new_bucket(cluster, token, "labs of quinn")
-    stored_at(cluster, token, bucket, "spring/notes.txt", b"before")
-    contents = make_tree(tmp_path / "campus", folders=FOLDERS, seed=SEED)
-    await open_bucket(page, cluster, token, bucket, "spring")
-    await names_shown(page, ["notes.txt"])
-    await page.give_files("input[name=folder]", tmp_path / "campus")
-    await told(page, f"{len(contents)} files")
-    await told(page, "Links and empty folders are not uploaded")
-    await page.until("document.querySelector('dialog input[name=folder]')")
-    assert await page.value("document.querySelector('dialog input[name=folder]').value") == "spring"
-    await choose(page, "Upload", "dialog footer")
-    await all_stored(page, len(contents))
-    expected = sorted([f"spring/{path}" for path in contents] + ["spring/notes.txt"])
-    found = files_of(cluster, token, bucket)
-    assert [(path, state) for path, state, _ in found] == [(path, "available") for path in expected]
-    await show(page, f"#/buckets/{bucket}?folder=spring", "main tbody tr")
-    await names_shown(page, ["campus", "notes.txt"])
-    await page.value(PICKED)
-    await choose_in_menu(page, "campus", "Download as a zip…")
-    await told(page, f"{len(contents)} files")
-    await choose(page, "Download", "dialog footer")
-    await noticed(page, "campus.zip is saved")
-    await closed(page)
-    assert await page.value("pickedName") == "campus.zip"
-    assert unpacked(base64.b64decode(await page.value(SAVED))) == contents
-    assert not faults(page, cluster.nodes[0])
-
-
-NAMED = """(async (files, base) => {
-  const place = document.querySelector('script[type=module]').src;
-  const { namesIn } = await import(new URL('folders/zip.js', place));
-  const given = files.map(([path, filename]) => ({ path, filename }));
-  return namesIn(given, base).map(({ name }) => name);
-})"""
-
-
-async def test_names_in_a_zip_are_different_and_lead_nowhere_else(page: Page, cluster: Cluster) -> None:
-    await open_console(page, cluster.nodes[0])
-    await page.until("document.querySelector('#token')")
-    expected = [
-        (("lab/r1", "a.cfg"), "r1/a.cfg"),
-        (("lab/r1", "a.cfg"), "r1/a (2).cfg"),
-        (("lab/r1", "a (2).cfg"), "r1/a (2) (2).cfg"),
-        (("lab/r1", "a.cfg"), "r1/a (3).cfg"),
-        (("lab", "r1"), "r1 (2)"),
-        (("lab", ".."), "_"),
-        (("lab", "."), "_ (2)"),
-        (("lab", "..\\..\\x.tar.gz"), ".._.._x.tar.gz"),
-        (("lab", ".profile"), ".profile"),
-        (("lab", ".profile"), ".profile (2)"),
-        (("lab/..\\x", "y"), ".._x/y"),
-    ]
-    given = json.dumps([file for file, _ in expected])
-    assert await page.value(f"{NAMED}({given}, 'lab')") == [name for _, name in expected]
-
-
-async def test_selection_is_a_zip_in_a_browser_that_cannot_write_files(
-    page: Page, cluster: Cluster, tmp_path: Path
-) -> None:
-    token = cluster.user_token("rosa")
-    bucket = new_bucket(cluster, token, "zips of rosa")
-    for path, content in (
-        ("lab/a.cfg", b"1"),
-        ("lab/a.cfg", b"2"),
-        ("lab/r1/a.cfg", b"3"),
-        ("lab/r1", b"4"),
-        ("lab/back\\slash", b"5"),
-        ("lab/..", b"6"),
-        ("lab/not chosen", b"7"),
-    ):
-        stored_at(cluster, token, bucket, path, content)
-    await open_bucket(page, cluster, token, bucket, "lab")
-    await page.send(
-        "Browser.setDownloadBehavior",
-        behavior="allow",
-        browserContextId=page.profile,
-        downloadPath=str(tmp_path),
-        eventsEnabled=True,
-    )
-    await page.value("delete globalThis.showSaveFilePicker")
-    await page.until("document.querySelectorAll('main tbody .file-name').length === 7")
-    await page.value("document.querySelector('[aria-label=\"Select all\"]').click()")
-    await mark(page, "not chosen")
-    await choose(page, "Download as a zip…")
-    await told(page, "2.0 GB at most")
-    await told(page, "6 files")
-    await choose(page, "Download", "dialog footer")
-    done = await page.event("Browser.downloadProgress", lambda event: event["state"] == "completed")
-    assert done["receivedBytes"] > 0
-    assert unpacked((tmp_path / "lab.zip").read_bytes()) == {
-        "a.cfg": b"1",
-        "a (2).cfg": b"2",
-        "r1/a.cfg": b"3",
-        "r1 (2)": b"4",
-        "back_slash": b"5",
-        "_": b"6",
-    }
-    assert not faults(page, cluster.nodes[0])
-
-
-async def test_file_that_cannot_be_read_ends_the_zip_with_its_name(page: Page, cluster: Cluster) -> None:
-    token = cluster.user_token("sam")
-    bucket = new_bucket(cluster, token, "zips of sam")
-    stored_at(cluster, token, bucket, "lab/a.cfg")
-    doomed = stored_at(cluster, token, bucket, "lab/r1/b.cfg")
-    await open_bucket(page, cluster, token, bucket)
-    await page.value(PICKED)
-    await choose_in_menu(page, "lab", "Download as a zip…")
-    await told(page, "2 files")
-    assert cluster.request("DELETE", f"/files/{doomed}", token=token).status == 200
-    await choose(page, "Download", "dialog footer")
-    await told(page, "The zip is not complete and was not saved. lab/r1/b.cfg:")
-    assert await page.value(KEPT) == []
-    assert not faults(page, cluster.nodes[0], told=("404",))
 
 
 async def test_names_that_are_there_are_told_before_the_upload(
@@ -396,4 +248,75 @@ async def test_folder_that_is_dropped_keeps_its_folders(page: Page, cluster: Clu
     await noticed(page, "3 files are stored.")
     expected = ["in/alone.txt", "in/lab/notes.txt", "in/lab/r1/startup-config.cfg"]
     assert paths_of(cluster, token, bucket) == expected
+    assert not faults(page, cluster.nodes[0])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_folders_and_their_dialogs_are_usable_at_every_width(
+    page: Page, cluster: Cluster, axe_script: str, tmp_path: Path, theme: str
+) -> None:
+    token = cluster.user_token(f"dora-{theme}")
+    bucket = new_bucket(cluster, token, "x" * 100)
+    deep = f"lab/{'r' * 200}"
+    for path in (f"{deep}/{'c' * 200}.cfg", f"{deep}/r1/a.cfg", "lab/b.cfg"):
+        stored_at(cluster, token, bucket, path)
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "b.cfg").write_bytes(b"new")
+    await open_bucket(page, cluster, token, bucket, deep)
+    found = await look_at(page, "folder", theme, axe_script)
+    await page.shape(1280, theme=theme)
+    await choose_in_menu(page, "r1", "Move to a folder…")
+    await page.until("document.querySelector('dialog .folder-choice button')")
+    found += await look_at(page, "dialog move", theme, axe_script)
+    await page.press("Escape", 27)
+    await closed(page)
+    for text in ("Download as a zip…", "Rename…", "Delete…"):
+        await page.shape(1280, theme=theme)
+        await choose_in_menu(page, "r1", text)
+        await told(page, "1 file")
+        found += await look_at(page, f"dialog {text}", theme, axe_script)
+        await page.press("Escape", 27)
+        await closed(page)
+    await page.shape(1280, theme=theme)
+    await show(page, f"#/buckets/{bucket}?q=cfg", "main .in-folder")
+    found += await look_at(page, "search", theme, axe_script)
+    await page.give_files("input[name=folder]", tmp_path / "lab")
+    await page.until("document.querySelector('dialog footer.kept')")
+    found += await look_at(page, "dialog upload", theme, axe_script)
+    await choose(page, "Upload", "dialog footer")
+    await told(page, "1 name is already there")
+    found += await look_at(page, "dialog names", theme, axe_script)
+    assert not found
+    assert not faults(page, cluster.nodes[0])
+
+
+# What a member answers that has no folders, or a cluster that is not wholly upgraded.
+WITHOUT_FOLDERS = """void ((asked) => (globalThis.fetch = (where, more) => {
+  if (!/[/]folders|[?&]path=/.test(where)) return asked(where, more);
+  const body = JSON.stringify({ code: "unavailable", error: "x", details: "Not all are upgraded." });
+  return Promise.resolve(new Response(body, { status: 503 }));
+}))(fetch)"""
+
+
+async def test_cluster_without_folders_shows_files_and_takes_uploads_as_before(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    token = cluster.user_token("eric")
+    bucket = new_bucket(cluster, token, "old of eric")
+    for path in ("lab/a.cfg", "b.cfg"):
+        stored_at(cluster, token, bucket, path)
+    (tmp_path / "b.cfg").write_bytes(b"new")
+    await page.shape(1280)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, token)
+    await page.value(WITHOUT_FOLDERS)
+    await show(page, f"#/buckets/{bucket}", "main tbody tr")
+    await names_shown(page, ["a.cfg", "b.cfg"])
+    await show(page, f"#/buckets/{bucket}?folder=lab", "main .banner.warn")
+    await names_shown(page, ["a.cfg", "b.cfg"])
+    await show(page, f"#/buckets/{bucket}", "main tbody tr")
+    await page.give_files("input[name=files]", tmp_path / "b.cfg")
+    await choose(page, "Upload", "dialog footer")
+    await noticed(page, "b.cfg is stored.")
+    assert paths_of(cluster, token, bucket) == ["b.cfg", "b.cfg", "lab/a.cfg"]
     assert not faults(page, cluster.nodes[0])

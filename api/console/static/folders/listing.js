@@ -3,9 +3,10 @@ import { html, useEffect, useMemo } from "../html.js";
 import * as api from "../api.js";
 import { address, bucketAt, path } from "../path.js";
 import { Name } from "../ui/parts.js";
-import { parentOf, partsOf } from "./paths.js";
+import { below, nameOf, parentOf, partsOf } from "./paths.js";
 
 const FILES_MAX = 100_000; // of what is moved, deleted or downloaded at once
+const LISTED_ONE_BY_ONE_MAX = 50; // folders; for more, all files of the folder that they are in are read
 
 export const folderAddress = (bucketId, folder) =>
   (folder ? address`/buckets/${bucketId}?folder=${folder}` : address`/buckets/${bucketId}`);
@@ -40,26 +41,25 @@ export function useFolder(bucketId, folder, isSearched) {
   };
 }
 
-// All files of these rows: the files themselves, and those in each folder and below it.
+// All files of these rows, which are of one list: the files themselves, and those in each folder and below it.
 export async function filesOf(bucketId, rows, signal) {
-  const found = new Map();
-  for (const row of rows) {
-    if (!row.isFolder) {
-      found.set(row.file_uuid, row);
-      continue;
-    }
-    const query = { path: row.path, recursive: 1 };
-    const below = await api.list(path`${bucketAt(bucketId)}/files`, "files", { query, signal, rowsMax: FILES_MAX });
-    for (const file of below.rows) found.set(file.file_uuid, file);
-    if (below.isCut || found.size > FILES_MAX) throw tooMany();
+  const listed = async (query, rowsMax) => {
+    const found = await api.list(path`${bucketAt(bucketId)}/files`, "files", { query, signal, rowsMax });
+    if (found.isCut) throw tooMany();
+    return found.rows;
+  };
+  const folders = rows.filter((row) => row.isFolder).map((row) => row.path);
+  const found = rows.filter((row) => !row.isFolder);
+  if (folders.length > LISTED_ONE_BY_ONE_MAX) {
+    const parent = parentOf(folders[0]);
+    const chosen = new Set(folders.map(nameOf));
+    const all = await listed(parent ? { path: parent, recursive: 1 } : {}, FILES_MAX * 10);
+    found.push(...all.filter((file) => chosen.has(partsOf(below(file.path, parent))[0])));
+  } else {
+    for (const folder of folders) found.push(...(await listed({ path: folder, recursive: 1 }, FILES_MAX)));
   }
-  return [...found.values()];
-}
-
-function tooMany() {
-  const error = new Error(`These are more than ${FILES_MAX.toLocaleString("en")} files.`);
-  error.advice = "Choose folders with fewer files, one after the other.";
-  return error;
+  if (found.length > FILES_MAX) throw tooMany();
+  return found;
 }
 
 // Where one is in a bucket, with a way up.

@@ -11,6 +11,8 @@ const ZIP_FILES_MAX = 65_534; // more need another form of the zip, which the li
 const REVOKED_MS = 60_000;
 const NAME_CHARS_MAX = 100;
 
+const askFirst = (event) => event.preventDefault(); // before the page is left, and the zip with it
+
 const canStream = () => "showSaveFilePicker" in globalThis;
 
 // `rows`: files and folders; names in the zip are those below `base`; `title` names the zip.
@@ -32,19 +34,22 @@ function Zip({ bucketId, rows, base, title, close }) {
     const tell = (done, at) => work.tell(done, bytes || 1, `${size(done)} of ${size(bytes)}, ${at.toLocaleString("en")} of ${counted(whole.length, "file")}`);
     const stopping = new AbortController();
     work.signal.addEventListener("abort", () => stopping.abort());
+    addEventListener("beforeunload", askFirst);
     try {
       await save(await zipOf(whole, base, { signal: stopping.signal, tell }), stopping.signal);
     } catch (problem) {
       stopping.abort(); // of what was asked for ahead
       if (work.signal.aborted) throw problem;
       throw Object.assign(new Error(`The zip is not complete and was not saved. ${problem.message}`), { advice: problem.advice });
+    } finally {
+      removeEventListener("beforeunload", askFirst);
     }
     notify(`${name} is saved: ${amount(whole)}.`, "good");
     return true;
   }
   return html`<${FormDialog} title="Download as a zip" close=${close} action="Download" isReady=${whole.length > 0 && !isTooLarge && !isTooMany} submit=${submit}>
     <${Chosen} rows=${rows} files=${files} error=${error} />
-    ${left > 0 && html`<p class="banner warn" role="alert">${counted(left, "file is", "files are")} left out, because ${left === 1 ? "its upload is" : "their uploads are"} not complete.</p>`}
+    ${left > 0 && html`<p class="banner warn" role="alert">${counted(left, "file is", "files are")} left out, because ${left === 1 ? "it is" : "they are"} not available.</p>`}
     ${files?.length === 0 && html`<p class="banner warn" role="alert">There is no file in it.</p>`}
     ${isTooMany && html`<p class="banner warn" role="alert">A zip has ${ZIP_FILES_MAX.toLocaleString("en")} files at most. Choose less.</p>`}
     ${isTooLarge

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { download, downloadAll, fileAddress, KINDS, rename, STATUSES } from "../files.js";
 import { moveAll, removeAll, renameFolder } from "../folders/actions.js";
 import { Breadcrumb, folderAddress, Titled, upOf, useFolder } from "../folders/listing.js";
-import { joined, nameOf, parentOf } from "../folders/paths.js";
+import { below, joined, nameOf, parentOf } from "../folders/paths.js";
 import { useMayWrite } from "../folders/rights.js";
 import { downloadZip } from "../folders/zip-dialog.js";
 import { bucketAt } from "../path.js";
@@ -87,7 +87,7 @@ function FolderList({ bucket, folder, query, mayWrite }) {
     ${list.isCut && html`<p class="banner">Not all are shown: there are too many here for one page.</p>`}
     <${DataTable} label="Files of this bucket" noun=${isSearched || list.isFlat ? "file" : "item"} rows=${list.rows} keyOf=${(f) => f.key}
       nameOf=${(f) => f.filename} columns=${columns} sort=${{ key: "filename", down: false }} isFirst=${(f) => f.isFolder}
-      search=${{ label: folder ? "Search in this folder and below" : "Search by name", text: (f) => joined(f.path || "", f.isFolder ? "" : f.filename), onText: setText }}
+      search=${{ label: folder ? "Search in this folder and below" : "Search by name", text: (f) => joined(below(f.path || "", list.isFlat ? "" : folder), f.isFolder ? "" : f.filename), onText: setText }}
       isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh} filters=${FILTERS}
       actions=${(marked, clear) => html`${marked.every((f) => !f.isFolder) && html`<${Action} run=${() => downloadAll(marked.filter((f) => f.status === "available"))}>Download</${Action}>`}
         ${servesContent && html`<${Action} run=${() => downloadZip(id, marked, folder, marked.length === 1 ? marked[0].filename : nameOf(folder) || bucket.name)}>Download as a zip…</${Action}>`}
