@@ -17,6 +17,8 @@ LOADED_BYTES_MAX = 200_000
 # Whether something juts out of the window, or has to be scrolled to sideways in a dialog or a table.
 TOO_WIDE = """[document.documentElement, ...document.querySelectorAll("dialog article, .rows")]
   .some((each) => each.scrollWidth > each.clientWidth)"""
+# A table looks at its new width in one frame, and has its columns in the next.
+DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
@@ -45,6 +47,7 @@ async def look_at(page: Page, name: str, theme: str, script: str) -> list[str]:
     for width in WIDTHS:
         await page.shape(width, theme=theme)
         await page.until(f"innerWidth === {width} && {QUIET}")
+        await page.value(DRAWN)
         await pictured(page, f"{name}-{theme}-{width}")
         is_wider = await page.value(TOO_WIDE)
         found += [f"{name}: wider than {width} px"] * is_wider
